@@ -98,26 +98,17 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
     files = [file for file in found if _is_wanted(file.partition, table.filters)]
-    asked, old = [each for each, _, _ in table.filters], "is older than these keys: run rewrite_data_files"
-    keys = [*dict.fromkeys(each for file in found for each in file.partition)]
-    has = f"which are by {listed(keys, 12) or 'none'}"
-    faults = [f"{each} is no key of its partitions, {has}" for each in asked if each not in keys]
+    faults = [f"{file.path} {file.fault}" for file in files if file.fault]
+    for file in files:
+        if lacking := [asked for asked, _, _ in table.filters if asked not in file.partition]:
+            has = f"has the keys {listed([*file.partition], 12)}" if file.partition else "has no keys"
+            cure = "correct the filter, or run rewrite_data_files if the key is younger than the file"
+            faults.append(f"{file.path} {has}, and not {listed(lacking)}: {cure}")
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
-        only = f" of these keys, only {listed([*texts], 5)}" if found else ""
-        faults.append(f"it has no rows{only}")
-    lacking = [not file.partition.keys() >= {*asked} for file in files]
-    faults += [
-        f"{f.path} {f.fault or old}" for f, lacks in zip(files, lacking, strict=True) if f.fault or lacks
-    ]
+        faults.append("has no rows" + f" of these keys, only {listed([*texts], 5)}" * bool(texts))
     refuse_if([f"{key}={name}: {fault}" for fault in faults[:1]])
     return files
-
-
-def lost_hint(name: str) -> str:
-    """What to say of a file that ``name`` names and that is not there."""
-    word = _VERSION.get(name.partition("://")[0])
-    return f"; {name} lists it, so it was vacuumed or expired: give a newer {word}" if word else ""
 
 
 def _parsed(key: str, name: str) -> _Table:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.preprocess.units.remote import Address, in_threads
-from dlrm_app.preprocess.units.source import DamagedFileError, Source
+from dlrm_app.preprocess.units.source import Source, explained_damage
 from dlrm_app.preprocess.units.unit_text import TextRange
 
 _WIDTH = 8
@@ -118,7 +118,7 @@ class ParquetFeed:
             for number, unit in alike.items():
                 if number > self.wanted[-1]:
                     break
-                with readable(self.source):
+                with explained_damage(self.source):
                     table = next(tables)
                 if number in self.wanted:
                     columns = _with_partition(table, self.source.partition, self.columns)
@@ -176,7 +176,7 @@ def _open(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.Par
         place: Any = source.path
         if isinstance(source.path, Address):
             place = opened.enter_context(io.BufferedReader(source.open(*extents), _BUFFER))
-        with readable(source):
+        with explained_damage(source):
             file = pq.ParquetFile(
                 place,
                 metadata=footer_of(source),
@@ -208,7 +208,7 @@ def repeated_texts(footer: Any) -> list[str]:
 @lru_cache(maxsize=4096)
 def footer_of(source: Source) -> Any:
     """The pq.FileMetaData of a source. Raises DamagedFileError."""
-    with readable(source), ExitStack() as opened:
+    with explained_damage(source), ExitStack() as opened:
         if not isinstance(source.path, Address):
             return pq.read_metadata(source.path)
         return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(), _BUFFER)))
@@ -217,15 +217,3 @@ def footer_of(source: Source) -> Any:
 def read_footers(sources: Sequence[Source]) -> None:
     """Has the footers of all Parquet sources at hand; those of a store are asked for together."""
     in_threads(footer_of, [source for source in sources if source.format == "parquet"])
-
-
-@contextmanager
-def readable(source: Source) -> Iterator[None]:
-    """Raises DamagedFileError, which says what to do, for what Arrow cannot read."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise DamagedFileError(
-            f"{source.path} cannot be read as Parquet: {reason}; copy or download it again", source.index
-        ) from error

@@ -64,16 +64,22 @@ def address_of(url: str) -> Address:
     return Address(without_credentials(url), url, _store(url)[1])
 
 
-def objects_below(url: str) -> tuple[list[Address], str] | None:
-    """(the objects in a folder or of a glob, and in the folders below; the folder above all). None: it is one object.
+def above_all(name: str) -> str:
+    """The folder that holds all that the folder or glob ``name`` can mean."""
+    return re.split(r"[^/]*[*?[]", name)[0]
+
+
+def objects_below(url: str) -> tuple[list[Address], str]:
+    """(the objects in a folder or of a glob, and in the folders below; the folder above all), or (one object, itself).
 
     Raises DataError if the store cannot be asked.
     """
     store, path = _store(url)
+    one = Address(without_credentials(url), url, path)
     if re.match("https?:", url):
         if "*" not in url:
-            return None
-        raise DataError(f"{without_credentials(url)}: a web server does not list files: name each")
+            return [one], one
+        raise DataError(f"{one}: a web server does not list files: name each")
 
     def ask() -> list[str] | None:
         is_glob = re.search(r"[*?[]", path) and not store.exists(path)
@@ -85,11 +91,10 @@ def objects_below(url: str) -> tuple[list[Address], str] | None:
             found |= store.find(name, detail=True) if info["type"] == "directory" else {name: info}
         return [name for name, info in found.items() if info["type"] == "file" and info["size"] != 0]
 
-    names = _patiently(Address(without_credentials(url)), ask)
+    names = _patiently(one, ask)
     if names is None:
-        return None
-    shown = [without_credentials(store.unstrip_protocol(name)) for name in names]
-    above = without_credentials(store.unstrip_protocol(re.split(r"[^/]*[*?[]", path)[0]))
+        return [one], one
+    above, *shown = (without_credentials(store.unstrip_protocol(name)) for name in (above_all(path), *names))
     return [Address(name, url, path) for name, path in zip(shown, names, strict=True)], above
 
 

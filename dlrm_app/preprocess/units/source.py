@@ -3,10 +3,10 @@
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.preprocess.units.lake import NamedFile, is_table, lost_hint, partition_of, table_files
+from dlrm_app.preprocess.units.lake import NamedFile, is_table, partition_of, table_files
 from dlrm_app.preprocess.units.remote import (
     Address,
     RemoteFile,
+    above_all,
     address_of,
     in_threads,
     is_url,
@@ -99,7 +100,7 @@ def find_files(key: str, given: Any) -> list[Source]:
 def _find(given: Mapping[str, Any]) -> list[Source]:
     problems: list[str] = []
     named = [
-        (key, name, file)
+        (key, file)
         for key, value in given.items()
         for name in ([value] if isinstance(value, str) else value or [])
         for file in _named_files(key, name, problems)
@@ -126,17 +127,15 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
 
 
 def _copies(sources: Sequence[Source]) -> list[str]:
-    """A problem for each file whose text is that of another of them, plain or compressed, as far as a look can tell."""
-    seen: dict[bytes, list[tuple[int | None, Source]]] = {}
-    problems = []
-    looks = in_threads(lambda source: (_first_text(source), _text_bytes(source)), sources)
-    for source, (text, size) in zip(sources, looks, strict=True):
-        alike = seen.setdefault(text, []) if len(text) == _LOOK else []
-        if known := next((other for its, other in alike if None in (its, size) or its == size), None):
-            what = f"hold the same text (the same first {_LOOK:,} bytes, and no other size)"
-            problems.append(_counts_twice(known, source, what))
-        alike.append((size, source))
-    return problems
+    """A problem for each file, of some length, whose text is that of another of them, plain or compressed."""
+    beginnings = in_threads(_first_text, sources)
+    alike = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
+    first: dict[str, Source] = {}
+    return [
+        _counts_twice(known, source, "hold the same text")
+        for source, text in zip(sources, beginnings, strict=True)
+        if text in alike and (known := first.setdefault(content_checksum(source), source)) is not source
+    ]
 
 
 def _counts_twice(first: Source, second: Source, what: str) -> str:
@@ -148,17 +147,6 @@ def _first_text(source: Source) -> bytes:
     with source.open() as raw, open_text(raw, source.format) as file, suppress(*_DAMAGE):
         return bytes(file.read(_LOOK))
     return b""  # damage is reported when the file is read
-
-
-def _text_bytes(source: Source) -> int | None:
-    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone; None: zstd's."""
-    if source.format == "zstd":
-        return None
-    if source.format != "gzip":
-        return source.bytes % 2**32
-    with source.open() as file:
-        file.seek(-4, os.SEEK_END)
-        return int.from_bytes(file.read(4), "little")
 
 
 def content_checksum(source: Source) -> str:
@@ -187,46 +175,30 @@ def _named_files(key: str, name: str, problems: list[str]) -> list[NamedFile]:
     try:
         if is_table(name):
             return table_files(key, name, _natural)
-        paths = _objects(name) if is_url(name) else _expand(name)
+        paths, above = objects_below(name) if is_url(name) else _files_below(name)
     except ConfigError as error:
         problems += error.problems
         return []
     except DataError as error:
         problems.append(f"{key}={error}")
         return []
-    if not paths:
+    if not (data := [path for path in paths if not _MARKER.search(path.removeprefix(above).lstrip("/"))]):
         problems.append(f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})")
-    return [NamedFile(path, partition_of(path)) for path in paths]
+    return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
 
 
-def _expand(name: str) -> Sequence[str]:
+def _files_below(name: str) -> tuple[Sequence[str], str]:
+    """(the files in a folder or of a glob, and in the folders below; the folder above all), or (one file, itself)."""
     is_glob = glob.has_magic(name) and not Path(name).exists()
     if not is_glob and not Path(name).is_dir():
-        return [name]
-    found = glob.glob(name, recursive=True) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
-    below = (
-        Path(*takewhile(lambda part: not glob.has_magic(part), Path(name).parts)) if is_glob else Path(name)
-    )
+        return [name], name
     inside = {
-        file
-        for path in found
-        for file in (
-            [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]  # noqa: PTH118
-            if Path(path).is_dir()
-            else [path]
-        )
+        os.path.join(folder, file)  # noqa: PTH118  # ./ stays
+        for path in (glob.glob(name, recursive=True) if is_glob else [name])  # noqa: PTH207  # Path.glob refuses absolute patterns
+        for folder, _, files in [*os.walk(path)] or [("", [], [path])]
+        for file in files
     }
-    named = [file for file in inside if not _MARKER.search(os.path.relpath(file, below))]
-    return sorted((f for f in named if not Path(f).is_file() or Path(f).stat().st_size), key=_natural)
-
-
-def _objects(url: str) -> Sequence[str]:
-    below = objects_below(url)
-    if below is None:
-        return [address_of(url)]
-    objects, above = below
-    named = (path for path in objects if not _MARKER.search(path.removeprefix(above).lstrip("/")))
-    return sorted(named, key=_natural)
+    return [file for file in inside if not Path(file).is_file() or Path(file).stat().st_size], above_all(name)
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -235,19 +207,16 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
-def _look_at(index: int, key: str, name: str, file: NamedFile) -> Source | str:
-    """The source that is ``file`` of what ``name`` names, or what is wrong with it."""
-    path, hint = file.path, lost_hint(name)
+def _look_at(index: int, key: str, file: NamedFile) -> Source | str:
+    """The source that is ``file``, named by setting ``key``, or what is wrong with it."""
+    path = file.path
     try:
         if is_url(path) and not isinstance(path, Address):  # of a table
             path = address_of(path)
-        if not isinstance(path, Address) and not Path(path).exists():
-            return f"{key}={path}: no such file (looked in {Path.cwd()}){hint}"
         if not isinstance(path, Address) and not Path(path).is_file():
-            return (
-                f"{key}={path} is a pipe or a device, and input is read more than once: "
-                "write it to a file and give that"
-            )
+            if not Path(path).exists():
+                return f"{key}={path}: no such file (looked in {Path.cwd()})"
+            return f"{key}={path} is a pipe or a device, and input is read more than once: write it to a file and give that"
         version = _version_of(path)
         source = Source(index, path, key.partition(".")[2], *version[:2], "text", file.partition, version[2])
         with source.open() as raw:
@@ -255,7 +224,7 @@ def _look_at(index: int, key: str, name: str, file: NamedFile) -> Source | str:
     except OSError as error:
         return f"{key}={path} cannot be read: {error.strerror}"
     except DataError as error:
-        return f"{key}={error}{hint}"
+        return f"{key}={error}"
 
 
 def format_of(beginning: bytes) -> str:
@@ -315,16 +284,17 @@ def open_text(raw: Any, format: str) -> Iterator[Any]:
 
 @contextmanager
 def explained_damage(source: Source) -> Iterator[None]:
-    """Raises DamagedFileError, which says what to do, for what is wrong with a compressed file."""
+    """Raises DamagedFileError, which says what to do, for what is wrong with a compressed or Parquet file."""
     try:
         yield
     except _DAMAGE as error:
-        if getattr(error, "errno", None) is not None:  # the disk's; Arrow and gzip call damage OSError too
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if source.format == "parquet":
+            fault = f"cannot be read as Parquet: {reason}"
+        elif getattr(error, "errno", None) is not None:  # the disk's; Arrow and gzip call damage OSError too
             raise
-        is_cut = isinstance(error, EOFError) or "Truncated" in str(error)
-        fault = (
-            f"is cut short, or other bytes follow its {source.format} data"
-            if is_cut
-            else f"is damaged: {error}"
-        )
+        elif isinstance(error, EOFError) or "Truncated" in reason:
+            fault = f"is cut short, or other bytes follow its {source.format} data"
+        else:
+            fault = f"is damaged: {reason}"
         raise DamagedFileError(f"{source.path} {fault}; copy or download it again", source.index) from error
