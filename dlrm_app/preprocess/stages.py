@@ -82,9 +82,11 @@ class Stages:
 
     def run(self, identity: dict[str, Any]) -> Manifest:
         """Runs all passes that have not been done, and writes the manifest; ``identity``: its configuration."""
-        cuts = self.cut()
-        columns = self.make_columns(cuts)
-        journal, units = self.encode(cuts, columns)
+        return replace(self, plan=replace(self.plan, cuts=self.cut()))._run(identity)
+
+    def _run(self, identity: dict[str, Any]) -> Manifest:
+        columns = self.make_columns()
+        journal, units = self.encode(columns)
         if self.encoding.hashed:
             files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
             num_raw = len(self.plan.spec.sparse)
@@ -106,11 +108,11 @@ class Stages:
             lines |= {(source.index, number): rows.stop - rows.start for number, rows in enumerate(units)}
         return cut_lines(dict(sorted(lines.items())), self.plan.fractions)
 
-    def make_columns(self, cuts: Cuts | None) -> MadeColumns:
+    def make_columns(self) -> MadeColumns:
         """The columns that rows are encoded as, their vocabularies, moments and targets included."""
         config, spec, parent = self.config, self.plan.spec, self.encoding.grows_from
         if parent is not None:
-            return self._grow(parent, self._study(cuts, wants_counts=True))
+            return self._grow(parent, self._study(wants_counts=True))
         if self.encoding.known is not None:
             copy_encoding_files(self.encoding.known, self.plan.output)
             return columns_of(self.encoding.known)
@@ -119,7 +121,7 @@ class Stages:
         growth: list[Growth] = []
         wants_counts = self.encoding.has_vocabularies
         wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
-        units = self._study(cuts, wants_counts) if wants_counts or wants_moments else []
+        units = self._study(wants_counts) if wants_counts or wants_moments else []
         if wants_moments:
             dense = standardized(dense, units)
         if wants_counts:
@@ -130,13 +132,13 @@ class Stages:
             sparse = sorted([*sparse, *by_name.values()], key=lambda column: names.index(column.name))
         dense, sparse = with_derivations(dense, sparse, spec)
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
-        dense += self._make_targets(cuts, dense, sparse)
+        dense += self._make_targets(dense, sparse)
         day = self.encoding.day
         return MadeColumns(dense, sparse, None if day is None else Lineage(day, growth=growth))
 
-    def _study(self, cuts: Cuts | None, wants_counts: bool) -> list[StudiedUnit]:
+    def _study(self, wants_counts: bool) -> list[StudiedUnit]:
         sees_others = self.encoding.grows_from is not None
-        study = Study(self.plan, cuts, wants_counts, sees_others, self._journal("study", StudiedUnit))
+        study = Study(self.plan, wants_counts, sees_others, self._journal("study", StudiedUnit))
         sources = self.plan.sources if sees_others else self.plan.sources_of(self.plan.studied)
         return self._over_units(study, sources)
 
@@ -197,7 +199,7 @@ class Stages:
         return MadeColumns(dense, sparse, lineage_after(parent, day, growth))
 
     def _make_targets(
-        self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
+        self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
     ) -> list[DenseColumn]:
         """The twins of ``dense.target_columns``."""
         sources = target_sources(sparse, self.config.dense.target_columns)
@@ -206,21 +208,19 @@ class Stages:
         columns = tuple(sparse[number] for number in sources)
         refuse_if_clicks_are_too_many(columns, self._memory_bytes)
         counted = self._journal("clicks", CountedUnit)
-        count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
+        count = CountClicks(self.plan, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self._over_units(count, self.plan.sources_of({"train"})))
         add_up = AddUpClicks(self.plan, counted, units, columns, self._journal("targets", DenseColumn))
         return self._over_numbers(add_up, len(columns))
 
-    def encode(
-        self, cuts: Cuts | None, columns: MadeColumns
-    ) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
+    def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
         journal = self._journal("encode", EncodedUnit)
         has_targets = self.encoding.known is None and self.config.dense.target_columns is not None
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
         wants_sketch = bool(self.encoding.hashed)
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
-        work = EncodeUnits(self.plan, cuts, dense, sparse, wants_sketch, journal, folded)
+        work = EncodeUnits(self.plan, dense, sparse, wants_sketch, journal, folded)
         limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)
         in_threads(Source.check_unchanged, self.plan.sources)

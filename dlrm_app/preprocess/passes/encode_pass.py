@@ -12,7 +12,7 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketches
-from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
+from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
@@ -65,7 +65,6 @@ class EncodeUnits:
 
     title: ClassVar[str] = "encoding"
     plan: Plan
-    cuts: Cuts | None
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     wants_sketch: bool
@@ -80,8 +79,8 @@ class EncodeUnits:
         sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
         rejects: list[RejectedLine] = []
         splits = {}
-        for segment in segments(self.plan, self.cuts, text):
-            splits[segment.split] = self._encode(unit, segment, cursor, sketches, rejects)
+        for split, stop in self.plan.segments(text):
+            splits[split] = self._encode(unit, split, stop, cursor, sketches, rejects)
         text_range = text.finish()
         if text.unit or not text_range.is_last:
             sketches.keep(UNIT_KEYS)
@@ -96,23 +95,24 @@ class EncodeUnits:
     def _encode(
         self,
         unit: Unit[EncodedUnit],
-        segment: Segment,
+        split: str,
+        stop: int | None,
         cursor: Cursor | ArrowCursor,
         sketches: Sketches,
         rejects: list[RejectedLine],
     ) -> EncodedSplit:
-        """Encodes the segment; adds the lines left out to ``rejects``."""
+        """Encodes the lines up to ``stop``, of ``split``; adds those left out to ``rejects``."""
         spec = self.plan.file_specs[cursor.text.source]
-        folded = self.folded if segment.split == "train" else None
+        folded = self.folded if split == "train" else None
         encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
-        is_studied = segment.split in self.plan.studied
+        is_studied = split in self.plan.studied
         missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
         rows = positives = 0
 
         def parts() -> Iterator[Encoded]:
-            """The segment's rows, a row group at a time; they are counted on the way."""
+            """The rows, a row group at a time; they are counted on the way."""
             nonlocal rows, positives
-            for raw in cursor.rows(self.plan.row_group_rows, segment.stop):
+            for raw in cursor.rows(self.plan.row_group_rows, stop):
                 first, rows = rows, rows + len(raw.labels)
                 folds = None if folded is None else folds_of(self.plan.seed, cursor.text, first, rows - first)
                 encoded = encoder.encode(raw, folds)
@@ -122,13 +122,11 @@ class EncodeUnits:
                     sketches.add(keys, features)
                 yield encoded
 
-        if segment.split == "train" and self.plan.shuffle != "none":
+        if split == "train" and self.plan.shuffle != "none":
             table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts())])
             shard = self._write_shuffled(unit, cursor.text, table.combine_chunks())
         else:
-            with open_shard(
-                unit, f".{segment.split}.parquet", self.plan.row_group_rows, encoder.schema
-            ) as writer:
+            with open_shard(unit, f".{split}.parquet", self.plan.row_group_rows, encoder.schema) as writer:
                 for part in parts():
                     writer.write(part)
                 shard = writer.finish()

@@ -1,6 +1,6 @@
 """The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -9,14 +9,27 @@ from typing import ClassVar
 from dlrm_app.dataset.manifest import SPLITS
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocess.read.parquet_columns import names_of
-from dlrm_app.preprocess.read.parser import body
+from dlrm_app.preprocess.read.parser import Cursor, RawColumns, body
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
+
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Cuts of the training input: lines [0, train) train, [train, val) validate, the others test."""
+
+    train: int
+    val: int
+    first_lines: Mapping[tuple[int, int], int]
+    """The number of each unit's first line among all lines of the training input."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,8 @@ class Plan:
     output: Path
     file_specs: tuple[Spec, ...] = ()
     """The format of each source, once they were looked at."""
+    cuts: Cuts | None = None
+    """Of the training input, once its lines were counted."""
 
     @property
     def splits(self) -> list[str]:
@@ -60,6 +75,25 @@ class Plan:
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
 
+    def segments(self, text: UnitText | ParquetUnit) -> list[tuple[str, int | None]]:
+        """(a split, the line of the unit up to which lines go to it; None: its end), in order."""
+        split = self.sources[text.source].split
+        if self.cuts is None or split != "train":
+            return [(split, None)]
+        segments: list[tuple[str, int | None]] = []
+        first, start = self.cuts.first_lines[text.source, text.unit], 0
+        for split, stop in ("train", self.cuts.train - first), ("val", self.cuts.val - first):
+            if stop > start:
+                segments.append((split, stop))
+                start = stop
+        return [*segments, ("test", None)]
+
+    def rows(self, cursor: Cursor | ArrowCursor) -> Iterator[tuple[str, RawColumns]]:
+        """(split, rows of it) of a unit, some at a time, good until the next are asked for."""
+        for split, stop in self.segments(cursor.text):
+            for raw in cursor.rows(_ROWS, stop):
+                yield split, raw
+
 
 def unit_feeds(
     source: Source, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
@@ -80,37 +114,6 @@ def unit_feeds(
     return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in filter(is_wanted, range(num_units))]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Lines of a unit, counted from its first one, that go to one split; ``stop`` None: to the unit's end."""
-
-    split: str
-    start: int
-    stop: int | None
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Cuts of the training input: lines [0, train) train, [train, val) validate, the others test."""
-
-    train: int
-    val: int
-    first_lines: Mapping[tuple[int, int], int]
-    """The number of each unit's first line among all lines of the training input."""
-
-    def segments(self, source: int, unit: int) -> list[Segment]:
-        """The split of every line of a unit."""
-        first = self.first_lines[source, unit]
-        bounds = {"train": (0, self.train), "val": (self.train, self.val), "test": (self.val, None)}
-        segments = []
-        for split, (start, stop) in bounds.items():
-            low = max(start - first, 0)
-            high = None if stop is None else stop - first
-            if high is None or high > low:
-                segments.append(Segment(split, low, high))
-        return segments
-
-
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
     """Takes ``fractions`` of all lines from the end, rounded down; ``lines``: of each unit, in order.
 
@@ -129,14 +132,6 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
     )
     val = total - sizes.get("test", 0)
     return Cuts(val - sizes.get("val", 0), val, dict(zip(lines, starts, strict=False)))
-
-
-def segments(plan: Plan, cuts: Cuts | None, text: UnitText | ParquetUnit) -> list[Segment]:
-    """The lines of the unit that go to each split."""
-    split = plan.sources[text.source].split
-    if cuts is None or split != "train":
-        return [Segment(split, 0, None)]
-    return cuts.segments(text.source, text.unit)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.preprocess.passes.counting import Counts, gather_texts, write_counts
-from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
+from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocess.read.parser import Cursor
 from dlrm_app.preprocess.read.spec import Spec
@@ -19,8 +19,6 @@ from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
-
-_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ class Study:
 
     title: ClassVar[str] = "studying values"
     plan: Plan
-    cuts: Cuts | None
     wants_counts: bool
     sees_others: bool
     journal: Journal[StudiedUnit]
@@ -86,16 +83,13 @@ class Study:
         moments = [Moments()] * len(spec.dense)
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
-        for segment in segments(self.plan, self.cuts, text):
-            for raw in cursor.rows(_ROWS, segment.stop):
-                is_studied = segment.split in self.plan.studied
-                if is_studied or self.sees_others:
-                    for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
-                        count.add(keys, spans, weight=int(is_studied))
-                if is_studied:
-                    moments = [
-                        m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)
-                    ]
+        for split, raw in self.plan.rows(cursor):
+            is_studied = split in self.plan.studied
+            if is_studied or self.sees_others:
+                for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
+                    count.add(keys, spans, weight=int(is_studied))
+            if is_studied:
+                moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         features = [count.sorted() for count in counts]

@@ -25,7 +25,7 @@ from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
-from dlrm_app.preprocess.passes.plan import CountedUnit, Cuts, Plan, segments
+from dlrm_app.preprocess.passes.plan import CountedUnit, Plan
 from dlrm_app.preprocess.passes.shuffle import row_keys
 from dlrm_app.preprocess.passes.vocabulary import write_file
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
@@ -40,7 +40,6 @@ _WORTH_SAYING, _MAX_ERROR = 0.5, 0.1
 """A share of rows that saw their own clicks, and the standard error up to which it is believed."""
 STRONGEST = 1e5
 """The strength where values differ by no more than chance: it leaves next to nothing of a column."""
-_ROWS = 1 << 14
 _BYTES_PER_ID = 40 * NUM_FOLDS
 """Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
 
@@ -54,7 +53,6 @@ class CountClicks:
 
     title: ClassVar[str] = "counting clicks"
     plan: Plan
-    cuts: Cuts | None
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     columns: tuple[int, ...]
@@ -62,14 +60,10 @@ class CountClicks:
 
     def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
         counts = [Counts() for _ in self.columns]
-        spec = self.plan.file_specs[text.source]
-        cursor = open_cursor(text, spec)
-        for segment in segments(self.plan, self.cuts, text):
-            encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
-            first = 0
-            for raw in cursor.rows(_ROWS, segment.stop):
-                if segment.split != "train":
-                    continue
+        spec, first = self.plan.file_specs[text.source], 0
+        cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
+        for split, raw in self.plan.rows(cursor):
+            if split == "train":
                 encoded = encoder.encode(raw)
                 folds = folds_of(self.plan.seed, text, first, len(encoded))
                 offsets = (2 * folds + raw.labels).astype(np.uint64)
