@@ -3,7 +3,7 @@
 <unit>.counts is an Arrow file with a record batch per feature: keys and counts in buckets by the highest 8 bits of the
 keys' hashes, so that all units' counts can be added up a few buckets at a time; within a bucket in the order of keys.
 
-<unit>.sketch holds the distinct keys of a feature while they are few, and registers of HyperLogLog beyond that. A unit
+<unit>.sketch holds the distinct keys of each feature while they are few, and registers of HyperLogLog beyond that. A unit
 keeps up to UNIT_KEYS keys (TOTAL_KEYS if it is all of its source, so that small inputs are counted exactly), and all
 units together TOTAL_KEYS. Past either, the feature has registers only: 2^14 of them, a relative standard error of 0.8%
 (Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
@@ -13,13 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import hash_ids, mix, next_slot, reduce_hash
@@ -34,6 +34,14 @@ class Counts:
 
     def __init__(self) -> None:
         self._table, self._used = _empty(1 << 10), 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The distinct keys, in no order."""
+        return self._entries()[0]
 
     def add(self, keys: NDArray[np.uint64], spans: NDArray[np.int64] | None = None, weight: int = 1) -> None:
         """Counts ``keys`` [n], missing ones left out, each ``weight`` times; ``spans`` [n, 2] where wanted, or [0, 2]."""
@@ -161,164 +169,91 @@ def _gather(text, spans, quote, ends, data):  # type: ignore[no-untyped-def]  # 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
 _NUM_REGISTERS = 1 << 14
-_GIVEN_UP = -1
-_0, _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (0, 1, 14, _NUM_REGISTERS - 1, 1 << 50))
 
 
-class Sketches:
-    """The distinct keys of features, ``is_exact`` for one while they are at most ``max_keys``."""
+class Sketch:
+    """The distinct keys of a feature: all of them while they are at most ``max_keys``, else ``registers`` alone."""
 
-    def __init__(self, num_features: int, max_keys: int) -> None:
-        self.registers = np.zeros((num_features, _NUM_REGISTERS), np.uint8)
-        self._keys = np.empty((num_features, max_keys), np.uint64)
-        self._tables = np.zeros((num_features, 2 * max_keys), np.uint32)
-        """By their hashes the numbers of the keys, from 1 on; 0 where it is free."""
-        self._used = np.zeros(num_features, np.int64)
+    def __init__(self, max_keys: int) -> None:
+        self._counts, self._max_keys = Counts(), max_keys
+        self.registers: NDArray[np.uint8] | None = None
 
-    @property
-    def _state(self) -> tuple[NDArray[np.generic], ...]:
-        return self._keys, self._tables, self._used, self.registers
-
-    def add(self, keys: Columns, features: Sequence[int]) -> None:
-        """Adds ``keys`` [C] of ``features`` [C]; missing ones are left out."""
-        _add(keys.values, keys.begins, keys.ends, np.array(features, np.int64), self._state)
-
-    def is_exact(self, feature: int) -> bool:
-        """True if the keys of ``feature`` are all kept."""
-        return bool(self._used[feature] >= 0)
+    def add(self, keys: NDArray[np.uint64]) -> None:
+        """Adds ``keys``; missing ones are left out."""
+        while self.registers is None and len(keys):
+            self._counts.add(keys[: self._max_keys])
+            keys = keys[self._max_keys :]
+            self.keep(self._max_keys)
+        if self.registers is not None:
+            _raise(keys, self.registers)
 
     def keep(self, max_keys: int) -> None:
-        """Keeps only registers of features with more than ``max_keys`` keys."""
-        self._used[self._used > max_keys] = _GIVEN_UP
+        """Keeps only registers if there are more than ``max_keys`` keys."""
+        if self.registers is None and len(self._counts) > max_keys:
+            self.registers = np.zeros(_NUM_REGISTERS, np.uint8)
+            _raise(self._counts.keys, self.registers)
+            self._counts = Counts()
 
-    def keys(self, feature: int) -> NDArray[np.uint64]:
-        """The keys seen, in the order of their first occurrences; none if the feature is not exact."""
-        return self._keys[feature, : max(self._used[feature], 0)]
+    def write(self, file: BinaryIO) -> None:
+        """Writes the keys, or the registers."""
+        np.save(file, self._counts.keys if self.registers is None else self.registers)
 
-    def write(self, path: Path) -> None:
-        """Writes int64 [F], the number of keys (-1: registers instead), then each feature's keys or registers."""
-        features = range(len(self._used))
-        parts = [self.keys(f) if self.is_exact(f) else self.registers[f] for f in features]
-        with path.open("wb") as file:
-            self._used.tofile(file)
-            for part in parts:
-                part.tofile(file)
+    def join(self, file: BinaryIO) -> None:
+        """Adds what another sketch has written."""
+        content = np.load(file)
+        if content.dtype == np.uint64:
+            self.add(content)
+            return
+        self.keep(-1)
+        assert self.registers is not None, "keep(-1) leaves registers"
+        np.maximum(self.registers, content, out=self.registers)
 
-    def join(self, path: Path) -> None:
-        """Adds what other sketches have written."""
-        words = np.fromfile(path, np.uint64)
-        _join(words, self._state)
+    def distinct(self) -> int:
+        """Number of distinct keys added; an estimate if there are registers."""
+        if self.registers is None:
+            return len(self._counts)
+        raw = 0.7213 / (1 + 1.079 / _NUM_REGISTERS) * _NUM_REGISTERS * _NUM_REGISTERS
+        raw /= np.exp2(-self.registers.astype(np.float64)).sum()
+        empty = int((self.registers == 0).sum())
+        is_small = raw <= 2.5 * _NUM_REGISTERS and empty
+        return round(_NUM_REGISTERS * math.log(_NUM_REGISTERS / empty) if is_small else raw)
 
-    def distinct(self, feature: int) -> int:
-        """Number of distinct keys added; an estimate if not exact."""
-        if self.is_exact(feature):
-            return int(self._used[feature])
-        registers = self.registers[feature]
-        count = len(registers)
-        raw = 0.7213 / (1 + 1.079 / count) * count * count / np.exp2(-registers.astype(np.float64)).sum()
-        empty = int((registers == 0).sum())
-        return round(count * math.log(count / empty) if raw <= 2.5 * count and empty else raw)
-
-    def collisions(self, feature: int, num_embeddings: int) -> int:
-        """Number of distinct values that share their hashed id with another one; the expected one if not exact."""
-        size, distinct = num_embeddings - 1, self.distinct(feature)
-        if not self.is_exact(feature):
-            return (
-                round(-distinct * math.expm1((distinct - 1) * math.log1p(-1 / size)))
-                if size > 1
-                else distinct
-            )
-        _, counts = np.unique(hash_ids(self.keys(feature), num_embeddings), return_counts=True)
-        return int(counts[counts > 1].sum())
+    def collisions(self, num_embeddings: int) -> int:
+        """Number of distinct values that share their hashed id with another one; the expected one if there are registers."""
+        if self.registers is None:
+            _, counts = np.unique(hash_ids(self._counts.keys, num_embeddings), return_counts=True)
+            return int(counts[counts > 1].sum())
+        size, distinct = num_embeddings - 1, self.distinct()
+        return round(-distinct * math.expm1((distinct - 1) * math.log1p(-1 / size))) if size > 1 else distinct
 
 
 def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> list[SparseColumn]:
     """``columns`` with their numbers of distinct values and collisions, by the sketches that the units left; some know theirs."""
-    totals = Sketches(len(columns), TOTAL_KEYS)
+    totals = [Sketch(TOTAL_KEYS) for _ in columns]
     for path in files:
-        totals.join(path)
+        with path.open("rb") as file:
+            for total in totals:
+                total.join(file)
     return [
         column
         if column.distinct is not None
         else replace(
             column,
-            distinct=totals.distinct(feature),
-            collisions=totals.collisions(feature, column.num_embeddings)
-            if column.encoding["kind"] == "hash"
-            else None,
-            estimated=not totals.is_exact(feature),
+            distinct=total.distinct(),
+            collisions=total.collisions(column.num_embeddings) if column.encoding["kind"] == "hash" else None,
+            estimated=total.registers is not None,
         )
-        for feature, column in enumerate(columns)
+        for total, column in zip(totals, columns, strict=True)
     ]
 
 
 @njit(nogil=True, cache=True)
-def _add(keys, begins, ends, features, state):  # type: ignore[no-untyped-def]  # compiled
-    for c in range(len(features)):
-        _see(keys, begins[c], ends[c], features[c], state)
-
-
-@njit(nogil=True, cache=True)
-def _join(words, state):  # type: ignore[no-untyped-def]  # compiled
-    _, _, used, registers = state
-    at = np.int64(len(used))
-    for feature in range(len(used)):
-        size = np.int64(words[feature])
-        if size >= 0:
-            _see(words, at, at + size, feature, state)
-            at += size
-            continue
-        used[feature] = _GIVEN_UP
-        theirs = words[at : at + _NUM_REGISTERS // 8].view(np.uint8)
-        for register in range(_NUM_REGISTERS):
-            registers[feature, register] = max(registers[feature, register], theirs[register])
-        at += _NUM_REGISTERS // 8
-
-
-@njit(nogil=True, cache=True)
-def _see(keys, at, end, feature, state):  # type: ignore[no-untyped-def]  # compiled
-    """Adds keys[at:end] of ``feature``."""
-    seen, tables, used, registers = state
-    if used[feature] >= 0:
-        at, used[feature] = _insert(
-            keys, at, end, seen[feature], tables[feature], used[feature], registers[feature]
-        )
-    while at < end:
-        if keys[at] != MISSING_KEY:
-            _raise(mix(keys[at]), registers[feature])
-        at += 1
-
-
-@njit(nogil=True, cache=True)
-def _insert(keys, at, end, seen, table, used, registers):  # type: ignore[no-untyped-def]  # compiled
-    """Adds keys[at:end] until there is no room: (how far it came, keys seen or _GIVEN_UP)."""
-    size = np.uint64(len(table))
-    while at < end:
-        key = keys[at]
+def _raise(keys, registers):  # type: ignore[no-untyped-def]  # compiled
+    """The lowest 14 bits choose a register; it keeps the largest number of zeros, plus one, that end the others."""
+    for key in keys:
         if key != MISSING_KEY:
             hashed = mix(key)
-            slot = reduce_hash(
-                hashed, size
-            )  # unsigned, as all indices here: there is no test for negative ones
-            number = np.uint64(table[slot])
-            while number != _0 and seen[number - _1] != key:
-                slot = slot + _1 if slot + _1 < size else _0
-                number = np.uint64(table[slot])
-            if number == _0:
-                if used == len(seen):
-                    return at, _GIVEN_UP
-                seen[used] = key
-                used += 1
-                table[slot] = used
-                _raise(hashed, registers)
-        at += 1
-    return at, used
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _raise(hashed, registers):  # type: ignore[no-untyped-def]  # compiled
-    """The lowest 14 bits choose a register; it keeps the largest number of zeros, plus one, that end the others."""
-    rank = np.uint8(trailing_zeros((hashed >> _14) | _LAST) + _1)
-    index = hashed & _INDEX
-    if rank > registers[index]:
-        registers[index] = rank
+            rank = np.uint8(trailing_zeros((hashed >> np.uint64(14)) | np.uint64(1 << 50)) + np.uint64(1))
+            index = hashed & np.uint64(_NUM_REGISTERS - 1)
+            if rank > registers[index]:
+                registers[index] = rank

@@ -1,6 +1,6 @@
 """The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ import pyarrow as pa
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketches
+from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
@@ -76,20 +76,20 @@ class EncodeUnits:
         unit = self.journal.unit(text.source, text.unit)
         cursor = open_cursor(text, self.plan.file_specs[text.source])
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
-        sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
+        sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
         rejects: list[RejectedLine] = []
         splits = {}
         for split, stop in self.plan.segments(text):
             splits[split] = self._encode(unit, split, stop, cursor, sketches, rejects)
         text_range = text.finish()
-        if text.unit or not text_range.is_last:
-            sketches.keep(UNIT_KEYS)
         if rejects:
             with unit.write(".rejects") as temporary:
                 write_rejects(temporary, rejects)
         if self.wants_sketch:
-            with unit.write(".sketch") as temporary:
-                sketches.write(temporary)
+            with unit.write(".sketch") as temporary, temporary.open("wb") as file:
+                for sketch in sketches:
+                    sketch.keep(UNIT_KEYS if text.unit or not text_range.is_last else TOTAL_KEYS)
+                    sketch.write(file)
         return unit.finish(EncodedUnit(text_range, cursor.line, splits, cursor.nulls_in_lists))
 
     def _encode(
@@ -98,7 +98,7 @@ class EncodeUnits:
         split: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
-        sketches: Sketches,
+        sketches: Sequence[Sketch],
         rejects: list[RejectedLine],
     ) -> EncodedSplit:
         """Encodes the lines up to ``stop``, of ``split``; adds those left out to ``rejects``."""
@@ -119,7 +119,8 @@ class EncodeUnits:
                 positives += int(raw.labels.sum())
                 missing[:] += encoded.missing
                 for keys, features in encoded.keys if is_studied and self.wants_sketch else ():
-                    sketches.add(keys, features)
+                    for column, feature in enumerate(features):
+                        sketches[feature].add(keys[column])
                 yield encoded
 
         if split == "train" and self.plan.shuffle != "none":
