@@ -38,10 +38,9 @@ from dlrm_app.preprocess.units.journal import (
     WORK,
     RunRecord,
     forget_passes,
-    has_landed,
+    landed_passes,
     locked,
     open_keys,
-    passes_over,
     read_run,
     remove_temporary_files,
     write_run,
@@ -232,7 +231,7 @@ def _open_work(
             now = record(before.config)
             _refuse_other_run(before, now, plan)
     except ConfigError:
-        if has_landed(output):
+        if landed_passes(output):  # it is worth continuing
             raise
         logger.info(f"{output} is unfinished, without anything that could be kept: started again")
         forget_passes(output)
@@ -258,7 +257,7 @@ def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
     _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
     known = {source.path: source.version for source in before.sources}
     for number, source in enumerate(plan.sources):
-        if source.path in known and not passes_over(output, number):
+        if source.path in known and not landed_passes(output, number):
             known[source.path] = source.version
     refuse_other_input(known, plan.sources, output, state)
     if before.encoding != now.encoding:

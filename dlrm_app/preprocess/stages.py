@@ -50,7 +50,7 @@ from dlrm_app.preprocess.passes.targets import (
 )
 from dlrm_app.preprocess.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
-from dlrm_app.preprocess.units.journal import WORK, Journal, R, passes_over
+from dlrm_app.preprocess.units.journal import WORK, Journal, R, landed_passes
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed
 from dlrm_app.preprocess.units.remote import in_threads
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
@@ -291,7 +291,7 @@ class Stages:
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """The cure for a damaged source, once it is replaced. Forgets its records, unless later passes build on them."""
         output = self.plan.output
-        if passes_over(output, source) - {journal.folder}:
+        if landed_passes(output, source) - {journal.folder.name}:
             return f"delete {output} and start again"
         journal.forget(source)
         return "run the same command again; it continues where it stopped"

@@ -72,14 +72,12 @@ class Summary:
     """Of one-hot columns, where the rows are few enough to be studied."""
 
 
-class _Piece(NamedTuple):
-    """Rows of a piece: labels [R], dense [N, R], keys of each sparse column, lists joined; its lines and bytes, if it is text."""
+class _Rows(NamedTuple):
+    """R rows: labels [R], dense [N, R], keys of each sparse column, lists joined."""
 
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: list[NDArray[np.uint64]]
-    lines: int
-    file_bytes: int
 
 
 def look_at(plan: Plan, threads: int | None) -> Summary:
@@ -94,10 +92,14 @@ def look_at(plan: Plan, threads: int | None) -> Summary:
     read = partial(_read, plan, 1 if sum(sizes) <= _PIECES * _PIECE else _STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
-            pieces = [piece for found in pool.map(read, feeds) for piece in found]
+            looks = list(pool.map(read, feeds))
         except DamagedFileError as error:
             raise DataError(f"{error}, then run the same command again") from error
-    return _sum_up(plan, pieces, _train_rows(plan, _rows(sources, pieces)))
+    in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
+    text_bytes = sum(source.bytes for source in sources if source.format != "parquet")
+    lines, seen_bytes = sum(look[1] for look in looks), sum(look[2] for look in looks)
+    rows = in_parquet + lines * text_bytes // max(seen_bytes, 1)
+    return _sum_up(plan, [part for look in looks for part in look[0]], _train_rows(plan, rows))
 
 
 def _size(source: Source) -> int:
@@ -127,30 +129,18 @@ def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed]
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, step: int, feed: TextFeed | ParquetFeed) -> list[_Piece]:
-    """Each piece of ``feed``; of its rows every ``step``-th."""
-    spec, pieces = plan.file_specs[feed.source.index], []
+def _read(plan: Plan, step: int, feed: TextFeed | ParquetFeed) -> tuple[list[_Rows], int, int]:
+    """(every ``step``-th row of ``feed``, its lines and bytes in the file if it is text)."""
+    spec, parts = plan.file_specs[feed.source.index], []
+    lines = file_bytes = 0
     for text in feed.items():
         cursor = open_cursor(text, spec)
-        labels, dense = [np.empty(0, np.uint8)], [np.empty((len(spec.dense), 0))]
-        keys: list[list[NDArray[np.uint64]]] = [[np.empty(0, np.uint64)] for _ in spec.sparse]
         for raw in cursor.rows(_ROWS, None):
-            labels.append(raw.labels[::step].copy())
-            dense.append(raw.dense[:, ::step].copy())
-            for parts, (part, _) in zip(keys, raw.sparse_keys(spec), strict=True):
-                parts.append(part[::step].copy())
-        size = text.finish().file_bytes
-        arrays = np.concatenate(labels), np.concatenate(dense, 1), [np.concatenate(k) for k in keys]
-        pieces.append(_Piece(*arrays, *((cursor.line, size) if isinstance(feed, TextFeed) else (0, 0))))
-    return pieces
-
-
-def _rows(sources: Sequence[Source], pieces: Sequence[_Piece]) -> int:
-    """The rows of ``sources``: of texts about, by the lines of their ``pieces``."""
-    in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
-    texts = sum(source.bytes for source in sources if source.format != "parquet")
-    lines, size = sum(piece.lines for piece in pieces), sum(piece.file_bytes for piece in pieces)
-    return in_parquet + lines * texts // max(size, 1)
+            keys = [part[::step].copy() for part, _ in raw.sparse_keys(spec)]
+            parts.append(_Rows(raw.labels[::step].copy(), raw.dense[:, ::step].copy(), keys))
+        if isinstance(feed, TextFeed):
+            lines, file_bytes = lines + cursor.line, file_bytes + text.finish().file_bytes
+    return parts, lines, file_bytes
 
 
 def _train_rows(plan: Plan, rows: int) -> int:
@@ -158,29 +148,29 @@ def _train_rows(plan: Plan, rows: int) -> int:
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
-    """Sums up the training rows among ``pieces``: these are spread over the input, so their beginning is that of the input."""
-    num_rows = sum(len(piece.labels) for piece in pieces)
-    part = _train_rows(plan, num_rows) / max(num_rows, 1)
-    step = -(-round(part * num_rows) // _MOST) or 1
+def _sum_up(plan: Plan, parts: Sequence[_Rows], rows: int) -> Summary:
+    """Sums up the training rows among ``parts``: these are spread over the input, so their beginning is that of the input."""
+    num_rows = sum(len(part.labels) for part in parts)
+    share = _train_rows(plan, num_rows) / max(num_rows, 1)
+    step = -(-round(share * num_rows) // _MOST) or 1
 
-    def beginning(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        joined = np.concatenate(parts)
-        return joined[: round(part * len(joined)) : step]
+    def beginning(kind: type, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        joined = np.concatenate([np.empty(0, kind), *arrays])
+        return joined[: round(share * len(joined)) : step]
 
     dense = {
-        column.name: numbers_of_column(beginning([piece.dense[number] for piece in pieces]))
+        column.name: numbers_of_column(beginning(np.float64, [part.dense[number] for part in parts]))
         for number, column in enumerate(plan.spec.dense)
         if column.kind != SCORE
     }
     sparse, one_hot = {}, {}
     for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
-        keys = beginning([piece.keys[number] for piece in pieces])
+        keys = beginning(np.uint64, [part.keys[number] for part in parts])
         if column.separator is None and column.rule != "cross":
             one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
         sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
-    labels = beginning([piece.labels for piece in pieces])
+    labels = beginning(np.uint8, [part.labels for part in parts])
     return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
 
 

@@ -52,9 +52,9 @@ def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
 
 
 def key_ranges(num_parts: int) -> list[tuple[int, int]]:
-    """[start, stop) of the keys of each of ``num_parts`` shards."""
+    """(the first, the last) of the keys of each of ``num_parts`` shards."""
     bounds = [part * (1 << 64) // num_parts for part in range(num_parts + 1)]
-    return list(pairwise(bounds))
+    return [(start, stop - 1) for start, stop in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Gather:
     journal: Journal[Shard]
 
     def __call__(self, part: int) -> Finish[Shard]:
-        start, stop = key_ranges(self.num_parts)[part]
-        rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
+        first, last = key_ranges(self.num_parts)[part]
+        rows = pa.concat_tables(_rows_between(self.runs, first, last)).combine_chunks()
         order = np.argsort(numbers_of(rows.column(KEY)))
         rows = rows.drop_columns([KEY]).take(array_of(order))
         unit = self.journal.unit(0, part)
@@ -82,16 +82,16 @@ class Gather:
         return unit.finish(shard)
 
 
-def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]:
+def _rows_between(runs: Sequence[Path], first: int, last: int) -> list[pa.Table]:
     tables = []
     for path in runs:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
-            if not len(table):
-                continue
             keys = numbers_of(table.column(KEY))
-            low = np.searchsorted(keys, np.uint64(start))
-            high = len(keys) if stop == 1 << 64 else np.searchsorted(keys, np.uint64(stop))
+            low, high = (
+                np.searchsorted(keys, np.uint64(first)),
+                np.searchsorted(keys, np.uint64(last), "right"),
+            )
             # copied, so that the file's pages need not stay
             tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables

@@ -181,15 +181,14 @@ def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files:
     order = np.argsort(keys)
     places, texts = np.full(len(keys), -1, np.int64), [pa.array([], pa.string())]
     num_found = 0
-    for file, feature in product(files, features):
+    for file, feature in product(files, features if len(keys) else ()):
         unit_keys, unit_texts = read_texts(file, feature)
         spots = np.searchsorted(keys, unit_keys, sorter=order)
-        candidates = order[spots[spots < len(keys)]]
-        at = np.flatnonzero(spots < len(keys))
-        is_new = (keys[candidates] == unit_keys[at]) & (places[candidates] < 0)
-        places[candidates[is_new]] = np.arange(num_found, num_found + is_new.sum())
-        num_found += int(is_new.sum())
-        texts.append(unit_texts.take(array_of(at[is_new])))
+        candidates = order[np.minimum(spots, len(keys) - 1)]
+        at = np.flatnonzero((keys[candidates] == unit_keys) & (places[candidates] < 0))
+        places[candidates[at]] = np.arange(num_found, num_found + len(at))
+        num_found += len(at)
+        texts.append(unit_texts.take(array_of(at)))
     return pa.concat_arrays(texts).take(array_of(places))
 
 

@@ -20,8 +20,6 @@ from distributed.scheduler import KilledWorker
 from dlrm_app.errors import DlrmError
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work
 from dlrm_app.preprocess.units.journal import R, own_code
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit
-from dlrm_app.preprocess.units.unit_text import UnitText
 
 logger = logging.getLogger(__name__)
 _ANSWER_PATIENCE = 10
@@ -33,7 +31,7 @@ _PATIENCE = 60
 @contextmanager
 def open_cluster(address: str) -> Iterator[Executor]:
     """An executor on the cluster of the scheduler at ``address``. Raises DlrmError if there is none, or no worker."""
-    logger.info(f"asking the Dask scheduler at {address}, for {_ANSWER_PATIENCE} s at most")
+    logger.info(f"asking the Dask scheduler at {address}, then waiting up to {_PATIENCE} s for a worker")
     try:
         client = Client(address, timeout=_ANSWER_PATIENCE)
     except (OSError, ValueError) as error:
@@ -42,8 +40,6 @@ def open_cluster(address: str) -> Iterator[Executor]:
             "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
         ) from error
     with client:
-        if not client.scheduler_info()["workers"]:
-            logger.info(f"no worker has joined {address} yet: waiting for the first, up to {_PATIENCE} s")
         try:
             client.wait_for_workers(1, timeout=_PATIENCE)
         except TimeoutError as error:
@@ -104,12 +100,4 @@ def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
         )
     os.chdir(folder)
     act: Work[Any] = pickle.loads(work)
-    return [_do_once(act, item) for item in feed.items()]
-
-
-def _do_once(work: Work[R], item: Any) -> R:
-    """A gzip file is one task, from its start; units of it that a lost worker has landed are not done again."""
-    if isinstance(item, UnitText | ParquetUnit):
-        with suppress(FileNotFoundError):
-            return work.journal.load(item.source, item.unit)
-    return work(item)()
+    return [act(item)() for item in feed.items()]

@@ -108,9 +108,10 @@ class Unit(Generic[R]):
         return record
 
 
-def passes_over(output: Path, source: int) -> set[Path]:
-    """The folders of the passes in which something has landed of a source."""
-    return {path.parent for path in (output / WORK).glob(f"*/{source:05d}-*.json")}
+def landed_passes(output: Path, source: int | None = None) -> set[str]:
+    """The passes in which something has landed: of a source, or any."""
+    files = "*.json" if source is None else f"{source:05d}-*.json"
+    return {path.parent.name for path in (output / WORK).glob(f"*/{files}")}
 
 
 @cache
@@ -149,11 +150,6 @@ def read_run(output: Path) -> RunRecord | None:
         raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
 
 
-def has_landed(output: Path) -> bool:
-    """True if a unit of the unfinished run in ``output`` is done, for which it is worth continuing."""
-    return any((output / WORK).glob("*/*.json"))
-
-
 def write_run(output: Path, run: RunRecord) -> None:
     write_json(output / WORK / "plan.json", asdict(run))
 
@@ -163,8 +159,7 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
 
     They are those that a refusal may tell to change; ``forget_passes`` of vocabularies must follow a change of the encoding.
     """
-    begun = {path.parent.name for path in (output / WORK).glob("*/*.json")}
-    keys = ["rejects.max_fraction", "dataset.published_rows", "auto"]
+    begun, keys = landed_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
         keys += ["split"]
     if begun <= {"lines", "study", "vocab"}:

@@ -128,7 +128,8 @@ def _store(url: str) -> tuple[Any, str]:
 
 def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A:
     """``act()``, again after growing pauses if it fails. Raises DataError, also if ``version`` is not the object's now."""
-    failed, since = 0, time.monotonic()
+    until = time.monotonic() + _PATIENCE
+    failed = 0
     while True:
         try:
             return act()
@@ -141,28 +142,31 @@ def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A
                 with suppress(Exception):
                     now = _look_at(address)
                 refuse_change(address, version, now)
-            _pause(address, error, failed, since)
+            reason = without_credentials(f"{type(error).__name__}: {error}".splitlines()[0])
+            if fault := _lasting_fault(error):
+                raise DataError(f"{address}: {fault}") from error
+            is_ours = isinstance(error, TypeError | LookupError | AttributeError | ValueError)
+            if is_ours or failed == _TRIES or time.monotonic() > until:
+                raise DataError(
+                    f"{address} cannot be read ({reason}): run the same command again later"
+                ) from error
+            if failed == 3:
+                logger.warning(f"{address} does not answer ({reason}): trying again")
+            time.sleep(min(0.05 * 2**failed, 10))
 
 
-def _pause(address: Address, error: Exception, failed: int, since: float) -> None:
-    """Waits before request number ``failed`` + 1. Raises DataError if that cannot help."""
-    cause = error.__cause__
+def _lasting_fault(error: Exception) -> str:
+    """A fault that will not pass, and its cure; empty for others."""
+    cause, name = error.__cause__, type(error).__name__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
         error = cause  # type: ignore[assignment]  # fsspec says so of whatever a web server answers
-    status, name = getattr(error, "status", None), type(error).__name__
+    status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in (401, 403) or name in _NO_PERMISSION:
-        hint = "check the credentials that its driver finds in the environment"
-        raise DataError(f"{address}: no permission to read it: {hint}") from error
+        return "no permission to read it: check the credentials that its driver finds in the environment"
     is_misnamed = name == "ParamValidationError"  # botocore's, of a bucket
     if is_misnamed or isinstance(error, FileNotFoundError) or status in (404, 410):
-        raise DataError(f"{address}: no such bucket or object: check the name and the endpoint") from error
-    reason = without_credentials(f"{name}: {error}".splitlines()[0])
-    is_late = failed == _TRIES or time.monotonic() > since + _PATIENCE
-    if is_late or isinstance(error, TypeError | LookupError | AttributeError | ValueError):
-        raise DataError(f"{address} cannot be read ({reason}): run the same command again later") from error
-    if failed == 3:
-        logger.warning(f"{address} does not answer ({reason}): trying again")
-    time.sleep(min(0.05 * 2**failed, 10))
+        return "no such bucket or object: check the name and the endpoint"
+    return ""
 
 
 def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> bytes:

@@ -70,5 +70,5 @@ def test_key_ranges_are_all_keys() -> None:
     for parts in (1, 3, 1000):
         ranges = key_ranges(parts)
         assert ranges[0][0] == 0
-        assert ranges[-1][1] == 1 << 64
-        assert all(first[1] == second[0] for first, second in pairwise(ranges))
+        assert ranges[-1][1] == (1 << 64) - 1
+        assert all(first[1] + 1 == second[0] for first, second in pairwise(ranges))

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,27 @@ def address() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def start_worker(address: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", address]
-    options = ["--no-nanny", "--no-dashboard", "--nthreads", "1"]
-    return subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+@pytest.fixture
+def one_worker() -> Iterator[tuple[str, ...]]:
+    """Options of a cluster with a worker in this process."""
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        yield on(cluster.scheduler_address)
+
+
+def on(address: str) -> tuple[str, ...]:
+    return "executor=dask", f"dask.address={address}"
+
+
+@contextmanager
+def started(module: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-m", f"distributed.cli.{module}", "--no-dashboard", *options]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+def started_worker(address: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    return started("dask_worker", address, "--no-nanny", "--nthreads", "1")
 
 
 def write_clicks(path: Path, rows: int) -> Path:
@@ -42,115 +60,94 @@ def write_clicks(path: Path, rows: int) -> Path:
     return path
 
 
-def kill_half_way(worker: "subprocess.Popen[bytes]", landed: Path, num_units: int, seen: list[int]) -> None:
-    """Kills the worker once a third of the units have landed, and notes how many that were."""
-    while len(list(landed.glob("*.json"))) < num_units // 3:
-        time.sleep(0.005)
-    worker.kill()
-    seen.append(len(list(landed.glob("*.json"))))
+@contextmanager
+def killed_half_way(process: "subprocess.Popen[bytes]", output: Path, clicks: Path) -> Iterator[None]:
+    """Kills the process once a third of the units have landed."""
+    num_units, seen = -(-clicks.stat().st_size // (1 << 20)), []
+
+    def landed() -> int:
+        return len(list((output / ".work" / "encode").glob("*.json")))
+
+    def kill() -> None:
+        while landed() < num_units // 3:
+            time.sleep(0.005)
+        process.kill()
+        seen.append(landed())
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    yield
+    killer.join(timeout=10)
+    assert process.wait(timeout=10) == -9
+    assert 0 < seen[0] < num_units
 
 
 @pytest.mark.long
 def test_a_worker_killed_half_way_changes_nothing_of_the_dataset(address: str, tmp_path: Path) -> None:
-    clicks = write_clicks(tmp_path / "clicks.tsv", 150_000)
-    num_units = -(-clicks.stat().st_size // (1 << 20))
-    workers = [start_worker(address) for _ in range(2)]
-    output, seen = tmp_path / "dask", []
-    killer = threading.Thread(
-        target=kill_half_way, args=(workers[0], output / ".work" / "encode", num_units, seen)
-    )
-    killer.start()
-    try:
-        run(output, *OPTIONS, f"input.train={clicks}", "executor=dask", f"dask.address={address}")
-        killer.join(timeout=10)
-        assert workers[0].wait(timeout=10) == -9
-        assert workers[1].poll() is None
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    assert 0 < seen[0] < num_units
+    clicks, output = write_clicks(tmp_path / "clicks.tsv", 150_000), tmp_path / "dask"
+    with started_worker(address) as first, started_worker(address) as second:
+        with killed_half_way(first, output, clicks):
+            run(output, *OPTIONS, f"input.train={clicks}", *on(address))
+        assert second.poll() is None
     run(tmp_path / "local", *OPTIONS, f"input.train={clicks}")
     assert content(output) == content(tmp_path / "local")
 
 
 @pytest.mark.long
 def test_the_scheduler_killed_half_way_leaves_a_run_that_goes_on_without_dask(tmp_path: Path) -> None:
-    clicks = write_clicks(tmp_path / "clicks.tsv", 150_000)
-    num_units = -(-clicks.stat().st_size // (1 << 20))
+    clicks, output = write_clicks(tmp_path / "clicks.tsv", 150_000), tmp_path / "out"
     place = tmp_path / "scheduler.json"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
-    scheduler = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--scheduler-file", str(place)], stderr=subprocess.DEVNULL
-    )
-    while not place.exists():
-        time.sleep(0.05)
-    address = json.loads(place.read_text())["address"]
-    worker = start_worker(address)
-    output, seen = tmp_path / "out", []
-    killer = threading.Thread(
-        target=kill_half_way, args=(scheduler, output / ".work" / "encode", num_units, seen)
-    )
-    killer.start()
-    try:
-        with pytest.raises(
-            DlrmError, match="the Dask scheduler has ended: start one, or leave executor=dask out"
+    options = ["--port", "0", "--host", "127.0.0.1", "--scheduler-file", str(place)]
+    with started("dask_scheduler", *options) as scheduler:
+        while not place.exists():
+            time.sleep(0.05)
+        address = json.loads(place.read_text())["address"]
+        with (
+            started_worker(address),
+            killed_half_way(scheduler, output, clicks),
+            pytest.raises(
+                DlrmError, match="the Dask scheduler has ended: start one, or leave executor=dask out"
+            ),
         ):
-            run(output, *OPTIONS, f"input.train={clicks}", "executor=dask", f"dask.address={address}")
-        killer.join(timeout=10)
-    finally:
-        for process in (worker, scheduler):
-            process.kill()
-            process.wait()
-    assert 0 < seen[0] < num_units
+            run(output, *OPTIONS, f"input.train={clicks}", *on(address))
     run(output, *OPTIONS, f"input.train={clicks}")
     run(tmp_path / "local", *OPTIONS, f"input.train={clicks}")
     assert content(output) == content(tmp_path / "local")
 
 
-def test_an_error_on_a_worker_reaches_the_user_whole(tmp_path: Path) -> None:
+def test_an_error_on_a_worker_reaches_the_user_whole(one_worker: tuple[str, ...], tmp_path: Path) -> None:
     zipped = gzip.compress(write_clicks(tmp_path / "clicks.tsv", 3000).read_bytes())
     (tmp_path / "cut.tsv.gz").write_bytes(zipped[:-1000])
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        options = ("executor=dask", f"dask.address={cluster.scheduler_address}")
-        with pytest.raises(DataError, match=r"cut.tsv.gz is cut short, or other bytes follow"):
-            run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/cut.tsv.gz", *options)
+    with pytest.raises(DataError, match=r"cut.tsv.gz is cut short, or other bytes follow"):
+        run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/cut.tsv.gz", *one_worker)
 
 
 def test_a_worker_with_another_version_of_the_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_worker: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clicks = write_clicks(tmp_path / "clicks.tsv", 10)
     checksums = iter(["of the one that asks", "of the worker"])
     monkeypatch.setattr(dask_executor, "own_code", lambda: next(checksums))
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        options = ("executor=dask", f"dask.address={cluster.scheduler_address}")
-        with pytest.raises(DlrmError, match=r"the worker at \S+ has another dlrm-app"):
-            run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *options)
+    clicks = write_clicks(tmp_path / "clicks.tsv", 10)
+    with pytest.raises(DlrmError, match=r"the worker at \S+ has another dlrm-app"):
+        run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *one_worker)
 
 
 def test_errors_survive_the_way_from_another_process() -> None:
-    error = ConfigError(["one thing", "another"])
-    copy = pickle.loads(pickle.dumps(error))
-    assert (copy.problems, str(copy)) == (error.problems, str(error))
+    copy = pickle.loads(pickle.dumps(ConfigError(["one thing", "another"])))
+    assert copy.problems == ["one thing", "another"]
 
 
-def test_a_cluster_without_workers_is_named(
+def test_a_cluster_without_workers_and_an_address_without_a_scheduler_are_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_executor, "_PATIENCE", 1)
-    clicks = write_clicks(tmp_path / "clicks.tsv", 10)
-    with pytest.raises(DlrmError, match=f"no worker has joined the scheduler at {address}"):
-        run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", "executor=dask", f"dask.address={address}")
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_address_where_nothing_answers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_executor, "_ANSWER_PATIENCE", 1)
-    clicks = write_clicks(tmp_path / "clicks.tsv", 10)
-    options = ("executor=dask", "dask.address=tcp://127.0.0.1:9")
+    given = f"input.train={write_clicks(tmp_path / 'clicks.tsv', 10)}"
+    with pytest.raises(DlrmError, match=f"no worker has joined the scheduler at {address}"):
+        run(tmp_path / "out", *OPTIONS, given, *on(address))
     with pytest.raises(DlrmError, match=r"no Dask scheduler answers at dask.address=tcp://127.0.0.1:9"):
-        run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *options)
+        run(tmp_path / "out", *OPTIONS, given, *on("tcp://127.0.0.1:9"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
