@@ -3,7 +3,6 @@
 import gzip
 import logging
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -100,20 +99,6 @@ def test_shuffled_labels_teach_nothing_and_a_leak_is_found(
 def columns_of(manifest: Manifest, split: str = "train") -> NDArray[np.float32]:
     table = table_of(manifest, split)
     return np.stack([table[f"{name}_target"].to_numpy() for name in COLUMNS], 1)
-
-
-def test_rows_are_not_told_their_own_clicks_by_way_of_the_dataset_they_made(
-    clicks: Path, dataset: Manifest, tmp_path: Path
-) -> None:
-    again = ["encoding=from_dataset", f"encoding.path={dataset.folder}"]
-    copied = shutil.copy2(clicks, tmp_path / "copied.tsv")
-    for path in (clicks, copied):
-        with pytest.raises(
-            ConfigError, match=r"its rows would see their own\. Train on .*, or give other rows"
-        ):
-            run(tmp_path / "again", f"input.train={path}", *again)
-    (tmp_path / "new.tsv").write_bytes(make_clicks(20, seed=7))
-    assert run(tmp_path / "new", f"input.train={tmp_path}/new.tsv", *again).splits["train"].rows == 20
 
 
 def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
