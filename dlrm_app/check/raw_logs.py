@@ -1,16 +1,17 @@
 """dlrm-check on raw logs that nothing describes yet: a table of a sample of their rows, and a proposed dataset= for them.
 
-The sample is made of pieces of some files, evenly spread: of a compressed file its beginning, of Parquet whole small row
-groups or the beginnings of large ones.
+The sample is the beginning of a text file, or those of some Parquet files, evenly spread.
 """
 
 import csv
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,8 @@ from dlrm_app.text import listed, next_line, percent, setting
 
 logger = logging.getLogger(__name__)
 
-_FILES, _PIECES, _PIECE = 8, 8, 1 << 20
+_FILES, _BYTES = 8, 8 << 20
+"""Parquet files that are looked at, and bytes of all together."""
 _LINES = 200
 """Lines that tell the delimiter, the quote and whether there is a header."""
 _DELIMITERS, _SEPARATORS = "\t\x01,;|", "|;, "
@@ -44,7 +46,7 @@ _IDENTIFIER = re.compile(
 _WHOLE = r"[+-]?\d{1,18}"
 _MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_VALUE = re.compile(rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|", re.I)
+_VALUE = rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|"
 """Texts that name no column."""
 _FEW_ROWS = 100
 """No value comes twice in so many by chance."""
@@ -54,14 +56,70 @@ _LIST_SHARE = 0.05
 _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 
 
-class Sample(NamedTuple):
-    """``columns``: name → values, of text as they are written. ``unread``: name → type that cannot be used."""
+@dataclass
+class Seen:
+    """A column of the sample. ``counts``: how often each value is there, as text; of lists their elements."""
 
-    columns: dict[str, Any]
+    name: str
+    stored: Any
+    rows: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    empty_lists: int = 0
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Counts ``values`` of a file."""
+        self.rows += len(values)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if is_list(values.type):
+            self.empty_lists += (
+                pc.sum(pc.equal(pc.fill_null(pc.list_value_length(values), 0), 0)).as_py() or 0
+            )
+            values = pc.list_flatten(values)
+        if pa.types.is_floating(values.type):
+            values = values.filter(pc.invert(pc.is_nan(values)))
+        elif pa.types.is_boolean(values.type):
+            values = values.cast(pa.uint8())
+        distinct, counts = pc.value_counts(values.cast(pa.string()).drop_null()).flatten()
+        self.counts.update(dict(zip(distinct.to_pylist(), counts.to_pylist(), strict=True)))
+
+    def fits(self, pattern: str) -> bool:
+        """True if all values, and there are some, are of this form."""
+        return _fit(pattern, self.counts)
+
+    def has(self, pattern: str) -> float:
+        """The share of values that hold ``pattern``."""
+        holding = sum(count for value, count in self.counts.items() if re.search(pattern, value))
+        return holding / max(self.counts.total(), 1)
+
+    @property
+    def missing(self) -> float:
+        """The share of rows without a value."""
+        return (self.empty_lists if is_list(self.stored) else self.rows - self.counts.total()) / self.rows
+
+    def cells(self) -> list[str | Cell]:
+        """What the table shows."""
+        often = [
+            f"{value[:24]!r} {percent(count / self.counts.total())}"
+            for value, count in self.counts.most_common(1)
+        ]
+        return [self.name, str(self.stored), share(self.missing), f"{len(self.counts):,}", *(often or [""])]
+
+
+def _fit(pattern: str, values: Iterable[str]) -> bool:
+    fits = re.compile(pattern, re.ASCII | re.IGNORECASE).fullmatch
+    return any(True for _ in values) and all(map(fits, values))
+
+
+class Sample(NamedTuple):
+    """``unread``: name → type that cannot be used. ``marks``: of text its delimiter, quote, whether there is a header."""
+
+    columns: list[Seen]
     unread: dict[str, Any]
-    bad_lines: int = 0
-    marks: dict[str, Any] | None = None
-    """The delimiter, the quote and whether there is a header, of text."""
+    bad_lines: int
+    marks: dict[str, Any]
+    nulls: list[str]
+    """The words that mean a missing value."""
 
 
 def check_raw(given: Any, output: str | None) -> None:
@@ -69,30 +127,25 @@ def check_raw(given: Any, output: str | None) -> None:
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
-    columns, nulls = study(sample)
-    marks = sample.marks or {}
-    proposed = propose(columns, f"{marks.get('delimiter', '')}{marks.get('quote') or ''}")
+    proposed = propose(sample)
     first = sources[0].path
     name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
-    origin = f"a sample of {columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
-    lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in columns])]
-    lines += [", ".join(f"{key} {value!r}" for key, value in marks.items())] * bool(marks)
+    origin = f"a sample of {sample.columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
+    lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in sample.columns])]
+    lines += [", ".join(f"{key} {value!r}" for key, value in sample.marks.items())] * bool(sample.marks)
     lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
     lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
     logger.info("\n".join(lines))
-    text = as_yaml(name, origin, proposed, nulls, marks)
+    text = as_yaml(name, origin, proposed, sample)
     if output is None:
         print(f"\n{text}", flush=True)
+        logger.info(f"save this as {name}.yaml, look at its guesses, then")
     else:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         write_text(Path(output), text)
-    logger.info(
-        f"look at the guesses in {output}, then"
-        if output
-        else f"save this as {name}.yaml, look at its guesses, then"
-    )
-    files = given if isinstance(given, str) else f"[{','.join(given)}]"
-    train = setting("input.train", files) if isinstance(given, str) else shlex.quote(f"input.train={files}")
+        logger.info(f"look at the guesses in {output}, then")
+    is_one = isinstance(given, str)
+    train = setting("input.train", given) if is_one else shlex.quote(f"input.train=[{','.join(given)}]")
     has_label = any(each.role == "label" for each in proposed)
     words = ["split.val=0.1", "split.test=0.1"] if has_label else ["'input.unlabelled=[train]'"]
     dataset = {"dataset": output or f"{name}.yaml"}
@@ -103,79 +156,57 @@ def sample_rows(sources: Sequence[Source]) -> Sample:
     """Reads the sample. Raises ConfigError for what is no log, and for files of different kinds or columns."""
     if len({source.format == "parquet" for source in sources}) > 1:
         raise ConfigError(["input names Parquet and text: check one kind at a time"])
-    chosen = _spread(sources, _FILES)
-    look = _look_at_parquet if sources[0].format == "parquet" else _look_at_text
-    sample = look(chosen, max(_PIECES // len(chosen), 1))
-    refuse_if(
-        [] if any(map(len, sample.columns.values())) else [f"input: there are no rows in {chosen[0].path}"]
-    )
+    sample = _look_at_parquet(sources) if sources[0].format == "parquet" else _look_at_text(sources[0])
+    if not sample.columns or not sample.columns[0].rows:
+        raise ConfigError([f"input: there are no rows in {sources[0].path}"])
+    sample.nulls.extend(sorted({word for column in sample.columns for word in _null_words(column)}))
+    for column in sample.columns:
+        for word in ("", *sample.nulls):
+            column.counts.pop(word, None)
     return sample
 
 
-def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most ``most`` items, evenly spread: the first, and if more than one the last."""
-    most = min(most, len(items))
-    return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]
-
-
-def _look_at_parquet(sources: Sequence[Source], most: int) -> Sample:
+def _look_at_parquet(sources: Sequence[Source]) -> Sample:
     names = names_in(sources[0])
-    types = {field.name: field.type for field in footer_of(sources[0]).schema.to_arrow_schema()}
+    types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
     unread = {name: kind for name, kind in types.items() if content_of(kind) not in READABLE}
-    columns = {name: name for name in names if name not in unread}
-    chunks: dict[str, list[Any]] = {name: [] for name in columns}
-    for source in sources:
-        _refuse_lacking(names, names_in(source), source.path)
-        units = units_of(source, len(columns), _PIECE)
-        for number in _spread([number for number, unit in enumerate(units) if unit.start == 0], most):
-            for unit in ParquetFeed(source, columns, _PIECE, (number,)).items():
-                for name, parts in chunks.items():
-                    parts += [_plain(part) for part in unit.table[name].chunks]
-    return Sample({name: pa.chunked_array(parts) for name, parts in chunks.items() if parts}, unread)
+    columns = {name: Seen(name, types.get(name, pa.string())) for name in names if name not in unread}
+    chosen = sources[:: -(-len(sources) // _FILES)]
+    for source in chosen:
+        if lacking := [name for name in names if name not in names_in(source)]:
+            raise ConfigError([f"{source.path} lacks columns that the first file has: {listed(lacking)}"])
+        if units_of(source, len(columns), _BYTES // len(chosen)):
+            feed = ParquetFeed(source, {name: name for name in columns}, _BYTES // len(chosen), (0,))
+            for name, values in zip(columns, next(feed.items()).table.columns, strict=True):
+                columns[name].add(values)
+    return Sample(list(columns.values()), unread, 0, {}, [])
 
 
-def _plain(array: Any) -> Any:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _look_at_text(sources: Sequence[Source], most: int) -> Sample:
-    with sources[0].open() as raw:
-        beginning = raw.read(8) if sources[0].format == "text" else b""
-    refuse_other_file(sources[0].path, beginning, True)
-    if not (lines := _read(sources[0], 0)[:_LINES]):
-        return Sample({}, {})
-    delimiter, quote, top = _marks(lines, sources[0].path)
+def _look_at_text(source: Source) -> Sample:
+    units = TextFeed(source, _BYTES, last=1).items()  # which holds the file open
+    block = next(units).load()
+    text = block.text[block.start : block.stop].tobytes()
+    refuse_other_file(source.path, text[:8], True)
+    if not (lines := _lines(text)):
+        return Sample([], {}, 0, {}, [])
+    delimiter, quote, top = _marks(lines[:_LINES], source.path)
     header = _is_header(top)
+    refuse_other_file(source.path, text[:8], header)
     names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
-    refuse_other_file(sources[0].path, beginning, header)
-    rows, bad = [], 0
-    for source in sources:
-        order = next(_fields(_read(source, 0), delimiter, quote), names) if header else names
-        _refuse_lacking(names, order, source.path)
-        places = [order.index(name) for name in names]
-        num_pieces = 1 if source.is_compressed else -(-source.bytes // _PIECE)
-        for number in _spread(range(num_pieces), most):
-            for row in _fields(_read(source, number)[header and number == 0 :], delimiter, quote):
-                if len(row) == len(order):
-                    rows.append([row[place] for place in places])
-                else:
-                    bad += 1
-    columns = zip(names, map(pa.array, zip(*rows, strict=True)), strict=False)
-    return Sample(dict(columns), {}, bad, {"delimiter": delimiter, "quote": quote, "header": header})
+    records = list(_fields(lines, delimiter, quote))[header:]
+    rows = [row for row in records if len(row) == len(names)]
+    values = zip(*rows, strict=True) if rows else [()] * len(names)
+    columns = [
+        Seen(name, pa.string(), len(rows), Counter(column))
+        for name, column in zip(names, values, strict=True)
+    ]
+    marks = {"delimiter": delimiter, "quote": quote, "header": header}
+    return Sample(columns, {}, len(records) - len(rows), marks, [])
 
 
-def _refuse_lacking(names: Sequence[str], there: Sequence[str], path: str) -> None:
-    lacking = [name for name in names if name not in there]
-    refuse_if([f"{path} lacks columns that the first file has: {listed(lacking)}"] if lacking else [])
-
-
-def _read(source: Source, number: int) -> list[str]:
-    """The lines that start in a piece of the text."""
-    for unit in TextFeed(source, _PIECE, number, number + 1).items():
-        text, start, stop = unit.load()
-        lines = text[start:stop].tobytes().removeprefix(BYTE_ORDER_MARK if number == 0 else b"")
-        return lines.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")[:-1]
-    return []
+def _lines(text: bytes) -> list[str]:
+    decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
+    return decoded.replace("\r\n", "\n").split("\n")[:-1]
 
 
 def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
@@ -205,79 +236,13 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
     """True if no field of the first line could be a value, nor comes again in its column."""
     again = any(field == other for row in rows[1:] for field, other in zip(rows[0], row, strict=False))
-    return not again and not any(_VALUE.fullmatch(field) for field in rows[0])
+    return not again and not any(_fit(_VALUE, [field]) for field in rows[0])
 
 
-@dataclass(frozen=True)
-class Studied:
-    """A column of the sample. ``values``: the different ones that are there; ``counts``: how often each is."""
-
-    name: str
-    stored: Any
-    rows: int
-    values: Any
-    counts: Any
-    empty_lists: int | None = None
-    """Set for lists; values are their elements then."""
-
-    def without(self, nulls: Sequence[str]) -> "Studied":
-        """The column without empty texts and ``nulls``."""
-        keep = pc.invert(pc.is_in(self.values, pa.array(["", *nulls], pa.string())))
-        return replace(self, values=self.values.filter(keep), counts=self.counts.filter(keep))
-
-    def fits(self, pattern: str) -> bool:
-        """True if all values, and there are some, are of this form."""
-        fitting = pc.match_substring_regex(self.values, f"^({pattern})$", ignore_case=True)
-        return len(self.values) > 0 and bool(pc.all(fitting).as_py())
-
-    def has(self, pattern: str) -> float:
-        """The share of values that hold ``pattern``."""
-        counts = self.counts.filter(pc.match_substring_regex(self.values, pattern))
-        return (pc.sum(counts).as_py() or 0) / max(self.present, 1)
-
-    @property
-    def present(self) -> int:
-        """Values that are there."""
-        return int(pc.sum(self.counts).as_py() or 0)
-
-    @property
-    def missing(self) -> float:
-        """The share of rows without a value."""
-        return (self.rows - self.present if self.empty_lists is None else self.empty_lists) / self.rows
-
-    def cells(self) -> list[str | Cell]:
-        """What the table shows."""
-        often = (
-            self.values[pc.index(self.counts, pc.max(self.counts)).as_py()].as_py()
-            if len(self.values)
-            else ""
-        )
-        return [self.name, str(self.stored), share(self.missing), f"{len(self.values):,}", repr(often[:24])]
-
-
-def study(sample: Sample) -> tuple[list[Studied], list[str]]:
-    """(the columns, the words that mean a missing value)"""
-    columns = [_count(name, values).without([]) for name, values in sample.columns.items()]
-    nulls = sorted({word for column in columns for word in _null_words(column)})
-    return [column.without(nulls) for column in columns], nulls
-
-
-def _count(name: str, values: Any) -> Studied:
-    stored, rows, empty_lists = values.type, len(values), None
-    if is_list(stored):
-        empty_lists = int(pc.sum(pc.equal(pc.fill_null(pc.list_value_length(values), 0), 0)).as_py())
-        values = pc.list_flatten(values)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    elif pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    distinct, counts = pc.value_counts(values.cast(pa.string()).drop_null()).flatten()
-    return Studied(name, stored, rows, distinct, counts, empty_lists)
-
-
-def _null_words(column: Studied) -> list[str]:
-    words = column.values.filter(pc.is_in(pc.utf8_lower(column.values), pa.array(NULLS))).to_pylist()
-    return [word for word in words if word.lower() in _CERTAIN or column.without(words).fits(_FLOAT)]
+def _null_words(column: Seen) -> list[str]:
+    words = [value for value in column.counts if value.lower() in NULLS]
+    is_number = _fit(_FLOAT, column.counts.keys() - {"", *words})
+    return [word for word in words if is_number or word.lower() in _CERTAIN]
 
 
 class Proposed(NamedTuple):
@@ -292,12 +257,13 @@ class Proposed(NamedTuple):
     """The kinds of derived columns that are made of it."""
 
 
-def propose(columns: Sequence[Studied], taken: str) -> list[Proposed]:
-    """What each column seems to be; ``taken``: characters that cannot separate the elements of lists."""
-    labels = [column.name for column in columns if _may_be_label(column)]
+def propose(sample: Sample) -> list[Proposed]:
+    """What each column seems to be."""
+    labels = [column.name for column in sample.columns if _may_be_label(column)]
     outcomes = [name for name in labels if _OUTCOME.search(name)]
+    taken = f"{sample.marks.get('delimiter', '')}{sample.marks.get('quote') or ''}"
     found = []
-    for column in columns:
+    for column in sample.columns:
         if column.name not in (outcomes or labels[:1]):
             found.append(_feature(column, taken))
             continue
@@ -308,17 +274,16 @@ def propose(columns: Sequence[Studied], taken: str) -> list[Proposed]:
     return found
 
 
-def _may_be_label(column: Studied) -> bool:
-    if column.empty_lists is not None or not column.fits(r"[01](\.0*)?|true|false"):
+def _may_be_label(column: Seen) -> bool:
+    if is_list(column.stored) or not column.fits(r"[01](\.0*)?|true|false"):
         return False
-    return _OUTCOME.search(column.name) is not None or (len(column.values) > 1 and not column.missing)
+    return _OUTCOME.search(column.name) is not None or (len(column.counts) > 1 and not column.missing)
 
 
-def _feature(column: Studied, taken: str) -> Proposed:
+def _feature(column: Seen, taken: str) -> Proposed:
     """``taken``: characters that cannot separate the elements of lists."""
-    name, num_values = column.name, len(column.values)
-    is_whole = column.fits(_WHOLE)
-    is_id = _IDENTIFIER.search(name) is not None
+    name, num_values = column.name, len(column.counts)
+    is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
     if column.has("[\n\ufffd]"):
         return Proposed(name, "ignore", note="has line breaks, or bytes that are not UTF-8; clean it first")
     if num_values == 0 or (num_values == 1 and not column.missing):
@@ -326,13 +291,13 @@ def _feature(column: Studied, taken: str) -> Proposed:
     if content_of(column.stored) == TIME or column.fits(_MOMENT):
         makes = ("hour", "weekday") if column.has(":") else ("weekday",)
         return Proposed(name, "time", "iso", note="guess", makes=makes)
-    if column.empty_lists is not None:
+    if is_list(column.stored):
         return Proposed(name, "sparse", "integer" if is_whole else "string", "|")
-    if num_values == column.present >= _FEW_ROWS and (is_whole or not column.fits(_FLOAT)):
+    if num_values == column.counts.total() >= _FEW_ROWS and (is_whole or not column.fits(_FLOAT)):
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):
         return Proposed(name, "sparse", "hex")
-    if is_whole and (is_id or _looks_like_ids(column)):
+    if is_whole and (is_id or _look_like_ids(column.counts)):
         return Proposed(name, "sparse", "integer", note="guess: dense if it is an amount")
     if is_whole:
         return Proposed(name, "dense", "integer", note="guess: sparse if it is an id or a code")
@@ -345,46 +310,41 @@ def _feature(column: Studied, taken: str) -> Proposed:
     return Proposed(name, "sparse", kind, separator, "guess: a list" * (separator is not None))
 
 
-def _looks_like_ids(column: Studied) -> bool:
+def _look_like_ids(numbers: Iterable[str]) -> bool:
     """True for whole numbers that all have as many digits, or are mostly large."""
-    sizes = pc.min_max(pc.utf8_length(column.values)).as_py()
-    typical = pc.quantile(column.values.cast(pa.float64()), 0.5)[0].as_py()
-    return bool(sizes["min"] == sizes["max"] >= _ID_DIGITS or typical >= _LARGE_ID)
+    sizes = {len(number) for number in numbers}
+    return (len(sizes) == 1 and min(sizes) >= _ID_DIGITS) or statistics.median(
+        map(float, numbers)
+    ) >= _LARGE_ID
 
 
-def _separator(column: Studied, taken: str) -> tuple[str | None, str]:
+def _separator(column: Seen, taken: str) -> tuple[str | None, str]:
     """(the separator of a column's lists or nothing, the kind of their elements)"""
     for mark in _SEPARATORS:
         if mark in taken or column.has(re.escape(mark)) < _LIST_SHARE:
             continue
-        parts = pc.list_flatten(pc.split_pattern(column.values, mark)).unique()
-        elements = replace(column, values=parts, counts=parts).without([])
-        if elements.fits(_WHOLE):
+        elements = {part for value in column.counts for part in value.split(mark)} - {""}
+        if _fit(_WHOLE, elements):
             return mark, "integer"
-        if mark != " " and 2 * len(elements.values) <= len(column.values):
+        if mark != " " and 2 * len(elements) <= len(column.counts):
             return mark, "string"
     return None, "string"
 
 
-def as_yaml(
-    name: str, origin: str, proposed: Sequence[Proposed], nulls: Sequence[str], marks: dict[str, Any]
-) -> str:
+def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample) -> str:
     """The dataset's YAML."""
-    roles = [each.role for each in proposed]
-    lines = [
-        f"# Proposed by dlrm-check from {origin}",
-        *(f"{k}: {_flow(v)}" for k, v in {"name": name, **marks}.items()),
-    ]
-    lines += [f"null_values: {_flow(nulls)}  # guess: words that mean a missing value"] * bool(nulls)
-    if roles.count("label") > 1:
-        first = proposed[roles.index("label")].name
-        lines.append(f"label: {_flow(first)}  # guess: the one to learn; the others are left out")
+    labels = [each.name for each in proposed if each.role == "label"]
+    lines = [f"# Proposed by dlrm-check from {origin}"]
+    lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]
+    if sample.nulls:
+        lines.append(f"null_values: {_flow(sample.nulls)}  # guess: words that mean a missing value")
+    if len(labels) > 1:
+        lines.append(f"label: {_flow(labels[0])}  # guess: the one to learn; the others are left out")
+    roles = {each.role for each in proposed}
     lines += [f"# no {role} column was found" for role in ("label", "sparse") if role not in roles]
     lines.append("columns:")
     for each in proposed:
-        entry = {
-            key: getattr(each, key) for key in ("name", "role", "kind", "separator") if getattr(each, key)
-        }
+        entry = {key: value for key, value in zip(each._fields[:4], each, strict=False) if value}
         lines.append(f"  - {_flow(entry)}" + f"  # {each.note}" * bool(each.note))
     made = [
         f"  - {_flow({'name': f'{each.name}_{kind}', 'kind': kind, 'of': each.name})}"
