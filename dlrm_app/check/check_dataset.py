@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.check.distributions import DenseValues, Overlap, Popularity, RowNumbers, fitting, hash_rows
+from dlrm_app.check.distributions import DenseValues, Overlap, Popularity, RowHashes, fitting, hash_rows
 from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
 from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
@@ -192,7 +192,7 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
 
 
 def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
-    """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' numbers."""
+    """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' hashes."""
     splits = manifest.splits
     studied = ["train"] if "train" in splits else list(splits)
     findings = Findings(manifest, studied, {column.name: DenseValues() for column in manifest.dense})
@@ -210,7 +210,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     }
     findings.clicks = {name: [] for name in splits}
     total = sum(group.rows for group in groups)
-    numbers = RowNumbers(total, memory_bytes // 2)
+    hashes = RowHashes(total, memory_bytes // 2)
     faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
     with work_bar(desc="reading", total=total, unit=" rows", unit_scale=True) as bar:
         read = map_in_order(lambda group: _read(manifest, group), groups, num_threads, num_threads)
@@ -218,13 +218,13 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
             for fault in values.faults:
                 faults[group.shard.path, fault.column, fault.rule].append(fault)
             if values.hashes is not None:
-                numbers.add(group.split, values.hashes)
+                hashes.add(group.split, values.hashes)
             _add(findings, group, values)
             bar.update(group.rows)
     for (path, column, rule), same in faults.items():
         together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
         findings.problems.append(f"{path}: {together}")
-    findings.overlap = numbers.overlaps({name: findings.totals(name)[0] for name in splits})
+    findings.overlap = hashes.overlaps({name: findings.totals(name)[0] for name in splits})
     if not findings.problems and all(shard.path in whole for shard in manifest.shards):
         findings.problems = _disagreements(findings)
     return findings

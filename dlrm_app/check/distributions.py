@@ -1,9 +1,10 @@
 """Figures of a dataset in one pass: moments of dense columns, ids of sparse ones counted, repeated rows.
 
-A row's hash has 61 bits, so two different rows have the same one with a chance of 2^-61. Where memory does not hold the
+A row's hash has 64 bits, so two different rows have the same one with a chance of 2^-64. Where memory does not hold the
 hashes of all rows, a share of them is kept: equal rows are all in this sample, or none is.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
-from dlrm_app.dataset.manifest import SPLITS, SparseColumn
+from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import mix
 
 _COUNT_BYTES = 8
-_TAG_BITS = 3
-"""The lowest bits of a row's hash, which give way to the number of its split."""
 
 
 class DenseValues:
@@ -101,7 +100,7 @@ class Overlap:
     rows: int
     repeated: int
     expected: float | None
-    is_estimate: bool = False
+    is_estimate: bool
 
     @property
     def share(self) -> float:
@@ -113,38 +112,39 @@ class Overlap:
         return self.expected is not None and self.repeated > 2 * self.expected + 10
 
 
-class RowNumbers:
-    """A number of 64 bits for each of ``total`` rows at most, its hash and its split, or for a share of them."""
+class RowHashes:
+    """The hashes of the rows of each split, ``total`` at most, or of a share of them."""
 
     def __init__(self, total: int, memory_bytes: int) -> None:
-        self._numbers = [np.empty(0, np.uint64)]
+        self._hashes: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
         room = max(memory_bytes // (2 * 8), 1)  # twice, while they are put together
         self._sample_bits = max(-(-total // room) - 1, 0).bit_length()
 
     def add(self, split: str, hashes: NDArray[np.uint64]) -> None:
-        hashes = hashes[hashes <= np.uint64((1 << 64 - self._sample_bits) - 1)]
-        self._numbers.append(
-            hashes >> np.uint64(_TAG_BITS) << np.uint64(_TAG_BITS) | np.uint64(SPLITS.index(split))
-        )
+        self._hashes[split].append(hashes[hashes <= np.uint64((1 << 64 - self._sample_bits) - 1)])
 
     def overlaps(self, rows: Mapping[str, int]) -> dict[str, Overlap]:
         """The overlap of each split, of which ``rows`` were added; empty without a training split to compare with."""
         if not rows.get("train"):
             return {}
-        numbers = np.concatenate(self._numbers)
-        numbers.sort()
-        counts = _count_repeats(numbers) << self._sample_bits
-        repeated = {split: min(int(counts[SPLITS.index(split)]), rows[split]) for split in rows}
-        train_share = repeated["train"] / rows["train"]
+        train = self._sorted("train")
+        equal = np.concatenate([[False], train[1:] == train[:-1], [False]])
+        found = {"train": int(np.count_nonzero(equal[1:] | equal[:-1]))}
+        for split in rows.keys() - {"train"}:
+            own = self._sorted(split)
+            is_there = np.searchsorted(train, own, "left") < np.searchsorted(train, own, "right")
+            found[split] = int(np.count_nonzero(is_there))
+        repeated = {split: min(found[split] << self._sample_bits, count) for split, count in rows.items()}
+        share, is_sample = repeated["train"] / rows["train"], self._sample_bits > 0
         return {
-            split: Overlap(
-                count,
-                repeated[split],
-                None if split == "train" else train_share * count,
-                self._sample_bits > 0,
-            )
+            split: Overlap(count, repeated[split], None if split == "train" else share * count, is_sample)
             for split, count in rows.items()
         }
+
+    def _sorted(self, split: str) -> NDArray[np.uint64]:
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes.pop(split, [])])
+        hashes.sort()
+        return hashes
 
 
 def hash_rows(
@@ -179,20 +179,3 @@ def _mix_lists_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # c
         for i in range(offsets[row], offsets[row + 1]):
             state = mix((state ^ np.uint64(values[i])) + np.uint64(0x9E3779B97F4A7C15))
         hashes[row] = state
-
-
-@njit(nogil=True, cache=True)
-def _count_repeats(numbers):  # type: ignore[no-untyped-def]  # compiled
-    """[splits]: rows of each split whose hash a training row has too, of train's rows another one. Sorted; 0 is train."""
-    repeats, start = np.zeros(3, np.int64), 0
-    while start < len(numbers):
-        rows, stop = np.zeros(3, np.int64), start
-        while stop < len(numbers) and numbers[stop] >> np.uint64(3) == numbers[start] >> np.uint64(3):
-            rows[np.int64(numbers[stop] & np.uint64(7))] += 1
-            stop += 1
-        if rows[0] > 1:
-            repeats[0] += rows[0]
-        if rows[0] > 0:
-            repeats[1:] += rows[1:]
-        start = stop
-    return repeats
