@@ -22,7 +22,7 @@ columns:
 derived:
   - {name: weekday, kind: weekday, of: shown_at}
   - {name: item_weekday, kind: cross, of: [item, weekday]}
-  - {name: seen, kind: position_in_list, of: [item, last_items]}
+  - {name: seen, kind: in_list, of: [item, last_items]}
 """
 HEADER = ["clicked", "hour", "price", "session", "user", "last_items", "item", "shown_at"]
 NUM_ROWS, NUM_TEST = 1200, 240

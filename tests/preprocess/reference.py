@@ -136,18 +136,16 @@ def key_of(value: object) -> int:
     return key + (key == 1 << 63)
 
 
-def seconds_of(text: str, offset_minutes: int = 0) -> float:
-    """A time as of ISO 8601, in seconds since 1970; ``offset_minutes`` of the clock where the text names none."""
-    clock = datetime.timezone(datetime.timedelta(minutes=offset_minutes))
+def seconds_of(text: str) -> float:
+    """A time as of ISO 8601, in seconds since 1970; in UTC where the text names no offset."""
     time = datetime.datetime.fromisoformat(text)
-    time = time.replace(tzinfo=clock) if time.tzinfo is None else time
+    time = time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
     return (time - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(seconds=1)
 
 
-def hour_and_weekday(seconds: float, offset_minutes: int = 0) -> tuple[int, int]:
-    epoch = datetime.datetime(1970, 1, 1)
-    local = epoch + datetime.timedelta(seconds=math.floor(seconds) + 60 * offset_minutes)
-    return local.hour, local.weekday()
+def hour_and_weekday(seconds: float) -> tuple[int, int]:
+    time = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=math.floor(seconds))
+    return time.hour, time.weekday()
 
 
 def cross_key(values: list[object]) -> int | None:
@@ -161,14 +159,8 @@ def cross_key(values: list[object]) -> int | None:
     return key + (key == 1 << 63)
 
 
-def places_in(item: object, history: list[object]) -> tuple[float | None, ...]:
-    """(is it there, how often, its first place from 1, its last one from the end)"""
-    if item is MISSING:
-        return MISSING, MISSING, MISSING, MISSING
-    there = [place for place, value in enumerate(history) if value == item]
-    if not there:
-        return 0, 0, MISSING, MISSING
-    return 1, len(there), there[0] + 1, len(history) - there[-1]
+def is_in(item: object, history: list[object]) -> float | None:
+    return MISSING if item is MISSING else float(item in history)
 
 
 def mix(key: int) -> int:

@@ -166,8 +166,8 @@ def _one_hot_column(feature: int, number: int, column: SparseColumn, rows: _Half
 
 def _list_column(feature: int, slot: int, encoder: SparseEncoder, rows: _HalfEncoded) -> _Part:
     """The parser's lists number ``slot``."""
-    ends = rows.raw.list_ends[slot]
-    keys = Columns.joined([rows.raw.list_keys[slot, : ends[-1]]])
+    ends, list_keys, _ = rows.raw.lists[slot]
+    keys = Columns.joined([list_keys[: ends[-1]]])
     rows.keys.append((keys, [feature]))
     return _lists(ends, encoder.apply(keys)[0]), int((ends[1:] == ends[:-1]).sum())
 

@@ -18,23 +18,14 @@ from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocess.read.fields import (
     BAD,
-    DENSE_INTEGER,
     FIRST_TIME,
     FLOAT32_LIMIT,
-    KEY_HEX,
-    KEY_STRING,
-    LABEL,
     LAST_TIME,
     MISSING_KEY,
     PRESENT,
-    TIME_SECONDS,
     is_null,
-    parse_float,
-    parse_hex,
-    parse_integer,
-    parse_label,
-    parse_string,
-    parse_time,
+    parse_key,
+    parse_number,
 )
 from dlrm_app.preprocess.read.parquet_columns import TEXTS
 from dlrm_app.preprocess.read.parser import (
@@ -42,13 +33,14 @@ from dlrm_app.preprocess.read.parser import (
     Cursor,
     Position,
     RawColumns,
+    RawList,
     RejectedLine,
     bad_value,
     column_codes,
     kind_code,
     raw_columns,
 )
-from dlrm_app.preprocess.read.spec import SCORE, Column, Spec, list_slots, offset_seconds
+from dlrm_app.preprocess.read.spec import Column, Spec, list_slots
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
@@ -57,6 +49,14 @@ NULL = 3
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LARGEST = 2.0**63
+_LARGEST_FLOAT = float(np.nextafter(FLOAT32_LIMIT, 0.0))
+_LIMITS = {
+    "label": (0.0, 1.0),
+    "integer": (-LARGEST, LARGEST),
+    "float": (-_LARGEST_FLOAT, _LARGEST_FLOAT),
+    "score": (0.0, 1.0),
+}
+"""Kind of numbers → the least and the greatest; the others are times."""
 _local = threading.local()
 
 
@@ -66,22 +66,6 @@ class _Values(NamedTuple):
     values: NDArray[Any]
     states: NDArray[np.uint8]
     spans: NDArray[np.int64]
-
-    def take(self, places: NDArray[Any]) -> "_Values":
-        return _Values(self.values[places], self.states[places], self.spans[places[: len(self.spans)]])
-
-
-class _Lists(NamedTuple):
-    """A column of lists: row r holds the items from ends[r] to ends[r + 1]."""
-
-    ends: NDArray[np.int64]
-    items: _Values
-
-    def take(self, rows: NDArray[np.int64]) -> "_Lists":
-        sizes = np.diff(self.ends)
-        is_taken = np.zeros(len(sizes), bool)
-        is_taken[rows] = True
-        return _Lists(_ends_of(sizes[rows]), self.items.take(np.flatnonzero(np.repeat(is_taken, sizes))))
 
 
 class ArrowCursor(Position):
@@ -116,14 +100,12 @@ class ArrowCursor(Position):
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``, the first of which is number ``start`` of the unit."""
         spec, count, slots = self._spec, len(table), list_slots(self._spec)
-        num_dense, num_keys = (
-            len(spec.times) + len(spec.dense),
-            sum(not is_list for is_list, _ in slots.values()),
-        )
-        values, labels = _thread_room(num_dense + num_keys, count), np.zeros(count)
+        numbers = [column.name for column in (*spec.times, *spec.dense)]
+        num_keys = sum(not is_list for is_list, _ in slots.values())
+        values, labels = _thread_room(len(numbers) + num_keys, count), np.zeros(count)
         spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
-        dense = dict(zip((c.name for c in (*spec.times, *spec.dense)), values.view(np.float64), strict=False))
-        lists: list[_Lists] = []
+        dense = dict(zip(numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
+        lists: list[RawList] = []
         faults: list[tuple[Column, NDArray[np.bool_]]] = []
         for column in spec.columns:
             if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
@@ -135,16 +117,17 @@ class ArrowCursor(Position):
                 lists.append(its_lists)
             elif column.role == "sparse":
                 slot = slots[column.name][1]
-                bad = self._fill(array, column, values[num_dense + slot], spans[slot])
+                bad = self._convert(array, column, values[len(numbers) + slot], spans[slot]) == BAD
             else:
-                bad = self._fill(array, column, labels if column.role == "label" else dense[column.name])
+                states = self._convert(array, column, dense[column.name], _NO_SPANS)
+                bad = states != PRESENT if column.role == "label" else states == BAD
             if bad.any():
                 faults.append((column, bad))
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
-            lists, count = [each.take(rows) for each in lists], len(rows)
-        return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, _joined(lists, count))
+            lists, count = [_take(each, rows) for each in lists], len(rows)
+        return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
 
     def _reject(
         self, start: int, table: pa.Table, faults: Sequence[tuple[Column, NDArray[np.bool_]]]
@@ -160,90 +143,92 @@ class ArrowCursor(Position):
             )
         return np.flatnonzero(keep)
 
-    def _fill(
-        self, array: Any, column: Column, values: NDArray[Any], spans: NDArray[np.int64] | None = None
-    ) -> NDArray[np.bool_]:
-        """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives which rows are bad."""
-        states = np.empty(len(values), np.uint8)
-        self._convert(
-            array, column, _Values(values, states, np.zeros((0, 2), np.int64) if spans is None else spans)
-        )
-        if column.role == "label":
-            return (states != PRESENT) | ((values != 0) & (values != 1))
-        if column.kind == SCORE:
-            return (states == BAD) | ((states == PRESENT) & ~((values >= 0) & (values <= 1)))
-        return states == BAD
-
-    def _read_lists(self, array: Any, column: Column) -> tuple[_Lists, NDArray[np.bool_]]:
+    def _read_lists(self, array: Any, column: Column) -> tuple[RawList, NDArray[np.bool_]]:
         """(the lists, nulls inside left out; which rows are bad)"""
         array = _as_lists(array, column)
         ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
-        items = self._values_of(array.flatten(), column)  # null lists have none, whatever lies there
-        absent = items.states == NULL
-        if absent.any():
+        keys, states, spans = self._values_of(
+            array.flatten(), column
+        )  # null lists have none, whatever lies there
+        if (absent := states == NULL).any():
             self.nulls_in_lists += int(absent.sum())
-            ends, items = _ends_of(~absent)[ends], items.take(np.flatnonzero(~absent))
-        num_bad = _ends_of(items.states == BAD)
-        return _Lists(ends, items), num_bad[ends[1:]] > num_bad[ends[:-1]]
+            there = np.flatnonzero(~absent)
+            ends, keys, states, spans = (
+                _ends_of(~absent)[ends],
+                keys[there],
+                states[there],
+                spans[there[: len(spans)]],
+            )
+        num_bad = _ends_of(states == BAD)
+        return RawList(ends, keys, spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
     def _values_of(self, array: Any, column: Column) -> _Values:
         """The values of all of ``array``."""
-        count = len(array)
-        values = np.empty(count, np.uint64 if column.role == "sparse" else np.float64)
-        spans = np.zeros((count if self._keeps_spans else 0, 2), np.int64)
-        self._convert(array, column, found := _Values(values, np.empty(count, np.uint8), spans))
-        return found
+        values = np.empty(len(array), np.uint64 if column.role == "sparse" else np.float64)
+        spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
+        return _Values(values, self._convert(array, column, values, spans), spans)
 
-    def _convert(self, array: Any, column: Column, out: _Values) -> None:
+    def _convert(
+        self, array: Any, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives the state of each."""
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
-        if not len(array):
-            return
-        if pa.types.is_null(kind):
-            out.values[:], out.states[:] = missing, NULL
+        states = np.full(len(values), NULL, np.uint8)
+        if pa.types.is_null(kind) or not len(array):
+            values[:] = missing
         elif pa.types.is_dictionary(kind):
             dictionary = array.dictionary
             key = column.name, dictionary.buffers()[-1].address if len(dictionary) else 0
             if key not in self._distinct:
                 self._distinct[key] = dictionary, self._values_of(dictionary, column)
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
-            _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, *out)
+            _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
         elif kind in TEXTS:
-            self._parse(array.cast(pa.large_binary()), column, out)
+            self._parse(array.cast(pa.large_binary()), column, values, states, spans)
         elif column.kind == "string":
-            self._parse(_digits(array).cast(pa.large_binary()), column, out)
+            self._parse(_digits(array).cast(pa.large_binary()), column, values, states, spans)
         else:
-            numbers = _numeric(array, column.role == "sparse")
+            numbers = _numeric(array, column)
             parts = *_numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
             if column.role == "sparse":
-                _convert_keys(*parts, out.values, out.states)
-                return
-            _convert_numbers(*parts, column.kind == "integer", out.values, out.states)
-            if column.role == "time":
-                _fit_times(kind, column, out)
+                _convert_keys(*parts, values, states)
+            else:
+                name = "label" if column.role == "label" else column.kind or ""
+                limits = _LIMITS.get(name, (FIRST_TIME, LAST_TIME))
+                _convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
+        return states
 
-    def _parse(self, array: Any, column: Column, out: _Values) -> None:
+    def _parse(
+        self,
+        array: Any,
+        column: Column,
+        values: NDArray[Any],
+        states: NDArray[np.uint8],
+        spans: NDArray[np.int64],
+    ) -> None:
         """Reads strings, of the type large_binary, by the rules for text; their bytes are not copied."""
         valid, ends, texts = array.buffers()
         places = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
         data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
-        parts = data, places, _bits(valid, array), array.offset, self._nulls, kind_code(column)
-        if column.role != "sparse":
-            _parse_numbers(*parts, offset_seconds(column.offset), out.values, out.states)
-            return
-        _parse_keys(*parts, out.values, out.states)
-        if len(out.spans) and column.kind == "string":
+        parse = _parse_keys if column.role == "sparse" else _parse_numbers
+        nulls = _bits(valid, array), array.offset, self._nulls
+        parse(data, places, *nulls, kind_code(column), values, states)
+        if len(spans) and column.kind == "string":
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
-            out.spans[:, 0], out.spans[:, 1] = places[:-1] + place, places[1:] + place
+            spans[:, 0], spans[:, 1] = places[:-1] + place, places[1:] + place
 
 
-def _fit_times(kind: Any, column: Column, out: _Values) -> None:
-    """Makes seconds since 1970 of numbers; times without a time zone are by the column's clock."""
-    if not pa.types.is_temporal(kind):
-        out.values[:] /= 1000.0 if column.kind == "milliseconds" else 1.0
-    elif pa.types.is_date(kind) or kind.tz is None:
-        out.values[:] -= offset_seconds(column.offset)
-    out.states[(out.values < FIRST_TIME) | (out.values > LAST_TIME)] = BAD
+_NO_SPANS = np.zeros((0, 2), np.int64)
+
+
+def _take(lists: RawList, rows: NDArray[np.int64]) -> RawList:
+    """The lists of ``rows`` alone."""
+    sizes = np.diff(lists.ends)
+    is_taken = np.zeros(len(sizes), bool)
+    is_taken[rows] = True
+    items = np.flatnonzero(np.repeat(is_taken, sizes))
+    return RawList(_ends_of(sizes[rows]), lists.keys[items], lists.spans[items[: len(lists.spans)]])
 
 
 def _shown(value: Any) -> str:
@@ -270,20 +255,6 @@ def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
 
 def _ends_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-def _joined(
-    lists: Sequence[_Lists], num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-    """(ends [L, R + 1], keys [L, V], spans [L, V or 0, 2]) of L columns of lists."""
-    room = max((len(each.items.values) for each in lists), default=0)
-    spans_room = max((len(each.items.spans) for each in lists), default=0)
-    ends = np.zeros((len(lists), num_rows + 1), np.int64)
-    keys, spans = np.empty((len(lists), room), np.uint64), np.zeros((len(lists), spans_room, 2), np.int64)
-    for slot, (its_ends, items) in enumerate(lists):
-        ends[slot], keys[slot, : len(items.values)] = its_ends, items.values
-        spans[slot, : len(items.spans)] = items.spans
-    return ends, keys, spans
 
 
 def _numbers_and_nulls(array: Any) -> tuple[NDArray[Any], NDArray[np.uint8], int]:
@@ -320,16 +291,16 @@ def _as_lists(array: Any, column: Column) -> Any:
     return array if is_known else array.cast(pa.large_list(kind.value_type))
 
 
-def _numeric(array: Any, is_sparse: bool) -> Any:
-    """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in dense ones, flags 0 and 1."""
-    kind = array.type
-    if pa.types.is_timestamp(kind) and is_sparse:
-        array = array.cast(pa.date32(), safe=False)
-    elif pa.types.is_timestamp(kind):
+def _numeric(array: Any, column: Column) -> Any:
+    """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, flags 0 and 1."""
+    kind, is_sparse = array.type, column.role == "sparse"
+    if pa.types.is_timestamp(kind) and not is_sparse:
         return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), float(_TICKS[kind.unit]))
-    if pa.types.is_date(array.type):
-        days = array.cast(pa.date32()).cast(pa.int32())
+    if pa.types.is_temporal(kind):
+        days = array.cast(pa.date32(), safe=False).cast(pa.int32())
         return days if is_sparse else pc.multiply(days.cast(pa.float64()), float(_DAY))
+    if column.kind == "milliseconds":
+        return pc.divide(array.cast(pa.float64(), safe=False), 1000.0)
     if pa.types.is_floating(kind):
         return array.cast(pa.float64())
     return array if kind in (pa.int32(), pa.int64(), pa.uint64()) else array.cast(pa.int64())
@@ -341,16 +312,15 @@ def _has_no_value(nulls, place):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _convert_numbers(numbers, nulls, first, is_float, is_integer, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _convert_numbers(numbers, nulls, first, is_float, is_whole, limits, values, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(values)):
         number = numbers[row]
         value = np.float64(number)
         if _has_no_value(nulls, first + row) or value != value:
             values[row], states[row] = np.nan, NULL
-        elif is_integer:
-            values[row], states[row] = value, PRESENT if _is_whole(number, is_float) else BAD
         else:
-            values[row], states[row] = value, PRESENT if abs(value) < FLOAT32_LIMIT else BAD
+            is_good = limits[0] <= value <= limits[1] and (not is_whole or _is_whole(number, is_float))
+            values[row], states[row] = value, PRESENT if is_good else BAD
 
 
 @njit(nogil=True, cache=True)
@@ -388,21 +358,13 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, nulls, first, null_texts, kind, zone, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(data, ends, nulls, first, null_texts, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(values)):
         begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
             values[row], states[row] = np.nan, NULL
-        elif kind == LABEL:
-            number, states[row] = parse_label(data, begin, behind)
-            values[row] = np.float64(number)
-        elif kind == DENSE_INTEGER:
-            number, states[row] = parse_integer(data, begin, behind)
-            values[row] = np.float64(number) if states[row] == PRESENT else np.nan
-        elif kind >= TIME_SECONDS:
-            values[row], states[row] = parse_time(data, begin, behind, kind, zone)
         else:
-            values[row], states[row] = parse_float(data, begin, behind)
+            values[row], states[row] = parse_number(data, begin, behind, kind)
 
 
 @njit(nogil=True, cache=True)
@@ -411,13 +373,8 @@ def _parse_keys(data, ends, nulls, first, null_texts, kind, keys, states):  # ty
         begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
             keys[row], states[row] = MISSING_KEY, NULL
-        elif kind == KEY_HEX:
-            keys[row], states[row] = parse_hex(data, begin, behind)
-        elif kind == KEY_STRING:
-            keys[row], states[row] = parse_string(data, begin, behind, -1)
         else:
-            number, states[row] = parse_integer(data, begin, behind)
-            keys[row] = np.uint64(number) if states[row] == PRESENT else MISSING_KEY
+            keys[row], states[row] = parse_key(data, begin, behind, kind, -1)
 
 
 def open_cursor(

@@ -2,22 +2,22 @@
 
 cross              (sparse) all values together: FNV-1a of their keys, 8 bytes each, the lowest first. A missing value is one
                    more value; where all are missing, so is the cross
-hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, by the clock of the time: UTC, or its offset
+hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, in UTC
 seconds_since      (dense) from the second time to the first
 in_list            (dense) 1 if the value is in the list, else 0
-count_in_list      (dense) how often it is there
-position_in_list   (dense) its first place in the list, from 1; missing if it is not there
-position_from_end  (dense) its last place, counted from the list's end, from 1; missing if it is not there
 
 What is made of a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T times.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.read.fields import FNV_PRIME, FNV_START, MISSING_KEY
-from dlrm_app.preprocess.read.spec import RULES, Spec, list_slots, offset_seconds
+from dlrm_app.preprocess.read.spec import RULES, Spec, list_slots
 
 _HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday
 _1, _8, _BYTE = np.uint64(1), np.uint64(8), np.uint64(0xFF)
@@ -29,9 +29,9 @@ def derive(
     times: NDArray[np.float64],
     dense: NDArray[np.float64],
     keys: NDArray[np.uint64],
-    lists: tuple[NDArray[np.int64], NDArray[np.uint64]],
+    lists: Sequence[Sequence[Any]],
 ) -> None:
-    """Fills the derived columns among ``dense`` [N, R] and ``keys`` [F, R]; ``times`` [T, R], ``lists``: (ends, keys)."""
+    """Fills the derived columns among ``dense`` [N, R] and ``keys`` [F, R]; ``times`` [T, R], ``lists``: (ends, keys, …) of each."""
     if not spec.derived:
         return
     dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
@@ -42,8 +42,8 @@ def derive(
             parts = np.array([sparse_slots[name] for name in column.of], np.int64)
             _cross(keys, parts, keys[sparse_slots[column.name]])
         elif column.rule in ("hour", "weekday"):
-            local = time_of[column.of[0]] + offset_seconds(column.offset)
-            number = local // _HOUR % 24 if column.rule == "hour" else (local // _DAY + _MONDAY) % 7
+            time = time_of[column.of[0]]
+            number = time // _HOUR % 24 if column.rule == "hour" else (time // _DAY + _MONDAY) % 7
             is_missing = np.isnan(number)
             known = np.where(is_missing, 0, number).astype(np.uint64)
             keys[sparse_slots[column.name]] = np.where(is_missing, MISSING_KEY, known)
@@ -52,15 +52,7 @@ def derive(
             dense[dense_slots[column.name]] = later - earlier
         else:
             item, history = (sparse_slots[name] for name in column.of)
-            ends, items = (each[history] for each in lists)
-            count, first, last = _find(keys[item], ends, items)
-            found = {
-                "in_list": np.minimum(count, 1.0),
-                "count_in_list": count,
-                "position_in_list": first,
-                "position_from_end": last,
-            }
-            dense[dense_slots[column.name]] = found[column.rule or ""]
+            _find(keys[item], *lists[history][:2], dense[dense_slots[column.name]])
 
 
 @njit(nogil=True, cache=True)
@@ -79,18 +71,10 @@ def _cross(keys, parts, out):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _find(values, ends, items):  # type: ignore[no-untyped-def]  # compiled
-    """(how often each value is in its row's list, its first place, its last one from the end), NaN where missing."""
-    count, first, last = np.zeros((3, len(values)), np.float64)
+def _find(values, ends, items, out):  # type: ignore[no-untyped-def]  # compiled
+    """Whether each value is in its row's list, NaN where it is missing."""
     for row in range(len(values)):
-        first[row] = last[row] = np.nan
-        if values[row] == MISSING_KEY:
-            count[row] = np.nan
-            continue
+        out[row] = np.nan if values[row] == MISSING_KEY else 0.0
         for at in range(ends[row], ends[row + 1]):
-            if items[at] == values[row]:
-                count[row] += 1.0
-                last[row] = ends[row + 1] - at
-                if count[row] == 1.0:
-                    first[row] = at + 1 - ends[row]
-    return count, first, last
+            if items[at] == values[row] and values[row] != MISSING_KEY:
+                out[row] = 1.0

@@ -170,12 +170,39 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit_uncounted
-def parse_time(text, start, stop, kind, offset):  # type: ignore[no-untyped-def]  # compiled
-    """Seconds since 1970 as float64, and their state; text without an offset of its own is ``offset`` seconds ahead of UTC."""
+def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
+    """A value of a label, a dense column or a time (seconds since 1970) as float64, and its state."""
+    if kind == LABEL:
+        label, state = parse_label(text, start, stop)
+        return np.float64(label), state
+    if kind == DENSE_INTEGER:
+        number, state = parse_integer(text, start, stop)
+        return np.float64(number) if state == PRESENT else np.nan, state
+    if kind >= TIME_SECONDS:
+        return _parse_time(text, start, stop, kind)
+    value, state = parse_float(text, start, stop)
+    if kind == DENSE_SCORE and state == PRESENT and not 0.0 <= value <= 1.0:
+        return value, BAD
+    return value, state
+
+
+@njit_uncounted
+def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
+    """The key of a sparse value, and its state; ``doubled``: a byte that stands twice for itself in strings."""
+    if kind == KEY_HEX:
+        return parse_hex(text, start, stop)
+    if kind == KEY_STRING:
+        return parse_string(text, start, stop, doubled)
+    number, state = parse_integer(text, start, stop)
+    return np.uint64(number) if state == PRESENT else MISSING_KEY, state
+
+
+@njit_uncounted
+def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
     if start == stop:
         return np.nan, ABSENT
     if kind == TIME_ISO:
-        value, state = _parse_iso(text, start, stop, offset)
+        value, state = _parse_iso(text, start, stop)
     else:
         value, state = parse_float(text, start, stop)
         value = value / 1000.0 if kind == TIME_MILLISECONDS else value
@@ -185,8 +212,8 @@ def parse_time(text, start, stop, kind, offset):  # type: ignore[no-untyped-def]
 
 
 @njit_uncounted
-def _parse_iso(text, start, stop, offset):  # type: ignore[no-untyped-def]  # compiled
-    """YYYY-MM-DD, then perhaps T or a space, HH:MM[:SS[.fraction]], and Z or an offset."""
+def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """YYYY-MM-DD, then perhaps T or a space, HH:MM[:SS[.fraction]], and Z or an offset; without one it is UTC."""
     year, month = _digits(text, start, stop, 4), _digits(text, start + 5, stop, 2)
     day = _digits(text, start + 8, stop, 2)
     if year < 1 or day < 1 or not 1 <= month <= 12 or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
@@ -199,7 +226,7 @@ def _parse_iso(text, start, stop, offset):  # type: ignore[no-untyped-def]  # co
     shifted = year - (month <= 2)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719468
-    at, seconds, scale = start + 10, 86400 * days, np.int64(1)
+    at, seconds, scale, offset = start + 10, 86400 * days, np.int64(1), 0
     if at < stop:
         hour, minute = _digits(text, at + 1, stop, 2), _digits(text, at + 4, stop, 2)
         is_fine = (text[at] | 32) == _LOWER_T or text[at] == _SPACE

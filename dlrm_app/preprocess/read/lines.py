@@ -10,25 +10,17 @@ from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocess.read.fields import (
     BAD,
     CARRIAGE_RETURN,
-    DENSE_FLOAT,
     DENSE_INTEGER,
-    DENSE_SCORE,
     IGNORE,
     KEY_HEX,
+    KEY_INTEGER,
     KEY_STRING,
     LABEL,
-    MISSING_KEY,
     NEWLINE,
     NULLS,
-    PRESENT,
-    TIME_SECONDS,
     is_null,
-    parse_float,
-    parse_hex,
-    parse_integer,
-    parse_label,
-    parse_string,
-    parse_time,
+    parse_key,
+    parse_number,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.unit_text import MAX_LINE
@@ -97,19 +89,12 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
-    """True if ``plain_lines`` can read such columns."""
+    """True if ``plain_lines`` can read such columns: it knows no quotes and no null values."""
     for c in range(len(columns)):
         kind = columns[c, 0]
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
             return False
-    nulls, at = columns[0].astype(np.uint8), NULLS
-    # none may be a number that columns hold: other texts are left to the reading of single lines
-    while at < len(nulls):
-        behind = at + 1 + int(nulls[at])
-        if parse_hex(nulls, at + 1, behind)[1] != BAD or parse_integer(nulls, at + 1, behind)[1] != BAD:
-            return False
-        at = behind
-    return marks[1] < 0
+    return marks[1] < 0 and columns.shape[1] == NULLS
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
@@ -144,25 +129,19 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
     if is_null(text, begin, behind, column):
         behind = begin
     doubled = quote if form == _ESCAPED else _NO_BYTE
-    if separator >= 0 and kind < TIME_SECONDS:
+    if separator >= 0:
         return end, _parse_list(text, begin, behind, column, doubled, lists, row)
-    state = PRESENT
-    if kind == LABEL:
-        labels[row], state = parse_label(text, begin, behind)
-    elif kind == DENSE_INTEGER:
-        number, state = parse_integer(text, begin, behind)
-        dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
-    elif kind in (DENSE_FLOAT, DENSE_SCORE):
-        dense[slot, row], state = parse_float(text, begin, behind)
-        if kind == DENSE_SCORE and state == PRESENT and not 0.0 <= dense[slot, row] <= 1.0:
-            state = BAD
-    elif kind >= TIME_SECONDS:
-        dense[slot, row], state = parse_time(text, begin, behind, kind, separator)
-    else:
-        keys[slot, row], state = _parse_key(text, begin, behind, kind, doubled)
+    if KEY_INTEGER <= kind <= KEY_STRING:
+        keys[slot, row], state = parse_key(text, begin, behind, kind, doubled)
         if spans.shape[1] > 0:
             spans[slot, row, 0] = begin
             spans[slot, row, 1] = behind if doubled < 0 else -behind
+    else:
+        number, state = parse_number(text, begin, behind, kind)
+        if kind == LABEL:
+            labels[row] = np.uint8(number)
+        else:
+            dense[slot, row] = number
     return end, 0 if state == BAD else 1
 
 
@@ -180,7 +159,7 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
         if index == keys.shape[1]:
             return -1
         end = at if is_null(text, at, stop, column) else stop
-        keys[slot, index], state = _parse_key(text, at, end, kind, doubled)
+        keys[slot, index], state = parse_key(text, at, end, kind, doubled)
         if state == BAD:
             return 0
         if spans.shape[1] > 0:
@@ -190,16 +169,6 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
         at = stop + 1
     ends[slot, row + 1] = index
     return 1
-
-
-@njit_uncounted
-def _parse_key(text, begin, behind, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
-    if kind == KEY_HEX:
-        return parse_hex(text, begin, behind)
-    if kind == KEY_STRING:
-        return parse_string(text, begin, behind, doubled)
-    number, state = parse_integer(text, begin, behind)
-    return np.uint64(number) if state == PRESENT else MISSING_KEY, state
 
 
 @njit_uncounted

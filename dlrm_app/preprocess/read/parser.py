@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
 from dlrm_app.preprocess.read.derived import derive
-from dlrm_app.preprocess.read.spec import Column, Spec, list_slots, offset_seconds
+from dlrm_app.preprocess.read.spec import Column, Spec, list_slots
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
 REJECTS = "rejects.jsonl"
@@ -52,12 +52,19 @@ _STAGGER = 72
 which a row's values go would all fall on the same few lines of the processor's caches."""
 
 
+class RawList(NamedTuple):
+    """A column of lists: row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
+
+    ends: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    spans: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY); derived columns too.
 
-    List columns: row r of column l holds ``list_keys[l, list_ends[l, r]:list_ends[l, r + 1]]``. Spans, where kept,
-    are the positions in the text of the values behind the keys.
+    Spans, where kept, are the positions in the text of the values behind the keys.
     """
 
     labels: NDArray[np.uint8]
@@ -66,16 +73,14 @@ class RawColumns:
     one_hot: Columns
     """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
-    list_ends: NDArray[np.int64]
-    list_keys: NDArray[np.uint64]
-    list_spans: NDArray[np.int64]
+    lists: Sequence[RawList]
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
         """(keys, spans) of each sparse column, those of all its lists together."""
         for is_list, slot in list_slots(spec).values():
             if is_list:
-                stop = self.list_ends[slot, -1]
-                yield self.list_keys[slot, :stop], self.list_spans[slot, :stop]
+                stop = self.lists[slot].ends[-1]
+                yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
             else:
                 yield self.keys[slot], self.spans[slot]
 
@@ -187,7 +192,7 @@ class Parser:
     def take(self) -> RawColumns:
         """The rows collected, as views that hold until the next parse, which begins again."""
         rows, self.rows = self.rows, 0
-        lists = self._list_ends[:, : rows + 1], self._list_keys, self._list_spans
+        lists = list(map(RawList, self._list_ends[:, : rows + 1], self._list_keys, self._list_spans))
         return raw_columns(self.spec, self._labels[:rows], self._values, rows, self._spans[:, :rows], lists)
 
 
@@ -197,18 +202,15 @@ def raw_columns(
     values: NDArray[np.uint64],
     rows: int,
     spans: NDArray[np.int64],
-    lists: tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]],
+    lists: Sequence[RawList],
 ) -> RawColumns:
-    """``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first.
-
-    ``lists``: (ends, keys, spans).
-    """
+    """``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
     num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
     begins = np.arange(num_times, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
-    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists[:2])
+    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
     one_hot = Columns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, *lists)
+    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists)
 
 
 def kind_code(column: Column) -> int:
@@ -219,7 +221,7 @@ def kind_code(column: Column) -> int:
 def column_codes(spec: Spec) -> NDArray[np.int64]:
     """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values.
 
-    Times come before the dense columns, and have their offset in seconds in place of a separator.
+    Times come before the dense columns.
     """
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
     slots = {column.name: slot for slot, column in enumerate([*spec.times, *spec.dense])}
@@ -228,18 +230,12 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
         (
             kind_code(column),
             slots.get(column.name, 0),
-            _separator_code(column),
+            ord(column.separator) if column.separator else -1,
             *nulls,
         )
         for column in spec.fields
     ]
     return np.array(codes, np.int64)
-
-
-def _separator_code(column: Column) -> int:
-    if column.role == "time":
-        return offset_seconds(column.offset)
-    return ord(column.separator) if column.separator else -1
 
 
 class Position:

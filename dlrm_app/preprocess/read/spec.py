@@ -4,7 +4,7 @@
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
-- {name: shown_at, role: time, kind: iso, offset: "+01:00"}        # seconds, milliseconds or iso; only for derived columns
+- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; only for derived columns
 - {name: session, role: ignore}
 
 Columns made of these are listed under ``derived``; ``derived.py`` makes them.
@@ -12,7 +12,6 @@ Columns made of these are listed under ``derived``; ``derived.py`` makes them.
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,10 +27,9 @@ KINDS = {
     "sparse": ("integer", "hex", "string"),
     "time": ("seconds", "milliseconds", "iso"),
 }
-KEYS = ("name", "role", "kind", "separator", "offset")
+KEYS = ("name", "role", "kind", "separator")
 DERIVED_KEYS = ("name", "kind", "of")
 MAX_NULL = 255
-_OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):([0-5]\d)")
 
 
 class Rule(NamedTuple):
@@ -43,15 +41,11 @@ class Rule(NamedTuple):
 
 
 _TIME, _ONE, _LIST = "a column of role time", "a sparse column of one value", "a sparse column of lists"
-_HISTORY = Rule("dense", "float", (_ONE, _LIST))
 RULES = {
     "hour": Rule("sparse", "integer", (_TIME,)),
     "weekday": Rule("sparse", "integer", (_TIME,)),
     "seconds_since": Rule("dense", "float", (_TIME, _TIME)),
-    "in_list": _HISTORY,
-    "count_in_list": _HISTORY,
-    "position_in_list": _HISTORY,
-    "position_from_end": _HISTORY,
+    "in_list": Rule("dense", "float", (_ONE, _LIST)),
     "cross": Rule("sparse", "hex", (_ONE,)),
 }
 """The kinds of derived columns, in the order in which they are made; a cross is of two parts or more."""
@@ -61,24 +55,20 @@ RULES = {
 class Column:
     """A column of the raw log, or a derived one. ``separator`` is set where its values are lists.
 
-    ``offset``: of the clock of a time, and of an hour or weekday. ``rule`` and ``of``: what a derived column is made of.
+    ``rule`` and ``of``: what a derived column is made of.
     """
 
     name: str
     role: str
     kind: str | None = None
     separator: str | None = None
-    offset: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
 
     @property
     def derivation(self) -> dict[str, Any] | None:
         """The way it is made, as the manifest says it; None for a column of the log."""
-        if self.rule is None:
-            return None
-        clock = {"offset": self.offset} if self.offset else {}
-        return {"kind": self.rule, "of": list(self.of), **clock}
+        return None if self.rule is None else {"kind": self.rule, "of": list(self.of)}
 
 
 @dataclass(frozen=True)
@@ -163,14 +153,6 @@ def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
     return slots
 
 
-def offset_seconds(offset: str | None) -> int:
-    """Seconds that a clock of ``offset`` is ahead of UTC."""
-    match = _OFFSET.fullmatch(offset or "+00:00")
-    if match is None:
-        raise ValueError(f"no such offset: {offset}")
-    return int(f"{match[1]}1") * (3600 * int(match[2]) + 60 * int(match[3]))
-
-
 def cross_name(parts: Sequence[str]) -> str:
     """The name of a cross of ``encoding.crosses``."""
     return "_x_".join(map(str, parts))
@@ -224,29 +206,25 @@ def _is_mark(value: Any) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
-    role, kind, separator, offset = (entry.get(key) for key in KEYS[1:])
+    role, kind, separator = (entry.get(key) for key in KEYS[1:])
     kinds = KINDS.get(str(role), ())
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
-    is_offset = role == "time" and _OFFSET.fullmatch(str(offset))
-    faults = {
-        f"{listed(unknown)} is not a key of a column: use {', '.join(KEYS)}": unknown,
-        f"role must be one of {', '.join(ROLES)}, got {role!r}": role not in ROLES,
-        f"kind of a {role} column must be one of {', '.join(kinds)}, got {kind!r}": kinds
-        and kind not in kinds,
-        f"offset is for times, a text such as '+05:30', in quotes, got {offset!r}": offset is not None
-        and not is_offset,
-        "separator is for sparse columns, whose values may be lists": separator is not None
-        and role != "sparse",
-        f"separator must be one ASCII character that nothing else uses, got {separator!r}": separator
-        is not None
-        and not is_separator,
-    }
-    return [
-        f"dataset.columns[{index}] ({entry['name']}): {fault}"
-        for fault, is_there in faults.items()
-        if is_there
+    removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
+    rules = [
+        (not unknown, f"{listed(unknown)} is not a key of a column{removed}; use {', '.join(KEYS)}"),
+        (role in ROLES, f"role must be one of {', '.join(ROLES)}, got {role!r}"),
+        (
+            not kinds or kind in kinds,
+            f"kind of a {role} column must be one of {', '.join(kinds)}, got {kind!r}",
+        ),
+        (separator is None or role == "sparse", "separator is for sparse columns, whose values may be lists"),
+        (
+            separator is None or is_separator,
+            f"separator must be one ASCII character that nothing else uses, got {separator!r}",
+        ),
     ]
+    return [f"dataset.columns[{index}] ({entry['name']}): {fault}" for is_kept, fault in rules if not is_kept]
 
 
 def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) -> list[Column]:
@@ -269,10 +247,7 @@ def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) ->
         for column in columns
         if column.role == "time" and column.name not in used
     ]
-    clocks = {column.name: column.offset for column in columns}
-    return [
-        replace(c, offset=clocks.get(c.of[0])) if RULES[c.rule or ""].parts == (_TIME,) else c for c in made
-    ]
+    return made
 
 
 def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:

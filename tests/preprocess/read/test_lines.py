@@ -76,8 +76,8 @@ def rows_of(raw, spec: Spec) -> list[reference.Row]:
         if kind == "one":
             columns.append([None if key == MISSING_KEY else int(key) for key in raw.keys[slot]])
         else:
-            ends = raw.list_ends[slot]
-            keys = [None if key == MISSING_KEY else int(key) for key in raw.list_keys[slot, : ends[-1]]]
+            ends, list_keys, _ = raw.lists[slot]
+            keys = [None if key == MISSING_KEY else int(key) for key in list_keys[: ends[-1]]]
             columns.append([keys[a:b] for a, b in pairwise(ends)])
     labelled = spec.label is not None
     return [

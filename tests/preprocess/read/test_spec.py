@@ -26,6 +26,10 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
     assert len(spec.without_label().columns) == 39
 
 
+def given(**entry: Any) -> list[Any]:
+    return [*GOOD, {"name": "b", **entry}]
+
+
 @pytest.mark.parametrize(
     ("columns", "settings", "part"),
     [
@@ -33,33 +37,18 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
         (GOOD, {"delimiter": "e"}, "dataset.delimiter must be one ASCII character that no number holds"),
         (GOOD, {"quote": ","}, "dataset.quote and dataset.delimiter must differ"),
         ([*GOOD, "b"], {}, "dataset.columns[2] must be a mapping with name and role, got 'b'"),
-        (
-            [*GOOD, {"name": ["b"], "role": "dense"}],
-            {},
-            "dataset.columns[2] must be a mapping with name and role",
-        ),
-        (
-            [*GOOD, {"name": "b", "role": "dence"}],
-            {},
-            "role must be one of label, dense, sparse, time, ignore, got 'dence'",
-        ),
-        (
-            [*GOOD, {"name": "b", "role": "dense", "kind": "hex"}],
-            {},
-            "must be one of integer, float, score, got 'hex'",
-        ),
-        ([*GOOD, {"name": "b", "role": "ignore", "knd": 1}], {}, "knd is not a key of a column"),
-        ([*GOOD, GOOD[1]], {}, "two columns are named a"),
-        ([*GOOD, {"name": "z", "role": "label"}], {}, "y and z have the role label: say dataset.label"),
+        (given(name=["b"], role="dense"), {}, "dataset.columns[2] must be a mapping with name and role"),
+        (given(role="dence"), {}, "role must be one of label, dense, sparse, time, ignore, got 'dence'"),
+        (given(role="dense", kind="hex"), {}, "must be one of integer, float, score, got 'hex'"),
+        (given(role="ignore", knd=1), {}, "knd is not a key of a column"),
+        (given(role="time", kind="iso", offset="+01:00"), {}, "times are in UTC, or name their offset"),
+        (given(name="a", role="sparse", kind="hex"), {}, "two columns are named a"),
+        (given(role="label"), {}, "y and b have the role label: say dataset.label"),
         (GOOD, {"label": "a"}, "dataset.label must be a column with the role label, y, got 'a'"),
         (GOOD[:1], {}, "at least one column must have the role sparse"),
-        ([{"name": "../a", "role": "sparse", "kind": "hex"}], {}, "'../a' cannot name a column"),
+        (given(name="../a", role="sparse", kind="hex"), {}, "'../a' cannot name a column"),
         ([{**GOOD[1], "separator": ","}], {}, "separator must be one ASCII character that nothing else uses"),
-        (
-            [*GOOD, {"name": "b", "role": "dense", "kind": "float", "separator": "|"}],
-            {},
-            "separator is for sparse",
-        ),
+        (given(role="dense", kind="float", separator="|"), {}, "separator is for sparse"),
     ],
 )
 def test_a_spec_that_cannot_work_is_refused(columns: list[Any], settings: dict[str, Any], part: str) -> None:
