@@ -1,6 +1,7 @@
 """dlrm-check input=FILES: what it proposes for raw logs finds their columns, and dlrm-preprocess runs with it."""
 
 import gzip
+import io
 import random
 from collections import Counter
 from pathlib import Path
@@ -229,6 +230,11 @@ def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
     assert found["user"].role == "sparse"
 
 
+def parquet(*names: str) -> bytes:
+    pq.write_table(pa.table(dict.fromkeys(names, [1, 2])), file := io.BytesIO())
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("files", "fault"),
     [
@@ -237,6 +243,7 @@ def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
         ({"a": "x,y\n1,2\n".encode("utf-16")}, "is UTF-16"),
         ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "byte order mark"),
         ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "one kind at a time"),
+        ({"a": parquet("x", "y"), "b": parquet("x")}, "b lacks columns that the first file has: y"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:

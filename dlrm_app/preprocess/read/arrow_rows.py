@@ -20,12 +20,14 @@ from dlrm_app.preprocess.read.fields import (
     BAD,
     FIRST_TIME,
     FLOAT32_LIMIT,
+    KEY_STRING,
     LAST_TIME,
     MISSING_KEY,
     PRESENT,
     is_null,
     parse_key,
     parse_number,
+    parse_string,
 )
 from dlrm_app.preprocess.read.parquet_columns import TEXTS
 from dlrm_app.preprocess.read.parser import (
@@ -373,6 +375,8 @@ def _parse_keys(data, ends, nulls, first, null_texts, kind, keys, states):  # ty
         begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
             keys[row], states[row] = MISSING_KEY, NULL
+        elif kind == KEY_STRING:  # called from here it is a quarter faster
+            keys[row], states[row] = parse_string(data, begin, behind, -1)
         else:
             keys[row], states[row] = parse_key(data, begin, behind, kind, -1)
 
