@@ -231,7 +231,7 @@ def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
 
 
 def parquet(*names: str) -> bytes:
-    pq.write_table(pa.table(dict.fromkeys(names, [1, 2])), file := io.BytesIO())
+    pq.write_table(pa.table({name: [1, 2] for name in names}), file := io.BytesIO())
     return file.getvalue()
 
 
