@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.text import bytes_text, without_credentials
 
 MAX_ALIASED = 100_000
@@ -136,36 +136,35 @@ def room_problems(key: str, folder: Path, num_bytes: int) -> list[str]:
     return [f"{needed}: ask for less, or for an output on another disk"]
 
 
-def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bool = False) -> list[str]:
+def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bool = False) -> list[Problem]:
     """Why ``key`` cannot name the file, or the folder, that a job writes; to be asked before any work.
 
     Folders above it need not be there: the job makes them. With ``is_new`` the path itself must not be there.
     """
     if re.match("[a-z][a-z0-9+.-]+:/", str(path)):
         shown = without_credentials(str(path).replace(":/", "://", 1))
-        return [
-            f"{key}={shown} is a URL, and output stays on a file system: give a folder, and copy it afterwards"
-        ]
-    fault = ""
+        cure = "give a folder, and copy it afterwards"
+        return [Problem(f"{key}={shown}", "is a URL, and output stays on a file system", cure)]
     try:
         nearest = _nearest_there(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself
-        return [f"{key}={path}: {error.strerror}: give another name"]
+        return [Problem(f"{key}={path}:", str(error.strerror), "give another name")]
+    fault, cure = "", "give another name"
     if nearest == path.absolute():
         if is_new:
-            fault = " exists: give another name, or delete it"
+            fault, cure = "exists", "give another name, or delete it"
         elif is_folder != nearest.is_dir():
-            fault = (
-                " is a file: give the name of a folder"
-                if is_folder
-                else " is a folder: give the name of a file"
-            )
+            kinds = ["file", "folder"]
+            fault, cure = f"is a {kinds[not is_folder]}", f"give the name of a {kinds[is_folder]}"
         nearest = nearest if is_folder else nearest.parent
     if not fault and not nearest.is_dir():
-        fault = f": {nearest} is no folder: give another name"
+        fault = f"lies in {nearest}, which is no folder"
     elif not fault and not os.access(nearest, os.W_OK):
-        fault = f": you may not write in {nearest}: give a name in another folder, or have it opened to you"
-    return [f"{key}={path}{fault}"] if fault else []
+        fault, cure = (
+            f"lies in {nearest}, where you may not write",
+            "name another folder, or have it opened to you",
+        )
+    return [Problem(f"{key}={path}", fault, cure)] if fault else []
 
 
 def is_file(path: Path) -> bool:

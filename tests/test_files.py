@@ -54,13 +54,13 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
         (tmp_path, {}, "is a folder: give the name of a file"),
         (tmp_path / "file", {"is_folder": True}, "is a file: give the name of a folder"),
         (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
-        (tmp_path / "file" / "page.html", {}, "file is no folder: give another name"),
+        (tmp_path / "file" / "page.html", {}, "file, which is no folder: give another name"),
         (tmp_path / "link", {}, "is a link to nowhere, which is not there: give another name"),
         (Path("s3://clicks/made"), {"is_folder": True}, "is a URL, and output stays on a file system"),
         (tmp_path / "link" / "deep", {"is_folder": True}, "is a link to nowhere, which is not there"),
     ):
         (problem,) = output_problems("output", path, **kind)
-        assert said in problem
+        assert said in str(problem)
 
 
 @pytest.mark.parametrize("text", ["a: &a [1, 2]\nb: {c: *a, d: *a}\n", "a: '*'\n" + "b: [1, 2]\n" * 40_000])

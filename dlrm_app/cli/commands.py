@@ -223,11 +223,7 @@ COMMANDS = {
         _job("planning.plan_cluster.plan_cluster"),
         _lazily("training.validation.check_plan"),
     ),
-    "generate": Command(
-        "datasets.GenerateConfig",
-        _job("synthetic.generate"),
-        lambda config: refuse_if(_find("config.datasets.generate_problems")(config)),
-    ),
+    "generate": Command("datasets.GenerateConfig", _job("synthetic.generate")),
     "days": Command("days.DaysConfig", _days, _check_days),
     "report": Command("scoring.ReportConfig", report_runs, _lazily("reports.comparison.check_runs")),
     "doctor": Command("scoring.DoctorConfig", _doctor),

@@ -4,6 +4,7 @@ Values and their explanations stand in conf/<command>.yaml.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from dlrm_app.config.schema import (
     required,
 )
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.errors import NOT_GIVEN, Problem
+from dlrm_app.errors import Problem
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.text import day_number, install_command
 
@@ -66,24 +67,19 @@ class InputConfig(Section):
     test: Any = None
     unlabelled: list[Split] = field(default_factory=list)
 
-    def rules(self, prefix: str) -> list[Problem]:
-        """Splits whose value names no files."""
-        inputs = {name: getattr(self, name) for name in SPLITS}
-        problems = [
-            Problem(f"{prefix}{name}", "must be a file, a glob or a list of them", value=value)
-            for name, value in inputs.items()
-            if not _is_file_list(value)
-        ]
-        if all(value is None for value in inputs.values()):
+    def rules(self) -> Iterator[Problem]:
+        """Splits whose value names no files, or no split at all."""
+        for name in SPLITS:
+            yield from _no_files(name, getattr(self, name))
+        if self.train is None and self.val is None and self.test is None:
             cure = "give input.train=FILE (and input.val, input.test, or split.val, split.test)"
-            problems.append(Problem("there", "is no input", cure))
-        return problems
+            yield Problem("", "names no files", cure)
 
 
-def _is_file_list(value: Any) -> bool:
-    if isinstance(value, list):
-        return len(value) > 0 and all(isinstance(item, str) for item in value)
-    return value is None or (isinstance(value, str) and bool(value))
+def _no_files(key: str, value: Any) -> Iterator[Problem]:
+    is_list = isinstance(value, list) and len(value) > 0 and all(isinstance(item, str) for item in value)
+    if not is_list and value is not None and not (isinstance(value, str) and value):
+        yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
 @dataclass(slots=True)
@@ -106,47 +102,42 @@ class EncodingConfig(Section):
     expire_days: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
     path: str | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Keys of another kind, those that this one needs, and those that cannot go with vocabularies that grow."""
-        kind, problems = self.kind, []
-
-        def refuse(key: str, rule: str, cure: str = "leave it out", value: object = NOT_GIVEN) -> None:
-            problems.append(Problem(f"{prefix}{key}", rule, cure, value))
-
+        kind, leave = self.kind, "leave it out"
+        hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
+        free = {AUTO: CHOSEN_KEYS, "vocab": ("num_embeddings",) * hashes_some}.get(kind, ())
         for key, owner in OWNERS.items():
-            is_free = kind not in KINDS or (kind == AUTO and key in CHOSEN_KEYS)
-            hashes_some = (
-                key == "num_embeddings" and kind == "vocab" and isinstance(self.num_embeddings, dict)
-            )
-            if getattr(self, key) is not None and kind != owner and not is_free and not hashes_some:
-                refuse(key, f"is for encoding={owner}, this is encoding={kind}")
+            if kind in KINDS and kind != owner and key not in free and getattr(self, key) is not None:
+                yield Problem(key, f"is for encoding={owner}, this is encoding={kind}", leave)
         if kind == "hash" and self.num_embeddings is None:
-            refuse(
-                "num_embeddings", "is needed by encoding=hash", "one number, or one for each sparse column"
-            )
+            cure = "one number, or one for each sparse column"
+            yield Problem("num_embeddings", "is needed by encoding=hash", cure)
         if kind == "from_dataset" and not self.path:
-            refuse(
+            yield Problem(
                 "path", "is needed by encoding=from_dataset", "the folder of the dataset whose ids to keep"
             )
         if kind == "from_dataset" and self.crosses not in (None, AUTO):
-            refuse("crosses", "comes with the dataset at encoding.path")
+            yield Problem("crosses", "comes with the dataset at encoding.path", leave)
         for key in ("path", "grow_from"):
             path = getattr(self, key)
             if path and not is_file(Path(path) / "manifest.json"):
-                refuse(key, "must be a finished dataset folder, which holds a manifest.json", "", path)
+                rule = "must be a finished dataset folder, which holds a manifest.json"
+                yield Problem(key, rule, value=path)
         if self.day is not None and not _is_day(self.day):
-            refuse("day", "must be a date", "such as 2026-11-02; or a whole number, such as 2", self.day)
+            yield Problem(
+                "day", "must be a date", "such as 2026-11-02; or a whole number, such as 2", self.day
+            )
         grows = self.grow_from is not None or self.day is not None
         for key in ("capacity", "expire_days"):
             if getattr(self, key) is not None and not grows:
                 cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
-                refuse(key, "is for vocabularies that grow", cure)
+                yield Problem(key, "is for vocabularies that grow", cure)
         if grows and self.top_k is not None:
-            refuse("top_k", "is for vocabularies that do not grow", "give encoding.capacity")
+            yield Problem("top_k", "is for vocabularies that do not grow", "give encoding.capacity")
         for key in ("shared", "num_embeddings", "crosses"):
             if self.grow_from is not None and getattr(self, key) not in (None, AUTO):
-                refuse(key, "comes with the dataset at encoding.grow_from")
-        return problems
+                yield Problem(key, "comes with the dataset at encoding.grow_from", leave)
 
 
 def _is_day(day: Any) -> bool:
@@ -164,18 +155,16 @@ class DenseConfig(Section):
     bucket_boundaries: Any = REQUIRED
     target_columns: Any = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Transforms that there are not, and boundaries that do not rise; each may be a mapping by column name."""
-        problems = [
-            Problem(f"{prefix}transform{which}", f"must be {', '.join(TRANSFORMS)} or {AUTO}", value=value)
-            for which, value in _by_column(self.transform)
-            if value not in (*TRANSFORMS, AUTO) and not _is_standardize(value)
-        ]
-        return problems + [
-            Problem(f"{prefix}bucket_boundaries{which}", "must be rising numbers, at least one", value=value)
-            for which, value in _by_column(self.bucket_boundaries)
-            if value != AUTO and not _are_rising(value)
-        ]
+        for which, value in _by_column(self.transform):
+            if value not in (*TRANSFORMS, AUTO) and not _is_standardize(value):
+                yield Problem(f"transform{which}", f"must be {', '.join(TRANSFORMS)} or {AUTO}", value=value)
+        for which, value in _by_column(self.bucket_boundaries):
+            if value != AUTO and not _are_rising(value):
+                yield Problem(
+                    f"bucket_boundaries{which}", "must be rising numbers, at least one", value=value
+                )
 
 
 def _by_column(value: Any) -> list[tuple[str, Any]]:
@@ -191,20 +180,15 @@ def _is_number(value: Any) -> bool:
 
 def _is_standardize(value: Any) -> bool:
     """True for a standardize whose moments are given, as a manifest has it."""
-    return (
-        isinstance(value, dict)
-        and value.keys() == {"kind", "mean", "deviation"}
-        and value["kind"] == "standardize"
-        and _is_number(value["mean"])
-        and _is_number(value["deviation"])
-        and value["deviation"] > 0
-    )
+    match value:
+        case {"kind": "standardize", "mean": mean, "deviation": deviation, **rest}:
+            return not rest and _is_number(mean) and _is_number(deviation) and deviation > 0
+    return False
 
 
 def _are_rising(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not all(map(_is_number, value)):
-        return False
-    return all(low < high for low, high in pairwise(value))
+    is_list = isinstance(value, list) and len(value) > 0 and all(map(_is_number, value))
+    return is_list and all(low < high for low, high in pairwise(value))
 
 
 @dataclass(slots=True)
@@ -230,20 +214,15 @@ class DaskConfig(Section):
 
     address: str | None = None
 
-    def executor_rules(self, executor: str) -> list[Problem]:
+    def executor_rules(self, executor: str) -> Iterator[Problem]:
         """Problems with ``executor``, a missing package included."""
-        if executor != "dask":
-            rule = Problem("dask.address", "is for executor=dask", "add that, or leave it out")
-            return [rule] if self.address is not None else []
-        problems = []
-        if find_spec("distributed") is None:
-            problems.append(
-                Problem("executor=dask", "needs the package distributed", install_command("dask"))
-            )
-        if self.address is None:
+        if executor != "dask" and self.address is not None:
+            yield Problem("dask.address", "is for executor=dask", "add that, or leave it out")
+        if executor == "dask" and find_spec("distributed") is None:
+            yield Problem("executor=dask", "needs the package distributed", install_command("dask"))
+        if executor == "dask" and self.address is None:
             cure = "give dask.address=tcp://HOST:8786 of a running scheduler"
-            problems.append(Problem("executor=dask", "needs dask.address", cure))
-        return problems
+            yield Problem("executor=dask", "needs dask.address", cure)
 
 
 @dataclass(slots=True)
@@ -264,55 +243,55 @@ class PreprocessConfig(Section):
     dask: DaskConfig = field(default_factory=DaskConfig)
     output: str = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Splits that are made twice or from nothing, and an executor that does not fit."""
-        problems = []
-        fractions = {name: getattr(self.split, name) for name in ("val", "test")}
+        fractions = {"val": self.split.val, "test": self.split.test}
         for name in [name for name, fraction in fractions.items() if fraction is not None]:
             if getattr(self.input, name) is not None:
                 rule = f"and input.{name} both make the {name} split"
-                problems.append(Problem(f"split.{name}", rule, "give only one"))
+                yield Problem(f"split.{name}", rule, "give only one")
             if self.input.train is None:
-                problems.append(Problem(f"split.{name}", "takes the end of input.train, which is not given"))
+                yield Problem(f"split.{name}", "takes the end of input.train, which is not given")
             if name in self.input.unlabelled:
                 rule = f"names {name}, which is cut from input.train and has labels as that has"
-                problems.append(Problem("input.unlabelled", rule, "leave it out"))
+                yield Problem("input.unlabelled", rule, "leave it out")
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
-            rule = "and split.test leave nothing to train on"
-            problems.append(Problem("split.val", rule, "their sum must be under 1"))
+            yield Problem(
+                "split.val", "and split.test leave nothing to train on", "their sum must be under 1"
+            )
         if not self.output:
-            problems.append(required("output"))
+            yield required("output")
         if self.executor == "dask" and self.threads is not None:
-            cure = "Dask's workers have their own numbers of threads"
-            problems.append(Problem("threads", "is for executor=local", cure))
-        return [*problems, *self.dask.executor_rules(self.executor)]
+            yield Problem(
+                "threads", "is for executor=local", "Dask's workers have their own numbers of threads"
+            )
+        yield from self.dask.executor_rules(self.executor)
 
 
 @dataclass(slots=True)
-class CheckedDataConfig(Section):
+class DatasetPathConfig(Section):
     path: str | None = None
 
 
 @dataclass(slots=True)
 class CheckConfig(Section):
-    data: CheckedDataConfig = field(default_factory=CheckedDataConfig)
+    data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     input: Any = None
     output: str | None = None
     threads: Threads | None = None
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A dataset or raw logs, and the name of a file for the description of these."""
-        problems = needs_end("output", self.output, ".yaml")
+        yield from needs_end("output", self.output, ".yaml")
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
-            problems.append(Problem("data.path", "or input must say what is to be checked", cure))
-        if not _is_file_list(self.input):
-            problems.append(Problem("input", "must be a file, a glob or a list of them", value=self.input))
+            yield Problem("data.path", "or input must say what is to be checked", cure)
+        yield from _no_files("input", self.input)
         if self.output is not None and self.input is None:
-            rule = "is for raw logs (input=), whose description is written there"
-            problems.append(Problem("output", rule, "leave it out"))
-        return problems
+            yield Problem(
+                "output", "is for raw logs (input=), whose description is written there", "leave it out"
+            )
 
 
 @dataclass(slots=True)
@@ -343,32 +322,26 @@ class GenerateConfig(Section):
     threads: Threads | None = None
     overwrite: bool = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
-        """Tables for a dataset, and for nothing else; days of a log that have dates."""
-        if self.format == "dataset" and not self.tables.specs:
-            rule = "needs tables, whose rows it draws ids of"
-            return [Problem("format=dataset", rule, "add tables=merlin_tiny, or another")]
-        if self.format == "criteo" and (self.tables.specs or self.tables.from_dataset):
+    def rules(self) -> Iterator[Problem]:
+        """Tables for a dataset, and for nothing else; days of a log that have dates; an output that can be written."""
+        is_dataset = self.format == "dataset"
+        if is_dataset and not self.tables.specs:
+            cure = "add tables=merlin_tiny, or another"
+            yield Problem("format=dataset", "needs tables, whose rows it draws ids of", cure)
+        elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
-            return [Problem("tables", rule, "add format=dataset, or leave tables= away")]
-        if self.format == "dataset" and self.days > 1:
-            return [Problem("days", "are of format=criteo", "leave days= or format= away", self.days)]
+            yield Problem("tables", rule, "add format=dataset, or leave tables= away")
+        if is_dataset and self.days > 1:
+            yield Problem("days", "are of format=criteo", "leave days= or format= away", self.days)
         try:
             date.fromisoformat(self.first_day) + timedelta(self.days)
         except (ValueError, OverflowError):
             cure = "give one such as 2026-01-01"
-            return [Problem("first_day", "must be a date that so many days can follow", cure, self.first_day)]
-        return []
-
-
-def generate_problems(config: GenerateConfig) -> list[Problem | str]:
-    """Problems of the values, and of the output that they name."""
-    output, is_folder = Path(config.output), config.format == "dataset" or config.days > 1
-    wrong_output = output_problems("output", output, is_folder=is_folder)
-    problems: list[Problem | str] = [*config.problems(), *wrong_output]
-    if wrong_output or config.overwrite:
-        return problems
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        cure = "choose another name, or overwrite=true to replace it"
-        problems.append(Problem(f"output={output}", "exists", cure))
-    return problems
+            yield Problem("first_day", "must be a date that so many days can follow", cure, self.first_day)
+        output = Path(self.output)
+        faults = output_problems("output", output, is_folder=is_dataset or self.days > 1)
+        yield from faults
+        exists = output.is_file() or (output.is_dir() and any(output.iterdir()))
+        if exists and not faults and not self.overwrite:
+            cure = "choose another name, or overwrite=true to replace it"
+            yield Problem(f"output={output}", "exists", cure)

@@ -1,7 +1,7 @@
 """The configuration of dlrm-days. Values and their explanations stand in conf/days.yaml."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Annotated
@@ -34,16 +34,15 @@ RELATIVE = {"yesterday": 1, "today": 0}
 class DaysInputConfig(Section):
     days: str = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A place for the day."""
         try:
             texts = {self.days.format(day=date(2026, 11, number)) for number in (1, 2)}
         except (KeyError, IndexError, ValueError):
             texts = set()
-        if len(texts) == 2 or not self.days:  # which is reported already
-            return []
-        rule = "must name the files of a day, with {day} for its date"
-        return [Problem(f"{prefix}days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)]
+        if len(texts) < 2 and self.days:  # none is reported already
+            rule = "must name the files of a day, with {day} for its date"
+            yield Problem("days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)
 
 
 @dataclass(slots=True)
@@ -62,19 +61,14 @@ class DaysSettings(Section):
     export: bool = REQUIRED
     keep: Count = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Dates, in their order."""
-        named = [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]
-        faults = [
-            Problem(f"{prefix}{key}", "must be a date such as 2026-11-01, yesterday or today", value=day)
-            for key, day in named
-            if day and _date(day) is None
-        ]
+        for key, day in [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]:
+            if day and _date(day) is None:
+                yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)
         first, last = _date(self.from_), _date(self.to)
         if first and last and last < first and self.to not in RELATIVE:
-            rule = f"must not lie before {prefix}from ({first})"
-            faults.append(Problem(f"{prefix}to", rule, value=self.to))
-        return faults
+            yield Problem("to", f"must not lie before days.from ({first})", value=self.to)
 
     def days(self) -> list[date]:
         """The days from the first to the last; none while the last lies before the first."""
@@ -109,21 +103,17 @@ class DaysConfig(Section):
     train: list[str] = field(default_factory=list)
     export: list[str] = field(default_factory=list)
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A place to work in, and no settings that each day has of its own."""
-        problems = [] if self.output else [required("output")]
-        rule = "is what dlrm-days gives each day itself"
-        problems += [
-            Problem(f"{command}.{word.partition('=')[0]}", rule, "leave it out")
-            for command, keys in GIVEN.items()
-            for word in getattr(self, command)
-            if is_of(word, keys)
-        ]
+        if not self.output:
+            yield required("output")
+        for command, keys in GIVEN.items():
+            for word in getattr(self, command):
+                if is_of(word, keys):
+                    key = f"{command}.{word.partition('=')[0]}"
+                    yield Problem(key, "is what dlrm-days gives each day itself", "leave it out")
         if self.export and not self.days.export:
-            problems.append(
-                Problem("export", "settings are for days.export=true", "add that, or leave them out")
-            )
-        return problems
+            yield Problem("export", "settings are for days.export=true", "add that, or leave them out")
 
 
 def is_of(word: str, keys: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ So the same words say what to plan, measure or tune. Values and explanations sta
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -41,15 +41,14 @@ class PlanConfig(TrainConfig):
     smallest: bool = REQUIRED
     num_dense: Whole = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A cluster and tables must be named."""
-        problems = TrainConfig.rules(self, prefix)
+        yield from TrainConfig.rules(self)
         if not self.topology.is_described:
             cure = "choose one, as topology=a100_80g_8 or topology=custom"
-            problems.append(Problem("topology", "must describe the cluster to plan for", cure))
+            yield Problem("topology", "must describe the cluster to plan for", cure)
         if self.tables.from_dataset and not self.data.path:
-            problems.append(_no_tables("choose tables=FILE.yaml"))
-        return problems
+            yield _no_tables("choose tables=FILE.yaml")
 
 
 @dataclass(slots=True)
@@ -65,23 +64,21 @@ class BenchConfig(TrainConfig):
         """True if ``output`` is a topology file of this machine, in place of a folder for what a run takes."""
         return self.output is not None and self.output.endswith((".yaml", ".yml"))
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Something to measure, and rows for it."""
-        problems = TrainConfig.rules(replace(self, resume="none"), prefix)
+        yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.measure:
-            problems.append(Problem("measure", "is empty", "name some of what --help lists"))
+            yield Problem("measure", "is empty", "name some of what --help lists")
         if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
-            problems.append(_no_tables("choose tables=FILE.yaml for synthetic rows"))
-        problems += _no_resume(self, "dlrm-bench, whose weights are initial ones")
-        return problems
+            yield _no_tables("choose tables=FILE.yaml for synthetic rows")
+        if self.resume != "none":
+            yield Problem(
+                "resume", "has no part in dlrm-bench, whose weights are initial ones", "leave it out"
+            )
 
 
 def _no_tables(cure: str) -> Problem:
     return Problem("tables=dataset", "needs the dataset", f"add data.path=DIR, or {cure}")
-
-
-def _no_resume(config: TrainConfig, command: str) -> list[Problem]:
-    return [] if config.resume == "none" else [Problem("resume", f"has no part in {command}", "leave it out")]
 
 
 @dataclass(slots=True)
@@ -94,59 +91,61 @@ class TuneSettings(Section):
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = REQUIRED
     space: list[Any] = field(default_factory=list)
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Keys that are not dlrm-train's, and values that they do not take."""
         if not self.space:
-            return [Problem(f"{prefix}space", "is empty", "name at least one key and its values")]
+            yield Problem("space", "is empty", "name at least one key and its values")
         keys = [entry.get("key") for entry in self.space if isinstance(entry, Mapping)]
-        twice = {key for key in keys if keys.count(key) > 1}
-        problems = [Problem(f"{prefix}space", f"names {key} twice", "once is enough") for key in twice]
-        for number, entry in enumerate(self.space):
-            problems += _entry_problems(f"{prefix}space[{number}]", entry)
-        return problems
+        for key in {key for key in keys if keys.count(key) > 1}:
+            yield Problem("space", f"names {key} twice", "once is enough")
 
 
 @dataclass(slots=True)
 class TuneConfig(TrainConfig):
     tune: TuneSettings = field(default_factory=TuneSettings)
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A folder for the study, which resumes by itself, and optuna."""
-        problems = TrainConfig.rules(replace(self, resume="none"), prefix)
+        yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.output:
-            problems.append(required("output"))
-        problems += _no_resume(self, "dlrm-tune, which resumes the study in output")
+            yield required("output")
+        if self.resume != "none":
+            yield Problem(
+                "resume", "has no part in dlrm-tune, which resumes the study in output", "leave it out"
+            )
         if find_spec("optuna") is None:
             rule = "needs the package optuna, which is not installed"
-            problems.append(Problem("dlrm-tune", rule, install_command("tune")))
-        return problems
+            yield Problem("dlrm-tune", rule, install_command("tune"))
+        for number, entry in enumerate(self.tune.space):
+            yield from _entry_problems(f"tune.space[{number}]", entry)
 
 
-def _entry_problems(name: str, entry: Any) -> list[Problem]:
+def _entry_problems(name: str, entry: Any) -> Iterator[Problem]:
     key = entry.get("key") if isinstance(entry, Mapping) else None
     if not isinstance(key, str):
         rule = "must hold a key of dlrm-train and its values, as {key: model.dropout, low: 0, high: 0.4}"
-        return [Problem(name, rule, value=entry)]
-    kind = type_of(key, TrainConfig)
+        yield Problem(name, rule, value=entry)
+        return
+    kind, values = type_of(key, TrainConfig), []
     if key in NOT_TUNED:
-        return [Problem(name, f"names {key}, which the study itself decides", "leave it out")]
-    if kind is None:
-        return [unknown_key(key, TrainConfig)]
-    if set(entry) == {"key", "choices"}:
-        values = entry["choices"]
-        if not isinstance(values, list) or len(set(map(str, values))) < max(2, len(values)):
-            return [Problem(name, f"must give {key} at least two choices, each once", value=values)]
+        yield Problem(name, f"names {key}, which the study itself decides", "leave it out")
+    elif kind is None:
+        yield unknown_key(key, TrainConfig)
+    elif set(entry) == {"key", "choices"}:
+        values = entry["choices"] if isinstance(entry["choices"], list) else []
+        if len(set(map(str, values))) < max(2, len(values)):
+            yield Problem(name, f"must give {key} at least two choices, each once", value=entry["choices"])
     elif {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"} and _is_range(entry):
         values = [entry["low"], entry["high"]]
         if type_problem(key, "x", kind) is None:
-            return [Problem(name, f"gives {key}, a text, a range", f"give {{key: {key}, choices: [a, b]}}")]
+            yield Problem(name, f"gives {key}, a text, a range", f"give {{key: {key}, choices: [a, b]}}")
     else:
         rule = (
             f"must give {key} choices, or numbers low < high; with log: true low is above 0 and there is no step, and a step "
             "is at most high - low"
         )
-        return [Problem(name, rule, value=dict(entry))]
-    return [fault for value in values if (fault := type_problem(key, value, kind))]
+        yield Problem(name, rule, value=dict(entry))
+    yield from (fault for value in values if (fault := type_problem(key, value, kind)))
 
 
 def _is_range(entry: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """The ``optimizer`` and ``schedule`` parts of dlrm-train's configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -54,9 +54,9 @@ class DenseSettings(OptimizerSettings):
     clip_norm: Positive | None = None
     ema_decay: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Momentum where there is none."""
-        return _needless(prefix, "momentum", self.momentum, self.kind, ("sgd",))
+        yield from _needless(self, "momentum", "sgd")
 
 
 @dataclass(slots=True)
@@ -91,32 +91,21 @@ class ScheduleSettings(Section):
         """Number of steps before the decay."""
         return self.warmup_steps if self.decay_start is None else self.decay_start
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Values out of order, or without effect."""
-        falling = ("polynomial", "cosine")
-        problems = [
-            *_needless(prefix, "decay_start", self.decay_start, self.kind, falling),
-            *_needless(prefix, "decay_steps", self.decay_steps, self.kind, falling),
-            *_needless(prefix, "milestones", self.milestones, self.kind, ("step",)),
-        ]
+        yield from _needless(self, "decay_start", "polynomial", "cosine")
+        yield from _needless(self, "decay_steps", "polynomial", "cosine")
+        yield from _needless(self, "milestones", "step")
         if self.decay_start is not None and self.decay_start < self.warmup_steps:
             rule = f"must not come before the warm-up ends at step {self.warmup_steps}"
-            cure = f"raise it, or lower {prefix}warmup_steps"
-            problems.append(Problem(f"{prefix}decay_start", rule, cure, self.decay_start))
-        if self.kind == "step":
-            problems += self._milestone_problems(f"{prefix}milestones")
-        return problems
-
-    def _milestone_problems(self, key: str) -> list[Problem]:
-        if not self.milestones:
+            yield Problem("decay_start", rule, "raise it, or lower warmup_steps", self.decay_start)
+        lowest, steps = max(1, self.warmup_steps), self.milestones or []
+        if self.kind == "step" and not steps:
             cure = "give the steps after which the rate falls, say [10000,20000]"
-            return [Problem(key, "is needed by kind=step", cure)]
-        lowest = max(1, self.warmup_steps)
-        rising = all(first < second for first, second in pairwise(self.milestones))
-        if self.milestones[0] < lowest or not rising:
+            yield Problem("milestones", "is needed by kind=step", cure)
+        elif self.kind == "step" and any(low >= high for low, high in pairwise([lowest - 1, *steps])):
             rule = f"must rise, beginning at {lowest} (the end of the warm-up) or later"
-            return [Problem(key, rule, value=self.milestones)]
-        return []
+            yield Problem("milestones", rule, value=self.milestones)
 
 
 @dataclass(slots=True)
@@ -139,9 +128,7 @@ def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
     return problems
 
 
-def _needless(prefix: str, key: str, value: object, kind: str, kinds: tuple[str, ...]) -> list[Problem]:
-    if not value or kind in kinds:
-        return []
-    return [
-        Problem(f"{prefix}{key}", f"is only for {prefix}kind={' or '.join(kinds)}", "leave it out", value)
-    ]
+def _needless(settings: Any, key: str, *kinds: str) -> Iterator[Problem]:
+    value = getattr(settings, key)
+    if value and settings.kind not in kinds:
+        yield Problem(key, f"is only for kind={' or '.join(kinds)}", "leave it out", value)

@@ -6,7 +6,7 @@ A schema is a dataclass whose fields are sections (dataclasses too) or values; m
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
@@ -28,51 +28,43 @@ EVERYDAY = {
     "dataset": "data.path",
 }
 """Words that other programs have → the key that they stand for here."""
-GONE: dict[str, str] = {
-    "check": "type dlrm-check data.path=DATASET",
-    "calibrate": "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml",
-    "layout.compression": "leave it out: shards are compressed where that pays",
-    "layout.compression_level": "leave it out: shards are compressed where that pays",
-    "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
-    "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
-    "trainer.probe_memory": "leave it out; topology.reserved_share keeps memory from the tables (docs/how-to/planning.md)",
-    "trainer.numa": "leave it out; torchrun --numa-binding=node binds ranks to the cores near their GPUs",
-    "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
-    "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
-    **dict.fromkeys(
-        ("logging.mllog", "logging.mlperf"),
-        "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
+_GONE = {
+    "type dlrm-check data.path=DATASET": "check",
+    "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml": "calibrate",
+    "leave it out: shards are compressed where that pays": "layout.compression layout.compression_level",
+    "preprocess a part of the input (head -c 1G) to see what all of it would take": "dry_run",
+    "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)": "recommend",
+    "leave it out; topology.reserved_share keeps memory from the tables (docs/how-to/planning.md)": "trainer.probe_memory",
+    "leave it out; torchrun --numa-binding=node binds ranks to the cores near their GPUs": "trainer.numa",
+    "preprocess with split.val=0 to train on all rows once the settings are chosen": "trainer.learn_val",
+    "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)": "logging.mlflow logging.mllog logging.mlperf",
+    "leave it out; dlrm-check tells how ids are distributed": "evaluation.table_health",
+    "leave it out; a loss of NaN or inf ends the run (docs/how-to/training.md#nan-and-inf)": (
+        "trainer.on_nonfinite trainer.max_skipped"
     ),
-    "evaluation.table_health": "leave it out; dlrm-check tells how ids are distributed",
-    **dict.fromkeys(
-        ("trainer.on_nonfinite", "trainer.max_skipped"),
-        "leave it out; a loss of NaN or inf ends the run (docs/how-to/training.md#nan-and-inf)",
+    "leave it out; more ranks, or a smaller trainer.global_batch_size, need less memory each": "trainer.micro_batches",
+    "leave it out; kind=plateau is gone, use schedule=step or cosine": (
+        "schedule.sparse.metric schedule.sparse.patience schedule.sparse.threshold "
+        "schedule.dense.metric schedule.dense.patience schedule.dense.threshold"
     ),
-    "trainer.micro_batches": "leave it out; more ranks, or a smaller trainer.global_batch_size, need less memory each",
-    **{
-        f"schedule.{part}.{key}": "leave it out; kind=plateau is gone, use schedule=step or cosine"
-        for part in ("sparse", "dense")
-        for key in ("metric", "patience", "threshold")
-    },
-    "sharding.planner": "leave it out, there is one planner (docs/adr/0009)",
-    "topology.loader_rows_per_second": "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that",
-    "topology.loader_ids_per_second": "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that",
-    "watch_seconds": "restart dlrm-serve to serve another export",
-    "paired": "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs",
-    "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
-    "dense": "leave it out: dlrm-export writes linear layers in fp32",
-    "cpp_program": "type dlrm_score EXPORT --check once it is exported",
-    **dict.fromkeys(
-        ("importance", "permutations"),
-        "dlrm-train without a feature, and dlrm-evaluate against= this run, tell what the feature is worth",
+    "leave it out, there is one planner (docs/adr/0009)": "sharding.planner",
+    "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that": (
+        "topology.loader_rows_per_second topology.loader_ids_per_second"
     ),
-    "metrics": "type dlrm-evaluate scores=[SCORES.parquet] for the metrics of labelled rows",
-    "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
-    **{
-        f"dask.slurm.{key}": "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler"
-        for key in ("workers", "queue", "account", "cores", "memory", "walltime")
-    },
+    "restart dlrm-serve to serve another export": "watch_seconds",
+    "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs": "paired",
+    "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers": "report",
+    "leave it out: dlrm-export writes linear layers in fp32": "dense",
+    "type dlrm_score EXPORT --check once it is exported": "cpp_program",
+    "dlrm-train without a feature, and dlrm-evaluate against= this run, tell what the feature is worth": (
+        "importance permutations"
+    ),
+    "type dlrm-evaluate scores=[SCORES.parquet] for the metrics of labelled rows": "metrics",
+    "limit requests in the proxy before dlrm-serve": "limits.requests_per_second",
+    "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler": "dask.slurm",
 }
+"""What to do instead → the keys of earlier versions that it is for, sections too."""
+GONE = {key: cure for cure, keys in _GONE.items() for key in keys.split()}
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _types: dict[Any, dict[str, Any]] = {}
 _FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
@@ -220,11 +212,13 @@ def converted(value: Any, annotation: Any) -> Any:
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
-    """Problems of a ``value`` of the right type: out of the annotation's range, or none of its choices."""
+    """Why a value of this annotation cannot be ``value``: its type, or its range or choices."""
     given = _given(annotation)
-    if value is None or given is Any:
+    if wrong_type := type_problem(key, value, annotation):
+        yield wrong_type
+    elif value is None or given is Any:
         return
-    if get_origin(given) is list:
+    elif get_origin(given) is list:
         for part in value:
             yield from value_problems(key, part, get_args(given)[0])
     elif get_origin(given) is dict:
@@ -254,11 +248,11 @@ class Section:
                 found += value.problems(f"{key}.")
             else:
                 found += value_problems(key, value, annotation)
-        return [*found, *self.rules(prefix)]
+        return [*found, *(replace(each, key=f"{prefix}{each.key}".strip(".")) for each in self.rules())]
 
-    def rules(self, prefix: str) -> list[Problem]:
-        """Problems of several keys together; ``prefix`` stands before their names."""
-        return []
+    def rules(self) -> Iterable[Problem]:
+        """Problems of several keys together; names of keys as in this section, none for the section itself."""
+        return ()
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
@@ -342,20 +336,16 @@ def _choices(given: Any) -> list[str]:
 
 
 def _rule(given: Any, value: Any) -> str:
-    """``must be at least 1``, ``must lie in (0, 1]``, ``must be one of auc, logloss``."""
+    """``must be at least 1``, ``must be above 0 and at most 1``, ``must be one of auc, logloss``."""
     if choices := _choices(given):
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
     if meta.multiple_of is not None:
         return f"must be a positive multiple of {meta.multiple_of}"
-    low, high = meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le
-    if high == _FP32_MAX and not value > high:  # which nobody meets by mistake
-        high = None
-    texts = [f"{each:.3g}" if isinstance(each, float) else f"{each}" for each in (low, high)]
-    if high is None:
-        return f"must be {'above' if meta.ge is None else 'at least'} {texts[0]}"
-    if low is None:
-        return f"must be {'below' if meta.le is None else 'at most'} {texts[1]}"
-    if meta.ge is not None and meta.le is not None:
-        return f"must lie between {' and '.join(texts)}"
-    return f"must lie in {'(' if meta.ge is None else '['}{', '.join(texts)}{')' if meta.le is None else ']'}"
+    bounds = {"above": meta.gt, "at least": meta.ge, "below": meta.lt, "at most": meta.le}
+    shown = [
+        f"{word} {bound:.3g}" if isinstance(bound, float) else f"{word} {bound}"
+        for word, bound in bounds.items()
+        if bound is not None and not (bound == _FP32_MAX >= value)  # which nobody meets by mistake
+    ]
+    return f"must be {' and '.join(shown)}"

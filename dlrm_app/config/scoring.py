@@ -3,14 +3,14 @@
 Values and their explanations stand in conf/<command>.yaml.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.datasets import RejectsConfig
+from dlrm_app.config.datasets import DatasetPathConfig, RejectsConfig
 from dlrm_app.config.schema import (
     REQUIRED,
     BatchRows,
@@ -60,35 +60,23 @@ class EvaluateConfig(Section):
     threads: Threads | None = None
     output: str | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Something to evaluate, what only a checkpoint has, weights of a blend, and names of files."""
-        problems = needs_end("output", self.output, ".json")
+        yield from needs_end("output", self.output, ".json")
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
-                problems.append(Problem(f"{prefix}checkpoint", "or scores must say what to evaluate", cure))
-            given = {"against": self.against, "ema": self.ema or None}
-            problems += [
-                Problem(f"{prefix}{key}", "is for checkpoints", "give checkpoint=RUN, or leave it out", value)
-                for key, value in given.items()
-                if value is not None
-            ]
+                yield Problem("checkpoint", "or scores must say what to evaluate", cure)
+            for key in ("against", "ema"):
+                if (value := getattr(self, key)) not in (None, False):
+                    yield Problem(key, "is for checkpoints", "give checkpoint=RUN, or leave it out", value)
             if self.group_by and self.data.path is None:
-                rule = "names a feature of a dataset"
-                problems.append(Problem(f"{prefix}group_by", rule, "give data.path=", self.group_by))
-        num_models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
-        if self.blend is not None and (
-            len(self.blend) != num_models or num_models < 2 or not sum(self.blend)
-        ):
-            rule = f"must hold a weight for each of {num_models} models, not all 0, of at least two"
+                yield Problem("group_by", "names a feature of a dataset", "give data.path=", self.group_by)
+        models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
+        if self.blend is not None and (len(self.blend) != models or models < 2 or not sum(self.blend)):
+            rule = f"must hold a weight for each of {models} models, not all 0, of at least two"
             cure = "as in checkpoint=RUN scores=[a.parquet] blend=[0.8,0.2]"
-            problems.append(Problem(f"{prefix}blend", rule, cure, self.blend))
-        return problems
-
-
-@dataclass(slots=True)
-class PredictDataConfig(Section):
-    path: str | None = None
+            yield Problem("blend", rule, cure, self.blend)
 
 
 OF_SCORES = ("score", "label", "file", "line")
@@ -102,7 +90,7 @@ class PredictConfig(Section):
     ema: bool = REQUIRED
     input: Any = None
     labels: bool | None = None
-    data: PredictDataConfig = field(default_factory=PredictDataConfig)
+    data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     split: Split = REQUIRED
     encoding: str | None = REQUIRED
     output: str = REQUIRED
@@ -112,25 +100,22 @@ class PredictConfig(Section):
     keep: list[str] = field(default_factory=list)
     threads: Threads | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Rows of one kind, and a name of a file."""
-        problems = needs_end("output", self.output, ".parquet")
+        yield from needs_end("output", self.output, ".parquet")
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
-            problems.append(Problem("input", "or data.path must say what is to be scored", cure))
-        problems += [
-            Problem(f"{prefix}keep", "names a column that the scores have of their own", "leave it out", name)
-            for name in OF_SCORES
-            if name in self.keep
-        ]
-        if self.data.path is not None:
-            rule = "is for raw logs (input=), the dataset at data.path has its own"
-            problems += [
-                Problem(key, rule, "leave it out")
-                for key in ("encoding", "labels", "keep")
-                if getattr(self, key) not in (None, [])
-            ]
-        return problems
+            yield Problem("input", "or data.path must say what is to be scored", cure)
+        for name in OF_SCORES:
+            if name in self.keep:
+                yield Problem(
+                    "keep", "names a column that the scores have of their own", "leave it out", name
+                )
+        for key in ("encoding", "labels", "keep"):
+            if self.data.path is not None and getattr(self, key) not in (None, []):
+                yield Problem(
+                    key, "is for raw logs (input=), the dataset at data.path has its own", "leave it out"
+                )
 
 
 @dataclass(slots=True)
@@ -164,36 +149,33 @@ class ExportConfig(Section):
         """``format``, which may be one or a list."""
         return list(self.format) if isinstance(self.format, list) else [self.format]
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A checkpoint or a delta, and formats that cannot hold what is asked for."""
-        problems = list(value_problems("format", self.formats, list[Format]))
+        yield from value_problems("format", self.formats, list[Format])
         if self.base is None and self.apply is None and not self.checkpoint:
-            problems.append(required("checkpoint"))
+            yield required("checkpoint")
         elif bool(self.base) != bool(self.apply):
             key, other = ("base", "apply=DELTA") if self.base else ("apply", "base=EXPORT")
-            problems.append(Problem(key, f"needs {other}: a delta is applied to the export it was made from"))
+            yield Problem(key, f"needs {other}: a delta is applied to the export it was made from")
         elif self.base and (self.checkpoint or self.since):
-            rule = "is not read where a delta is applied"
-            problems.append(Problem("checkpoint" if self.checkpoint else "since", rule, "leave it out"))
+            key = "checkpoint" if self.checkpoint else "since"
+            yield Problem(key, "is not read where a delta is applied", "leave it out")
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
-            problems.append(
-                Problem("format", "must name each file once, and at least one", value=self.format)
-            )
+            yield Problem("format", "must name each file once, and at least one", value=self.format)
         kinds = {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}
         kinds = {"quantize": self.quantize, **kinds}
         if self.shards > 1:
             if others := [name for name in self.formats if name != "torchscript"]:
                 rule = f"is of format=torchscript alone, not {others[0]}"
-                problems.append(Problem("shards", rule, "give format=torchscript, or shards=1", self.shards))
-            rule, cure = "must be int8, int4 or int2 in shards", "give one of them, or shards=1"
-            problems += [
-                Problem(key, rule, cure, kind) for key, kind in kinds.items() if not kind.startswith("int")
-            ]
+                yield Problem("shards", rule, "give format=torchscript, or shards=1", self.shards)
+            for key, kind in kinds.items():
+                if not kind.startswith("int"):
+                    cure = "give one of them, or shards=1"
+                    yield Problem(key, "must be int8, int4 or int2 in shards", cure, kind)
         integers = sorted(kind for kind in kinds.values() if kind.startswith("int"))
         if "parquet" in self.formats and integers:
             rule = f"holds plain weights, which are fp32 or fp16, not {integers[0]}"
-            problems.append(Problem("format=parquet", rule, "quantize in format=aoti or torchscript"))
-        return problems
+            yield Problem("format=parquet", rule, "quantize in format=aoti or torchscript")
 
 
 @dataclass(slots=True)
@@ -228,9 +210,9 @@ class ReportConfig(Section):
     output: str | None = None
     split: Literal["val", "test"] | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A name of a page."""
-        return needs_end("output", self.output, ".html")
+        yield from needs_end("output", self.output, ".html")
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """Sharding of tables over ranks, and the cluster of those ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import BelowOne, Count, Positive, Section, type_problem, value_problems
+from dlrm_app.config.schema import BelowOne, Count, Positive, Section, value_problems
 from dlrm_app.errors import Problem
 
 ShardingType = Literal[
@@ -53,11 +53,11 @@ class ShardingConfig(Section):
     collectives: CollectivesConfig = field(default_factory=CollectivesConfig)
     plan: str | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Constraints that no table can have."""
-        asked = {prefix.removesuffix("."): {"types": self.types, "kernels": self.kernels}}
-        asked |= {f"{prefix}tables.{pattern}": each for pattern, each in self.tables.items()}
-        return [problem for where, each in asked.items() for problem in constraint_faults(where, each)]
+        yield from constraint_faults("", {"types": self.types, "kernels": self.kernels})
+        for pattern, each in self.tables.items():
+            yield from constraint_faults(f"tables.{pattern}", each)
 
     def pattern_constraints(self, table: str) -> dict[str, Any]:
         """Constraints by the patterns that fit ``table``: of two that ask for one thing, the later."""
@@ -68,20 +68,18 @@ class ShardingConfig(Section):
         return merged
 
 
-def constraint_faults(where: str, constraints: Any) -> list[Problem]:
+def constraint_faults(where: str, constraints: Any) -> Iterator[Problem]:
     """Problems of one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
     known = ", ".join(CONSTRAINTS)
     if not isinstance(constraints, Mapping):
-        return [Problem(where, f"must be a mapping with {known}", value=constraints)]
-    problems: list[Problem] = []
+        yield Problem(where, f"must be a mapping with {known}", value=constraints)
+        return
     for key, value in constraints.items():
-        name = f"{where}.{key}"
+        name = f"{where}.{key}".strip(".")
         if key not in CONSTRAINTS:
-            problems.append(Problem(name, "is not known", f"use {known}"))
+            yield Problem(name, "is not known", f"use {known}")
         elif value is not None:
-            wrong_type = type_problem(name, value, CONSTRAINTS[key])
-            problems += [wrong_type] if wrong_type else value_problems(name, value, CONSTRAINTS[key])
-    return problems
+            yield from value_problems(name, value, CONSTRAINTS[key])
 
 
 @dataclass(slots=True)
@@ -109,16 +107,15 @@ class TopologyConfig(Section):
         """True if it names a cluster rather than what is there."""
         return not (self.nodes is None and self.devices_per_node is None and self.device is None)
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """More ranks than anyone has, and a description that is not whole."""
-        problems = []
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
-            rule = f"× {prefix}devices_per_node must be at most {MAX_RANKS:,} ranks"
-            problems.append(Problem(f"{prefix}nodes", f"{rule}, got {ranks:,}"))
+            yield Problem(
+                "nodes", f"× topology.devices_per_node must be at most {MAX_RANKS:,} ranks, got {ranks:,}"
+            )
         needed = ("nodes", "devices_per_node", "device", "memory_gib")
-        missing = [f"{prefix}{key}" for key in needed if getattr(self, key) is None]
+        missing = [f"topology.{key}" for key in needed if getattr(self, key) is None]
         if self.is_described and missing:
             cure = f"give {', '.join(missing)} too, or choose one, as topology=a100_80g_8"
-            problems.append(Problem(prefix.removesuffix("."), "describes a cluster in part", cure))
-        return problems
+            yield Problem("", "describes a cluster in part", cure)

@@ -1,5 +1,6 @@
 """The configuration of dlrm-train. Values and their explanations stand in conf/train.yaml and its groups."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -65,12 +66,10 @@ class ModelConfig(Section):
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A last layer has nothing to read without a hidden one."""
-        if self.top_mlp not in ([], [1]):
-            return []
-        key = f"{prefix}top_mlp"
-        return [Problem(key, "needs a hidden layer", f"as {key}=[256,1]", self.top_mlp)]
+        if self.top_mlp in ([], [1]):
+            yield Problem("top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", self.top_mlp)
 
 
 @dataclass(slots=True)
@@ -119,11 +118,10 @@ class EvaluationConfig(Section):
     patience: Count | None = None
     test: bool = True
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """Two rhythms at once."""
-        if self.every_steps is None or self.per_epoch is None:
-            return []
-        return [Problem(f"{prefix}every_steps", f"and {prefix}per_epoch both say when", "set one to null")]
+        if self.every_steps is not None and self.per_epoch is not None:
+            yield Problem("every_steps", "and evaluation.per_epoch both say when", "set one to null")
 
 
 @dataclass(slots=True)
@@ -140,12 +138,11 @@ class CheckpointConfig(Section):
 class LoggingConfig(Section):
     tensorboard: bool = REQUIRED
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """A package that is missing."""
-        if not self.tensorboard or find_spec("tensorboard") is not None:
-            return []
-        rule = "needs the package tensorboard, which is not installed"
-        return [Problem(f"{prefix}tensorboard", rule, install_command("watch"))]
+        if self.tensorboard and find_spec("tensorboard") is None:
+            rule = "needs the package tensorboard, which is not installed"
+            yield Problem("tensorboard", rule, install_command("watch"))
 
 
 @dataclass(slots=True)
@@ -173,16 +170,14 @@ class TrainConfig(Section):
     resume: str = REQUIRED
     output: str | None = None
 
-    def rules(self, prefix: str) -> list[Problem]:
+    def rules(self) -> Iterator[Problem]:
         """The folder to resume in, and evaluations in mid-epoch beside the pipeline ``prefetch``."""
-        problems = []
         if self.resume == "auto" and self.output is None:
-            problems.append(Problem("resume=auto", "needs output, the folder of the run", "add output=RUN"))
+            yield Problem("resume=auto", "needs output, the folder of the run", "add output=RUN")
         rule = (
             "would take the rows away that trainer.pipeline=prefetch holds in the cache for the current batch"
         )
         cure = "set it to null, or use trainer.pipeline=sparse_dist"
         for key in ("every_steps", "per_epoch"):
             if self.trainer.pipeline == "prefetch" and getattr(self.evaluation, key) is not None:
-                problems.append(Problem(f"evaluation.{key}", rule, cure))
-        return problems
+                yield Problem(f"evaluation.{key}", rule, cure)

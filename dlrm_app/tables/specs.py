@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import RENAMED_IN_SPECS, Count, Positive, type_problem, value_problems
+from dlrm_app.config.schema import RENAMED_IN_SPECS, Count, Positive, value_problems
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -139,8 +139,7 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
     faults: list[Problem] = []
     for key, value in values.items():
-        problem = type_problem(key, value, _TYPES[key])
-        faults += [problem] if problem else value_problems(key, value, _TYPES[key])
+        faults += value_problems(key, value, _TYPES[key])
     refuse_if(faults)
     count = values.pop("count", None)
     tuples = {key: tuple(values.get(key, ())) for key in ("features", "pooling_factors")}

@@ -15,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import sharing_problems
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
@@ -147,7 +147,7 @@ class _Checks:
             self._errors.append(error)
         return None
 
-    def add(self, find_problems: Callable[[], list[str]], needs: Sequence[str] = ()) -> None:
+    def add(self, find_problems: Callable[[], Sequence[Problem | str]], needs: Sequence[str] = ()) -> None:
         """Adds what ``find_problems`` gives, unless something that it ``needs`` is wrong already."""
         if problems := self.result(find_problems, needs):
             self._errors.append(ConfigError(problems))
@@ -204,7 +204,7 @@ class _Checks:
         path, resume = self._config.output, self._config.resume
         if not path:
             return
-        problems = output_problems("output", Path(path), is_folder=True)
+        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=True)
         if starts_run and not problems:  # else it cannot be looked into
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)

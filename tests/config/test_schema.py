@@ -23,8 +23,8 @@ class Whole(Section):
     fast: bool | Literal["auto"] = False
     part: Part = field(default_factory=Part)
 
-    def rules(self, prefix: str) -> list[Problem]:
-        return [Problem(f"{prefix}rows", "must be even", "add one", self.rows)] if self.rows % 2 else []
+    def rules(self) -> list[Problem]:
+        return [Problem("rows", "must be even", "add one", self.rows)] if self.rows % 2 else []
 
 
 def test_values_get_the_types_of_their_fields_and_defaults_where_they_are_missing() -> None:
@@ -51,7 +51,7 @@ def test_ranges_choices_and_rules_are_told_of_all_sections() -> None:
         Problem("rows", "must be at least 1", value=0),
         Problem("fast", "must be one of false, true, auto", "did you mean auto?", "autp"),
         Problem("part.kind", "must be one of sum, mean", "did you mean mean?", "meen"),
-        Problem("part.share", "must lie in (0, 1]", value=0.0),
+        Problem("part.share", "must be above 0 and at most 1", value=0.0),
         Problem("part.sizes", "must be at least 1", value=0),
     ]
     assert Whole("x", 3).problems("a.") == [Problem("a.rows", "must be even", "add one", 3)]

@@ -25,7 +25,7 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
         "no checkpoint at nowhere",
         "no checkpoint at neither",
         "no dataset at nothing",
-        "batch_size must lie between 1 and",
+        "batch_size must be at least 1 and at most",
     ):
         assert part in text
     assert f"output={tmp_path}/y.json is a folder" in text

@@ -278,7 +278,7 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest
         "no model at nowhere",
         "raw logs, or data.path=DATASET with split=",
         ".parquet",
-        "batch_size must lie between 1 and",
+        "batch_size must be at least 1 and at most",
     ):
         assert message in done.stderr
     config = compose_config(

@@ -49,7 +49,7 @@ def test_every_fault_of_the_configuration_comes_at_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     for part in (
-        "split.val must lie between 0 and 1",
+        "split.val must be at least 0 and at most 1",
         "shuffle must be one of",
         "encoding.min_count is for encoding=vocab",
     ):

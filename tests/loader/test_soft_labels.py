@@ -107,5 +107,5 @@ def test_a_file_that_is_not_there_and_a_share_that_is_none_are_reported_together
         )
     assert any("distillation.scores=" in each and "No such file" in each for each in caught.value.problems)
     assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match=r"distillation\.share must lie between 0 and 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"distillation\.share must be at least 0 and at most 1, got 1\.5"):
         compose_train("distillation.share=1.5")

@@ -156,7 +156,7 @@ def test_input_that_changes_while_it_is_read_is_noticed(
         ("dense.target_columns=cat_99", "dense.target_columns names 'cat_99'"),
         ("dense.target_columns=[cat_1,cat_1]", "twice: give all or a list of"),
         ("dense.target_columns=[{}]", "dense.target_columns names {}"),
-        ("layout.unit_mib=1000000000000", "layout.unit_mib must lie between"),
+        ("layout.unit_mib=1000000000000", "layout.unit_mib must be at least 1 and at most"),
     ],
 )
 def test_a_value_that_no_column_can_have_is_one_problem(tmp_path: Path, override: str, message: str) -> None:

@@ -110,8 +110,8 @@ def test_a_described_cluster_that_was_started_is_what_is_planned_for() -> None:
     [
         ({"nodes": 0}, "topology.nodes must be at least 1"),
         ({"device": "tpu"}, "topology.device must be one of cuda, cpu"),
-        ({"memory_gib": -1.0}, "topology.memory_gib must lie in (0, 1073741824], got -1.0"),
-        ({"reserved_share": 1.0}, "must lie in [0, 1), got 1.0"),
+        ({"memory_gib": -1.0}, "topology.memory_gib must be above 0 and at most 1073741824, got -1.0"),
+        ({"reserved_share": 1.0}, "must be at least 0 and below 1, got 1.0"),
         ({"memory_gib": None}, "give topology.memory_gib too"),
     ],
 )

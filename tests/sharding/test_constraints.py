@@ -96,7 +96,7 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
         ({"kernels": ["key_value"]}, "kernels must be one of fused, "),
         ({"min_partition": 6}, "min_partition must be a positive multiple of 4, got 6"),
         ({"min_partition": "8"}, "must be a positive multiple of 4, got '8'"),
-        ({"cache_load_factor": 1.5}, r"must lie in \(0, 1\], got 1.5"),
+        ({"cache_load_factor": 1.5}, "must be above 0 and at most 1, got 1.5"),
         ({"cache_load_factor": True}, "cache_load_factor must be a number, got true"),
         (["row_wise"], "sharding.tables.t must be a mapping"),
     ],

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig, generate_problems
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.synthetic import generate
 from dlrm_app.synthetic.clicks import make_source
 from dlrm_app.synthetic.distribution import (
@@ -176,7 +176,7 @@ def test_what_cannot_work_is_refused_all_at_once(tmp_path):
     given = config(
         tmp_path / "there.tsv", "rows=0", "seed=-1", "format=cvs", "signal.auc=1", "zipf=9", "threads=0"
     )
-    problems = list(map(str, generate_problems(given)))
+    problems = list(map(str, given.problems()))
     assert len(problems) == 7
     assert any("overwrite=true" in problem for problem in problems)
     for key in ("rows", "seed", "format", "signal.auc", "zipf", "threads", "output"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig, generate_problems
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.synthetic import generate
 from dlrm_app.synthetic.clicks import make_source, source_of_day
 from dlrm_app.synthetic.days import Lives, drifted
@@ -146,10 +146,10 @@ def test_a_longer_log_begins_with_the_same_bytes_and_replaces_another_only_if_as
     asked = ("rows=1_000", "new_ids=0.3")
     generate(config(tmp_path / "log", *asked, "days=2"))
     before = logs(tmp_path / "log")
-    [problem] = generate_problems(config(tmp_path / "log", *asked, "days=3"))
+    [problem] = config(tmp_path / "log", *asked, "days=3").problems()
     assert str(problem).endswith("exists: choose another name, or overwrite=true to replace it")
     longer = config(tmp_path / "log", *asked, "days=3", "overwrite=true")
-    assert generate_problems(longer) == []
+    assert longer.problems() == []
     generate(longer)
     assert before.items() < logs(tmp_path / "log").items()
 
@@ -166,5 +166,5 @@ def test_a_longer_log_begins_with_the_same_bytes_and_replaces_another_only_if_as
 )
 def test_days_that_cannot_be_are_refused(tmp_path, setting, refusal):
     days = [] if setting.startswith("days") else ["days=2"]
-    [problem] = generate_problems(config(tmp_path / "log", *days, setting))
+    [problem] = config(tmp_path / "log", *days, setting).problems()
     assert str(problem).startswith(refusal)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig, generate_problems
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
@@ -53,7 +53,7 @@ def distribution(ids: np.ndarray, rows: int, alpha: float) -> np.ndarray:
 def configure(output: Path, *overrides: str) -> GenerateConfig:
     """As the command would: every problem is refused."""
     config = compose_config("generate", GenerateConfig, [f"output={output}", "format=dataset", *overrides])
-    refuse_if(generate_problems(config))
+    refuse_if(config.problems())
     return config
 
 
@@ -215,7 +215,7 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
     ("overrides", "refusal"),
     [
         (["tables=dataset"], "format=dataset needs tables.*tables=merlin_tiny"),
-        (["tables=merlin_tiny", "alpha=-1"], "alpha must lie between 0 and 4, got -1"),
+        (["tables=merlin_tiny", "alpha=-1"], "alpha must be at least 0 and at most 4, got -1"),
         (["tables=merlin_tiny", "format=criteo"], "tables are for format=dataset.*add format=dataset"),
     ],
 )

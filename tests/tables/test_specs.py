@@ -64,7 +64,7 @@ SPEC = {"name": "a", "rows": 50, "features": ["user"]}
         (SPEC | {"sharding": {"type": "x"}}, ["sharding.type is not known"]),
         (SPEC | {"sharding": {"types": ["rowwise"]}}, ["sharding.types", "row_wise", "'rowwise'"]),
         (SPEC | {"features": "user"}, ["features must be a list", "'user'"]),
-        (SPEC | {"count": 0}, ["(a)", "count must lie between", "got 0"]),
+        (SPEC | {"count": 0}, ["(a)", "count must be at least 1 and at most", "got 0"]),
         (
             SPEC | {"pooling_factors": [1, 2]},
             ["pooling_factors must hold a positive number for each of the 1 features"],
@@ -196,7 +196,7 @@ def test_no_value_of_a_spec_is_an_error_of_pythons(key: str, value: object) -> N
 
 def test_a_scale_that_fp32_does_not_hold_is_refused() -> None:
     spec = {"name": "t", "rows": 100, "features": ["item"], "init_scale": 1e39}
-    with pytest.raises(ConfigError, match=r"init_scale must lie in \(0, 3\.4e\+38\], got 1e\+39"):
+    with pytest.raises(ConfigError, match=r"init_scale must be above 0 and at most 3\.4e\+38, got 1e\+39"):
         resolve_tables(TablesConfig(embedding_dim=8, specs=[spec]), ROWS)
 
 

@@ -113,7 +113,7 @@ def test_an_open_decay_ends_with_the_run() -> None:
         ),
         (["schedule.dense.decay_steps=100"], ["schedule.dense.decay_steps is only for", "polynomial or cosine"]),
         (["schedule=cosine", "schedule.dense.decay_steps=0"], ["schedule.dense.decay_steps must be at least 1"]),
-        (["schedule=polynomial", "schedule.dense.end_factor=2"], ["end_factor must lie between 0 and 1, got 2"]),
+        (["schedule=polynomial", "schedule.dense.end_factor=2"], ["end_factor must be at least 0 and at most 1, got 2"]),
         (["schedule.sparse.warmup_steps=-1"], ["schedule.sparse.warmup_steps must be at least 0"]),
     ],
 )  # fmt: skip

@@ -154,7 +154,7 @@ def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.Mon
     monkeypatch.setattr("dlrm_app.config.datasets.find_spec", lambda name: None)
     (problem,) = DaskConfig("tcp://a").executor_rules("dask")
     assert "the package distributed: pip install " in str(problem)
-    assert DaskConfig().executor_rules("local") == []
+    assert list(DaskConfig().executor_rules("local")) == []
 
 
 @pytest.mark.parametrize(
