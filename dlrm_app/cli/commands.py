@@ -126,7 +126,7 @@ def run_words(name: str, words: Sequence[str], log: Path) -> None:
 
     Raises DlrmError.
     """
-    from dlrm_app.cli.launch import configured
+    from dlrm_app.config.compose import compose_config
 
     if name == "export":  # which works on one rank, and compiles
         return _run_alone(name, words, log)
@@ -135,7 +135,7 @@ def run_words(name: str, words: Sequence[str], log: Path) -> None:
         with log.open("a", encoding="utf-8") as file, redirect_stdout(file):
             print(f"\n$ {shlex.join(sys.argv)}", flush=True)
             command, schema = COMMANDS[name], schema_of(name)
-            command.job(configured(name, schema, words, command.check, command.complete))
+            command.job(compose_config(name, schema, words, command.check, command.complete))
     finally:
         sys.argv = typed
 
@@ -168,13 +168,14 @@ class Command:
     """The place of a schema below config/, and what works on a configuration of that schema.
 
     ``check`` raises one error with all that is wrong before any work, and loads no torch. ``complete`` gives the checked
-    overrides with what they leave open.
+    overrides with what they leave open, ``reworded`` the words as settings that are not typed as such.
     """
 
     schema: str
     job: Job
     check: Job = _check_schema
     complete: Callable[[list[str]], list[str]] = list
+    reworded: Callable[[list[str]], list[str]] = list
 
 
 _with_recipe = _lazily("cli.auto_recipe.with_recipe")
@@ -224,8 +225,13 @@ COMMANDS = {
         _lazily("training.validation.check_plan"),
     ),
     "generate": Command("datasets.GenerateConfig", _job("synthetic.generate")),
-    "days": Command("days.DaysConfig", _days, _check_days),
-    "report": Command("scoring.ReportConfig", report_runs, _lazily("reports.comparison.check_runs")),
+    "days": Command("days.DaysConfig", _days, _check_days, reworded=_lazily("config.days.with_words")),
+    "report": Command(
+        "scoring.ReportConfig",
+        report_runs,
+        _lazily("reports.comparison.check_runs"),
+        reworded=_lazily("config.scoring.with_runs"),
+    ),
     "doctor": Command("scoring.DoctorConfig", _doctor),
 }
 
@@ -238,35 +244,11 @@ def schema_of(name: str) -> type[Any]:
 
 def run(name: str) -> None:
     """Runs ``dlrm-<name>`` with the words behind it."""
-    try:
-        from dlrm_app.cli.launch import launch
+    from dlrm_app.cli.launch import launch
 
-        schema = schema_of(name)
-    except ImportError as error:
-        if name != "doctor":
-            raise
-        return _examine_without_hydra(error)
-    if name == "report":
-        from dlrm_app.config.scoring import with_runs
-
-        sys.argv[1:] = with_runs(sys.argv[1:])
-    if name == "days":
-        from dlrm_app.config.days import with_words
-
-        sys.argv[1:] = with_words(sys.argv[1:])
     command = COMMANDS[name]
-    return launch(name, schema, command.job, command.check, command.complete)
-
-
-def _examine_without_hydra(reason: ImportError) -> None:
-    """Examines an installation that cannot even compose a configuration, with the values of conf/doctor.yaml."""
-    from dlrm_app.doctor.examine import examine, report
-
-    print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
-    try:
-        report(examine(timeout=180))
-    except DlrmError as error:
-        sys.exit(f"error: {error}")
+    sys.argv[1:] = command.reworded(sys.argv[1:])
+    launch(name, schema_of(name), command.job, command.check, command.complete)
 
 
 def __getattr__(name: str) -> Callable[[], None]:

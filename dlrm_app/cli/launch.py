@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
 from dlrm_app import __version__
 from dlrm_app.cli.process import set_up_streams
-from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
+from dlrm_app.config.compose import checked_config, compose_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
@@ -44,25 +43,25 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
     _set_up_process()
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered
+    parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="key=value")
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("--cfg", "-c", nargs="?", const="job")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--shell-completion", "-sc", nargs="?", const="")
-    options, words = parser.parse_known_args()
+    parser.add_argument("--version", action="version", version=f"dlrm-{name} {__version__}")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--cfg", "-c", nargs="?", const="job", choices=["job", "schema"])
+    either.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--shell-completion", "-sc", choices=COMPLETIONS)
+    options = parser.parse_intermixed_args()
 
     def work() -> Any:
-        if options.version:
-            return print(f"dlrm-{name} {__version__}")
-        _refuse_lost_folder()
-        _refuse_options(options, words, name)
         if query := options.shell_completion:
             return print_completion(
                 query, lambda: run_hydra(name, schema, ["--shell-completion", query], job)
             )
+        words = options.words
         if not (options.help or options.cfg or options.multirun):
-            return job(configured(name, schema, words, validate, complete))
+            return job(compose_config(name, schema, words, validate, complete))
         asked = [word for word in words if options.help and "=" not in word]
         settings = [word for word in words if word not in asked]
         overrides, problems = check_overrides(settings, schema, conf_dir(), name, options.multirun)
@@ -88,15 +87,6 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
     leave(code)
 
 
-def configured(
-    name: str, schema: type[Any], words: Sequence[str], validate: Job, complete: Complete = list
-) -> Any:
-    """The checked configuration of ``dlrm-<name> *words``. Raises one error with all that is wrong."""
-    overrides, problems = check_overrides([*words], schema, conf_dir(), name)
-    tree, _ = compose_tree(name, schema, overrides if problems else complete(overrides))
-    return checked_config(tree, schema, problems, validate)
-
-
 def _set_up_process() -> None:
     stop_with_launcher()
     # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
@@ -116,37 +106,6 @@ def _set_up_process() -> None:
 class _Discreet(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials(super().format(record))
-
-
-def _refuse_lost_folder() -> None:
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise DlrmError(
-            "the folder that this command was typed in has been deleted: cd to another"
-        ) from error
-
-
-def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
-    """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
-    problems = [
-        f"dlrm-{command} has no option {argument}: there are --help, --version, --cfg, --multirun and "
-        "--shell-completion, and settings as key=value"
-        for argument in arguments
-        if argument.startswith("-")
-    ]
-    if options.cfg not in (None, "job", "schema"):
-        problems.append(
-            f"--cfg {options.cfg}: write --cfg job for the configuration that would run, --cfg schema for a JSON schema"
-        )
-    if options.cfg and options.multirun:
-        problems.append("--cfg shows one configuration: leave --multirun out, and give each key one value")
-    if options.shell_completion not in (None, *COMPLETIONS):
-        problems.append(
-            f'--shell-completion {options.shell_completion}: write eval "$(dlrm-{command} --shell-completion install=bash)"; '
-            f"there are {', '.join(COMPLETIONS)}"
-        )
-    refuse_if(problems)
 
 
 def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Job) -> None:

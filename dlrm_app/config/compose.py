@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
 from dlrm_app.config.schema import Schema, build, defaults_of
-from dlrm_app.errors import ConfigError, DlrmError, Problem, joined, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, Problem, joined
 from dlrm_app.text import install_command
 
 BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
@@ -36,15 +36,21 @@ def register_schema(command: str, schema: type[Any]) -> None:
             ConfigStore.instance().store(name=f"{name}_schema", node=defaults_of(schema))
 
 
-def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> Schema:
-    """The configuration that ``dlrm-<command> *overrides`` would run with, for tests and scripts.
+def compose_config(
+    command: str,
+    schema: type[Schema],
+    overrides: Sequence[str],
+    validate: Callable[[Schema], None] = lambda _: None,
+    complete: Callable[[list[str]], list[str]] = list,
+) -> Schema:
+    """The configuration that ``dlrm-<command> *overrides`` runs with.
 
-    Raises ConfigError for unknown keys, wrong types and missing values.
+    ``complete`` gives the checked overrides with what they leave open.
+    Raises one error with all unknown keys, wrong types and missing values, and all that ``validate`` finds.
     """
-    checked, problems = check_overrides(overrides, schema, conf_dir(), command)
-    refuse_if(problems)
-    tree, _ = compose_tree(command, schema, checked)
-    return checked_config(tree, schema, [], lambda _: None)
+    checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
+    tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
+    return checked_config(tree, schema, problems, validate)
 
 
 def compose_tree(

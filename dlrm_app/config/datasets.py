@@ -341,7 +341,7 @@ class GenerateConfig(Section):
         output = Path(self.output)
         faults = output_problems("output", output, is_folder=is_dataset or self.days > 1)
         yield from faults
-        exists = output.is_file() or (output.is_dir() and any(output.iterdir()))
-        if exists and not faults and not self.overwrite:
+        is_there = not faults and (output.is_file() or (output.is_dir() and any(output.iterdir())))
+        if is_there and not self.overwrite:
             cure = "choose another name, or overwrite=true to replace it"
             yield Problem(f"output={output}", "exists", cure)

@@ -346,6 +346,6 @@ def _rule(given: Any, value: Any) -> str:
     shown = [
         f"{word} {bound:.3g}" if isinstance(bound, float) else f"{word} {bound}"
         for word, bound in bounds.items()
-        if bound is not None and not (bound == _FP32_MAX >= value)  # which nobody meets by mistake
+        if bound is not None and (bound != _FP32_MAX or value > bound)  # which nobody meets by mistake
     ]
     return f"must be {' and '.join(shown)}"

@@ -53,7 +53,7 @@ def test_a_file_whose_name_is_a_command_is_not_run(tmp_path: Path) -> None:
 def test_another_word_is_refused_with_the_line_that_works(tmp_path: Path) -> None:
     done = run(command("train", "--shell-completion", "bash"), tmp_path)
     assert done.returncode == 2
-    assert 'eval "$(dlrm-train --shell-completion install=bash)"' in done.stderr
+    assert "install=bash" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--cfg", "foo"], ["--cfg", "job", "-m"], ["--cfg", "data.path=x"]])

@@ -80,7 +80,7 @@ def test_two_rhythms_at_once_and_impossible_values_are_refused() -> None:
     for words in (
         "both say when",
         "per_epoch must be at least 1",
-        "between 0 and 1, got 80.2",
+        "at most 1, got 80.2",
         "patience must be",
     ):
         assert words in found

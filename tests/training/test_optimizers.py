@@ -162,7 +162,7 @@ def test_rows_without_a_gradient_stay_with_their_state(kind: str) -> None:
     ("override", "words"),
     [
         ("optimizer.dense.kind=lamb", "optimizer.dense.kind must be one of sgd, adagrad, adam, adamw"),
-        ("optimizer.dense.momentum=0.9", "optimizer.dense.momentum is only for optimizer.dense.kind=sgd"),
+        ("optimizer.dense.momentum=0.9", "optimizer.dense.momentum is only for kind=sgd"),
         ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm must be above 0, got 0"),
         ("optimizer.sparse.max_gradient=-1", "optimizer.sparse.max_gradient must be above 0, got -1"),
         ("optimizer.sparse.lr=nan", "optimizer.sparse.lr must be above 0, got nan"),
