@@ -2,13 +2,24 @@
 
 import gc
 import os
+import sys
 
-from hypothesis import settings
+gc.disable()  # until every module is imported: it looks through millions of objects in vain
+
+from hypothesis import settings  # noqa: E402
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start compile nothing twice
+sys.dont_write_bytecode = False
 
 settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
 settings.load_profile("no deadline")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays; from here on only what tests make is looked through."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
