@@ -17,7 +17,8 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.training.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__])
+CONTEXT.set_forkserver_preload([__name__, "pytest", "hypothesis", "sklearn.metrics"])
+"""Ranks import the module of their test, and find loaded what most of these import."""
 
 
 def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:

@@ -1,7 +1,6 @@
 """Days in their order: learnt once, whatever interrupts; named where they are missing, late, changed or poisoned."""
 
 import logging
-import multiprocessing
 import random
 import shutil
 import time
@@ -19,6 +18,7 @@ from dlrm_app.days.words import preprocess_words
 from dlrm_app.reports.days import write_days
 from tests.commands import command, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
+from tests.ranks import CONTEXT
 
 
 @pytest.fixture(scope="module")
@@ -215,14 +215,10 @@ def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) ->
     assert of_day["grown"][1:3] == ["encoding=vocab", f'encoding.grow_from="{grown.folder}"']
 
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["dlrm_app.training.train", "tests.days.days_here"])
-
-
 def learn_in_a_process(words: Sequence[str], seconds: float | None = None) -> float:
     """Learns days in a process of its own, which is killed after so many seconds; how many seconds it took."""
     started = time.monotonic()
-    process = PROCESSES.Process(target=learn, args=(words,))
+    process = CONTEXT.Process(target=learn, args=(words,))
     process.start()
     process.join(seconds)
     if seconds is None:

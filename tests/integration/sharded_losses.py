@@ -1,4 +1,4 @@
-"""What every rank does of a sharded run: 20 steps of each case, to its global losses and last weights."""
+"""What every rank does of a sharded run: 10 steps of each case, to its global losses and last weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 
-NUM_STEPS, BATCH = 20, 32
+NUM_STEPS, BATCH = 10, 32
 PARITY_TABLES = [
     *TABLES,
     Table("sums", 60, 8, ("f3_sum",)),

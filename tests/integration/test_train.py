@@ -95,6 +95,7 @@ def test_two_ranks_see_the_same_batches(dataset: Path, one_rank: Path, tmp_path:
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-3)
 
 
+@pytest.mark.long
 def test_an_id_outside_its_table_ends_every_rank(tmp_path: Path) -> None:
     """One rank meets the bad shard; both end, soon, and the message names table, id and row count."""
     folder = tmp_path / "dataset"
