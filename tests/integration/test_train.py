@@ -60,7 +60,7 @@ def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
     report = read_report(one_rank / "report.html")
     shown = {float(value) for value, _ in report.numbers if value}
     assert {event["auc"] for event in events(one_rank, "eval")} <= shown
-    assert report.num_charts == 6
+    assert report.num_charts == 5
     curves = json.loads((one_rank / "curves.json").read_text())
     assert sum(curves["test"]["reliability"]["count"]) == 1003
 
