@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
@@ -55,6 +56,7 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
     options = parser.parse_intermixed_args()
 
     def work() -> Any:
+        _refuse_lost_folder()
         if query := options.shell_completion:
             return print_completion(
                 query, lambda: run_hydra(name, schema, ["--shell-completion", query], job)
@@ -106,6 +108,15 @@ def _set_up_process() -> None:
 class _Discreet(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials(super().format(record))
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise DlrmError(
+            "the folder that this command was typed in has been deleted: cd to another"
+        ) from error
 
 
 def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Job) -> None:

@@ -35,6 +35,14 @@ def test_closed_streams_are_left_closed(tmp_path: Path) -> None:
     assert (tmp_path / "x.tsv").read_bytes().count(b"\n") == 10
 
 
+def test_a_folder_that_was_deleted_under_the_command_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = f"cd gone; rmdir ../gone; {GENERATE} rows=10 output=x.tsv"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: the folder that this command was typed in has been deleted: cd to another\n"
+
+
 def test_names_and_values_give_no_commands_to_the_terminal(tmp_path: Path) -> None:
     """\x1b begins a command, also with its C1 form; a carriage return in a line overwrites it; a bar's begins one."""
     name = "a\x1b]0;pwned\x07b\x9b31m\rc.tsv"
