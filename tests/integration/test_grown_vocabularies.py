@@ -1,72 +1,88 @@
-"""Models and datasets of different days of the same vocabularies: what is read, and what is refused by name."""
+"""Days whose vocabulary grows: what a model reads of other days, what a run that goes on keeps of it, what is refused by name."""
 
+import logging
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
 from dlrm_app.dataset.columns import column_problems, describe_columns
+from dlrm_app.dataset.encoding_files import read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
+from dlrm_app.model.initial_weights import draw_block
+from dlrm_app.runs.checkpoint.load import load_tensors
+from dlrm_app.runs.checkpoint.storage import TensorReader
+from dlrm_app.tables.specs import Table
 from tests.preprocess.running import run, table_of
-from tests.small_run import CLOCK, train_here
+from tests.ranks import train_on_ranks
+from tests.small_run import CLOCK, SMALL, losses, train_here
 
-COLUMNS = """
+YAML = """
 name: shop
+delimiter: ","
+header: true
 columns:
-  - {name: sold, role: label}
-  - {name: price, role: dense, kind: float}
-  - {name: item, role: sparse, kind: string}
-  - {name: basket, role: sparse, kind: string, separator: "|"}
+  - {name: bought, role: label}
+  - {name: age, role: dense, kind: float}
+  - {name: item, role: sparse, kind: integer}
+  - {name: basket, role: sparse, kind: integer, separator: "|"}
 """
-ROWS = 400
 FEATURES = ["item", "basket"]
+ROWS, DIM, SEED = 1024, 8, 5
+STILL = ["optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30", "model.initial_bias=random"]
+"""Steps that change no bit of a weight that is not 0."""
 
 
-def write_day(path: Path, first: int) -> None:
-    """Rows of items from number ``first`` on, 30 of them."""
-    lines = []
-    for row in range(ROWS):
-        items = [f"i{first + row * step % 30}" for step in (7, 11, 13)]
-        lines.append(f"{row * row % 5 == 1:d}\t{row % 9}.5\t{items[0]}\t{'|'.join(items[1:])}")
-    path.write_text("\n".join(lines) + "\n")
+def write_day(path: Path, first_item: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    items = random.integers(first_item, first_item + 40, (ROWS, 3))
+    bought = random.random(ROWS) < 0.2 + 0.015 * (items[:, 0] % 40)
+    lines = [f"{b:d},{i % 7},{i},{j}|{k}" for b, (i, j, k) in zip(bought, items, strict=True)]
+    path.write_text("bought,age,item,basket\n" + "\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Manifest]:
-    """Days 1 to 3, of which the third gives ids again; days 2 and 3 also encoded as day 1."""
+    """Three days of 40 items each, half of which are the day before's; on the third one ids of the first are given again.
+
+    Days 2 and 3 also encoded as day 1, and day 2 with a vocabulary of another lineage.
+    """
     folder = tmp_path_factory.mktemp("days")
-    (folder / "shop.yaml").write_text(COLUMNS)
-    given = [f"dataset={folder}/shop.yaml", "encoding=vocab", "dense.transform=none", "encoding.min_count=2"]
-    made: dict[str, Manifest] = {}
-    for day, first in enumerate((0, 10, 50), 1):
-        write_day(folder / f"{day}.tsv", first)
-        files = [f"input.train={folder}/{day}.tsv", "split.val=0.25"]
-        parent = f"encoding.grow_from={folder}/day{day - 1}" if day > 1 else "encoding.day=1"
-        more = ["encoding.capacity=42"] if day == 3 else []
-        made[f"day{day}"] = run(folder / f"day{day}", *given, *files, parent, *more)
-    first = made["day1"].folder
-    for name, day in (("third_as_day1", 3), ("as_day1", 2)):
-        second = [f"dataset={folder}/shop.yaml", f"input.train={folder}/{day}.tsv", "split.val=0.25"]
-        made[name] = run(folder / name, *second, "encoding=from_dataset", f"encoding.path={first}")
-    made["other"] = run(folder / "other", *given[:2], *second[1:], "encoding.day=2", *given[2:3])
-    return made
+    (folder / "shop.yaml").write_text(YAML)
+    vocabulary = ["encoding=vocab", "encoding.min_count=1"]
+    growths = {
+        "day1": [*vocabulary, "encoding.day=1"],
+        "day2": [*vocabulary, f"encoding.grow_from={folder}/day1"],
+        "day3": [*vocabulary, f"encoding.grow_from={folder}/day2", "encoding.capacity={item: 62}"],
+        "day2_as_day1": ["encoding=from_dataset", f"encoding.path={folder}/day1"],
+        "day3_as_day1": ["encoding=from_dataset", f"encoding.path={folder}/day1"],
+        "day2_alone": [*vocabulary, "encoding.day=2"],
+    }
+    growths["day3"] += ["encoding.expire_days=1"]
+    for day in (1, 2, 3):
+        write_day(folder / f"day{day}.csv", 20 * day, day)
+    given = [f"dataset={folder}/shop.yaml", "split.val=0.25"]
+    return {
+        name: run(folder / name, *given, f"input.train={folder}/{name[:4]}.csv", *growth)
+        for name, growth in growths.items()
+    }
 
 
 @pytest.fixture(scope="module")
-def models(days: dict[str, Manifest], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    for day in ("day1", "day3"):
-        train_here(
-            folder / day, f"data.path={days[day].folder}", "trainer.max_steps=2", "tables.embedding_dim=4"
-        )
-    return {day: folder / day for day in ("day1", "day3")}
+def first(days: dict[str, Manifest], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the first day."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    train_here(folder, f"data.path={days['day1'].folder}", "trainer.epochs=2")
+    return folder
 
 
 def measure(model: Path, manifest: Manifest) -> dict[str, float]:
@@ -82,55 +98,110 @@ def scores(model: Path, manifest: Manifest, output: Path) -> list[float]:
     return found
 
 
+def go_on(run: Path, former: Path, manifest: Manifest, *overrides: str) -> None:
+    warm = [f"warm_start.checkpoint={former}", f"trainer.seed={SEED}"]
+    train_here(run, f"data.path={manifest.folder}", *warm, *overrides)
+
+
+def tensors_of(run: Path) -> dict[str, torch.Tensor]:
+    """The last checkpoint's."""
+    folder = max((run / "checkpoints").glob("step-*"))
+    entries = TensorReader(folder).read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
+    load_tensors(folder, tensors)
+    return tensors
+
+
+def item_weights(run: Path) -> torch.Tensor:
+    return next(tensor for name, tensor in tensors_of(run).items() if ".t_item.weight" in name)
+
+
 def test_a_model_reads_a_later_day_as_its_own_vocabulary_would_have_encoded_it(
-    days: dict[str, Manifest], models: dict[str, Path], tmp_path: Path
+    days: dict[str, Manifest], first: Path, tmp_path: Path
 ) -> None:
-    assert not table_of(days["day2"], "val").equals(table_of(days["as_day1"], "val"))
-    for day, own in (("day2", "as_day1"), ("day3", "third_as_day1")):
-        assert measure(models["day1"], days[day]) == measure(models["day1"], days[own])
-    later = scores(models["day1"], days["day2"], tmp_path / "later.parquet")
-    assert later == scores(models["day1"], days["as_day1"], tmp_path / "own.parquet")
+    """Also one on which ids were freed and given to other values."""
+    for day in ("day2", "day3"):
+        own = days[f"{day}_as_day1"]
+        assert not table_of(days[day], "val").equals(table_of(own, "val"))
+        assert measure(first, days[day]) == measure(first, own)
+    later = scores(first, days["day2"], tmp_path / "later.parquet")
+    assert later == scores(first, days["day2_as_day1"], tmp_path / "own.parquet")
 
 
 def test_each_pair_of_days_is_related_as_it_was_grown(days: dict[str, Manifest]) -> None:
     columns = {name: describe_columns(manifest) for name, manifest in days.items()}
-    assert relate(columns["day1"], columns["as_day1"]).kind == "same"
-    assert [relate(columns["day1"], columns[name]).kind for name in ("day2", "day3", "other")] == [
-        "newer",
-        "newer",
-        "other",
-    ]
-    assert (relate(columns["day3"], columns["day2"]).kind, relate(columns["day3"], columns["day2"]).day) == (
-        "older",
-        2,
-    )
+    kinds = {name: relate(columns["day1"], columns[name]).kind for name in days}
+    same = dict.fromkeys(("day1", "day2_as_day1", "day3_as_day1"), "same")
+    assert kinds == {**same, "day2": "newer", "day3": "newer", "day2_alone": "other"}
+    older = relate(columns["day3"], columns["day2"])
+    assert (older.kind, older.day) == ("older", 2)
     assert column_problems(columns["day2"], days["day1"], FEATURES, takes=("older",)) == []
     assert column_problems(columns["day1"], days["day3"], FEATURES, takes=("newer",)) == []
     assert column_problems(columns["day1"], days["day2"], FEATURES) == [
-        "item: its vocabulary is of day 2, the model's of day 1",
-        "basket: its vocabulary is of day 2, the model's of day 1",
+        f"{name}: its vocabulary is of day 2, the model's of day 1" for name in FEATURES
     ]
 
 
 def test_ids_given_again_and_other_lineages_are_refused_by_name(
-    days: dict[str, Manifest], models: dict[str, Path], tmp_path: Path
+    days: dict[str, Manifest], first: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        DataError, match="item: ids of its vocabulary were given to other values since, on day 3"
-    ):
-        measure(models["day3"], days["day2"])
+    train_here(tmp_path / "third", f"data.path={days['day3'].folder}", "trainer.max_steps=2")
+    again = "item: ids of its vocabulary were given to other values since, on day 3"
+    with pytest.raises(DataError, match=again):
+        measure(tmp_path / "third", days["day2"])
+    with pytest.raises(DataError, match=rf"{again}[^$]*encoding=from_dataset"):
+        scores(tmp_path / "third", days["day2"], tmp_path / "scores.parquet")
     with pytest.raises(DataError, match=r"item: its vocab/item.parquet holds other values"):
-        measure(models["day1"], days["other"])
-    with pytest.raises(DataError, match=r"item: ids .* to other values since[^$]*encoding=from_dataset"):
-        scores(models["day3"], days["day2"], tmp_path / "scores.parquet")
-    keys = [f"checkpoint={models['day1']}", f"data.path={days['day2'].folder}", f"output={tmp_path}/export"]
+        measure(first, days["day2_alone"])
+    keys = [f"checkpoint={first}", f"data.path={days['day2'].folder}", f"output={tmp_path}/export"]
     with pytest.raises(DataError, match="item: its vocabulary is of day 2, the model's of day 1"):
         export_model(compose_config("export", ExportConfig, keys))
-    resumed = [
-        f"data.path={days['day2'].folder}",
-        "resume=auto",
-        "trainer.max_steps=3",
-        "tables.embedding_dim=4",
-    ]
     with pytest.raises(DataError, match="was trained on another dataset"):
-        train_here(models["day1"], *resumed)
+        train_here(first, f"data.path={days['day2'].folder}", "resume=auto", "trainer.epochs=3")
+    go_on(tmp_path / "second", first, days["day2"], "trainer.max_steps=1")
+    with pytest.raises(DataError, match=r"item: its vocabulary is of .*day 1, the model's of day 2\n"):
+        go_on(tmp_path / "back", tmp_path / "second", days["day1"])
+    with pytest.raises(DataError, match=r"item: .*other values|item: num_embeddings"):
+        go_on(tmp_path / "run", first, days["day2_alone"])
+
+
+def test_a_model_that_has_grown_scores_the_old_day_as_before(
+    days: dict[str, Manifest], first: Path, tmp_path: Path
+) -> None:
+    go_on(tmp_path / "grown", first, days["day2"], "trainer.max_steps=1", *STILL)
+    assert measure(tmp_path / "grown", days["day1"]) == measure(first, days["day1"])
+    assert (len(item_weights(first)), len(item_weights(tmp_path / "grown"))) == (42, 62)
+
+
+def test_rows_keep_what_they_learnt_and_those_given_again_begin_anew(
+    days: dict[str, Manifest], first: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the first day to the third, straight."""
+    (column,) = [column for column in days["day3"].sparse if column.name == "item"]
+    rows = read_rows(days["day3"].folder, column)
+    again = np.flatnonzero((rows.given_day[:42] > 1) & (rows.generation[:42] > 0))
+    assert len(again) > 5
+    with caplog.at_level(logging.INFO):
+        go_on(tmp_path / "grown", first, days["day3"], "trainer.max_steps=1", *STILL)
+    then, now = item_weights(first), item_weights(tmp_path / "grown")
+    table = Table("t_item", len(now), DIM, ("item",))
+    expected = draw_block(table, SEED, 0, torch.from_numpy(rows.generation))
+    kept = np.setdiff1d(np.arange(42), again)
+    expected[kept] = then[kept]
+    assert torch.equal(now, expected)
+    assert not torch.equal(draw_block(table, SEED, 0)[again], expected[again])
+    # no item of the first day occurs on the third one
+    sums = [tensors_of(run)["table/t_item/sum"] for run in (first, tmp_path / "grown")]
+    assert torch.equal(sums[1][kept[2:]], sums[0][kept[2:]])
+    assert sums[0][kept[2:]].all()
+    lines = [line.split() for line in caplog.text.splitlines()]
+    assert ["t_item", "grown", "and", "reset", f"{len(kept)}", f"{len(now) - 42}", f"{len(again)}"] in lines
+
+
+@pytest.mark.long
+def test_two_ranks_go_on_as_one_does(days: dict[str, Manifest], first: Path, tmp_path: Path) -> None:
+    go_on(tmp_path / "one", first, days["day3"])
+    keys = [f"data.path={days['day3'].folder}", f"warm_start.checkpoint={first}", f"trainer.seed={SEED}"]
+    rows = ["sharding.types=[row_wise]", "report.enabled=false", f"output={tmp_path}/two"]
+    train_on_ranks(2, *SMALL, *keys, *rows)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
