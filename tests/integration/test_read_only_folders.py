@@ -1,9 +1,11 @@
 """An output that cannot be made: told in one line before any work. The same tests hold for root in CI."""
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from dlrm_app.cli.commands import COMMANDS as TABLE
 from dlrm_app.cli.commands import schema_of
 from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError
-from tests.commands import command, run
+from tests.commands import command, run, succeed
 from tests.loader.dataset_fixture import write_dataset
 from tests.runs.checkpoint.test_marker import write_checkpoint
 from tests.training.run_fixture import write_run
@@ -46,64 +48,63 @@ def as_anybody(folder: Path) -> list[str]:
     return AS_ANYBODY
 
 
-COMMANDS = pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        (
-            "train",
-            "experiment=null data.path=data tables=dataset trainer.global_batch_size=64 output=closed/run",
-        ),
-        ("preprocess", "dataset=criteo_kaggle input.train=lines.tsv output=closed/new/data"),
-        ("evaluate", "checkpoint=run data.path=data split=test output=closed/scores.json"),
-        ("export", "checkpoint=run data.path=data output=closed/export"),
-        ("predict", "model=run data.path=data output=closed/scores.parquet"),
-        ("report", "runs=[run] output=closed/page.html"),
-        ("generate", "rows=20 output=closed/clicks.tsv"),
-        ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
-        ("bench", "output=closed/machine.yaml"),
-        (
-            "bench",
-            "experiment=null data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench",
-        ),
-        ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
-    ],
-)
+TRAIN = "experiment=null data.path=data tables=dataset trainer.global_batch_size=64"
+COMMANDS = [
+    ("train", f"{TRAIN} output=closed/run"),
+    ("preprocess", "dataset=criteo_kaggle input.train=lines.tsv output=closed/new/data"),
+    ("evaluate", "checkpoint=run data.path=data split=test output=closed/scores.json"),
+    ("export", "checkpoint=run data.path=data output=closed/export"),
+    ("predict", "model=run data.path=data output=closed/scores.parquet"),
+    ("report", "runs=[run] output=closed/page.html"),
+    ("generate", "rows=20 output=closed/clicks.tsv"),
+    ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
+    ("bench", "output=closed/machine.yaml"),
+    ("bench", f"{TRAIN} output=closed/bench"),
+    ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
+]
 
 
-@COMMANDS
-def test_one_line_names_the_key_the_folder_and_the_cure(
-    folder: Path, as_anybody: list[str], name: str, keys: str
-) -> None:
+def refused(name: str, keys: Sequence[str]) -> list[str]:
+    """The problems that ``dlrm-NAME *keys`` finds before any work."""
+    # preprocessing looks at its output once it knows its input
+    check = TABLE[name].job if name == "preprocess" else TABLE[name].check
+    with pytest.raises(ConfigError) as error:
+        check(compose_config(name, schema_of(name), [*keys]))
+    return [str(problem) for problem in error.value.problems]
+
+
+ASK = """
+import json
+from tests.integration.test_read_only_folders import COMMANDS, refused
+print(json.dumps([refused(name, keys.split()) for name, keys in COMMANDS]))
+"""
+
+
+def test_one_line_names_the_key_the_folder_and_the_cure(folder: Path, as_anybody: list[str]) -> None:
     before = sorted(folder.rglob("*"))
-    done = run([*as_anybody, *command(name, *keys.split())], folder)
-    assert done.returncode == 2, done.stderr
-    output = keys.rpartition("=")[2]
-    cure = "give a name in another folder, or have it opened to you"
-    assert done.stderr == (
-        "error: 1 problem in the configuration:\n"
-        f"  - output={output}: you may not write in {folder}/closed: {cure}\n"
-    )
+    root = str(Path(__file__).resolve().parents[2])
+    done = succeed([*as_anybody, sys.executable, "-c", ASK], folder, PYTHONPATH=root)
+    fault = f"lies in {folder}/closed, where you may not write: name another folder, or have it opened to you"
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        [f"output={keys.rpartition('=')[2]} {fault}"] for _, keys in COMMANDS
+    ]
     assert sorted(folder.rglob("*")) == before
 
 
-@COMMANDS
+@pytest.mark.parametrize(("name", "keys"), COMMANDS)
 def test_a_name_that_is_too_long_is_refused_by_its_key(
     folder: Path, name: str, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    output = "x" * 300 + Path(keys).suffix
-    keys = keys.rpartition("=")[0] + f"={output}"
-    config = compose_config(name, schema_of(name), keys.split())
-    # preprocessing looks at its output once it knows its input
-    check = TABLE[name].job if name == "preprocess" else TABLE[name].check
-    with pytest.raises(ConfigError) as refused:
-        check(config)
-    assert refused.value.problems == [f"output={output}: File name too long: give another name"]
+    *keys_before, last = keys.split()
+    output = "x" * 300 + Path(last).suffix
+    expected = [f"output={output}: File name too long: give another name"]
+    assert refused(name, [*keys_before, f"output={output}"]) == expected
 
 
 def test_a_run_goes_on_only_where_its_own_folder_may_be_written(folder: Path, as_anybody: list[str]) -> None:
     """The folder itself counts, not the one around it."""
     keys = "data.path=data tables=dataset trainer.global_batch_size=64 resume=auto output=closed"
     done = run([*as_anybody, *command("train", *keys.split())], folder)
-    assert f"output=closed: you may not write in {folder}/closed" in done.stderr
+    assert f"output=closed lies in {folder}/closed, where you may not write" in done.stderr
     assert "Traceback" not in done.stderr
