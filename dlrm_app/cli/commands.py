@@ -244,11 +244,28 @@ def schema_of(name: str) -> type[Any]:
 
 def run(name: str) -> None:
     """Runs ``dlrm-<name>`` with the words behind it."""
-    from dlrm_app.cli.launch import launch
-
     command = COMMANDS[name]
+    try:
+        from dlrm_app.cli.launch import launch
+
+        schema = schema_of(name)
+    except ImportError as error:
+        if name != "doctor":
+            raise
+        return _examine_without_hydra(error)
     sys.argv[1:] = command.reworded(sys.argv[1:])
-    launch(name, schema_of(name), command.job, command.check, command.complete)
+    return launch(name, schema, command.job, command.check, command.complete)
+
+
+def _examine_without_hydra(reason: ImportError) -> None:
+    """Examines an installation that cannot even compose a configuration, with the value of conf/doctor.yaml."""
+    from dlrm_app.doctor.examine import examine, report
+
+    print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
+    try:
+        report(examine(timeout=180))
+    except DlrmError as error:
+        sys.exit(f"error: {error}")
 
 
 def __getattr__(name: str) -> Callable[[], None]:
