@@ -21,9 +21,8 @@ setup: ## make .venv with the torch, fbgemm and torchrec that fit this machine; 
 demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	rm -rf demo
 	$(BIN)/dlrm-generate rows=500_000 output=demo/clicks.tsv
-	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 \
-	    encoding=vocab encoding.min_count=20 dense.target_columns=null output=demo/dataset
-	$(BIN)/dlrm-train experiment=small_clicks data.path=demo/dataset output=demo/run
+	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 output=demo/dataset
+	$(BIN)/dlrm-train data.path=demo/dataset output=demo/run
 
 test: setup ## the quick tests, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
