@@ -107,7 +107,7 @@ def start_runtime(
     torch.set_flush_denormal(True)
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()
-    if runtime.is_first:
+    if runtime.is_first and runtime.world_size > 1:
         logger.info(
             "rank 0's machine: %d rank(s), %d thread(s) each, on %s",
             runtime.local_world_size,
