@@ -15,20 +15,20 @@ def main() -> None:
     listed: dict[str, set[str]] = {}
     for command in COMMANDS:
         reference = read_reference(command, schema_of(command), [])
-        listed[command] = {entry.key for section in reference.sections for entry in section.entries}
+        listed[command] = {entry.key for *_, entries in reference.sections for entry in entries}
         known = listed.get(BUILDS_ON.get(command, ""), set())
         print(f"\n## dlrm-{command}\n\n{reference.header}")
         for name, group in sorted(reference.groups.items()) if not known else []:
             print(f"\n`{name}=` {', '.join(f'`{choice}`' for choice in group.choices)}")
-        for section in reference.sections:
+        for title, about, entries in reference.sections:
             rows = [
-                f"| `{entry.key}` | `{entry.value}` | {entry.comment.replace('|', chr(92) + '|')} |"
-                for entry in section.entries
-                if entry.key not in known
+                f"| `{key}` | `{value}` | {comment.replace('|', chr(92) + '|')} |"
+                for key, value, comment in entries
+                if key not in known
             ]
             if rows:
-                title = f"\n**`{section.title}`** {section.about}".rstrip() + "\n" if section.name else ""
-                print(title, "| key | value | |", "|---|---|---|", *rows, sep="\n")
+                heading = f"\n**`{title}`** {about}".rstrip() + "\n" if title else ""
+                print(heading, "| key | value | |", "|---|---|---|", *rows, sep="\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
+from dlrm_app.config.overrides import check_overrides, plain_values, settings_named_as_groups
 from dlrm_app.config.schema import Schema, build, defaults_of
-from dlrm_app.errors import ConfigError, DlrmError, Problem, joined
+from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
 from dlrm_app.text import install_command
 
 BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
@@ -61,16 +61,15 @@ def compose_tree(
     Raises ConfigError for what Hydra cannot compose.
     """
     register_schema(command, schema)
-    taken, overrides = take_settings(overrides, settings_named_as_groups(schema, conf_dir()))
+    names = settings_named_as_groups(schema, conf_dir())
+    taken = {key: value for key, value in plain_values(overrides).items() if key in names}
+    overrides = [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             whole = compose(command, overrides, return_hydra_config=True)
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        ValueError,
-    ) as error:  # ValueError: a user's defaults list
+    # ValueError: a user's defaults list
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = str(error).splitlines()[0]
         cure = f": {install_command('sweep')} brings submitit's launchers" if "hydra/launcher" in text else ""
         raise ConfigError([f"{text}{cure}"]) from error
@@ -90,31 +89,29 @@ def compose_tree(
 def checked_config(
     tree: DictConfig,
     schema: type[Schema],
-    problems: Sequence[Problem | str],
+    problems: Sequence[str],
     validate: Callable[[Schema], None],
 ) -> Schema:
     """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
     found: list[Problem] = []
-    config = build(schema, plain_values(tree), found)
-    errors: list[DlrmError] = [ConfigError(found)] if found else []
-    if config is not None:
-        try:
-            validate(config)
-        except DlrmError as error:
-            errors.append(error)
-    if problems:  # what follows from one of them is no problem of its own
-        reported = {re.split("[= ]", str(problem))[0] for problem in problems}
-        reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(map(str, problems))))
-        texts = dict.fromkeys(text for error in errors for text in getattr(error, "problems", [str(error)]))
-        raise ConfigError(
-            [*problems, *(text for text in texts if not reported & {*re.findall(r"[\w.]+", text)})]
-        )
-    if errors or config is None:
-        raise joined(errors)
+    others: list[str] = []
+    config = build(schema, resolved(tree), found)
+    try:
+        refuse_all(found, *([] if config is None else [lambda: validate(config)]))
+    except DlrmError as error:
+        if not problems:
+            raise
+        # what follows from one of them is no problem of its own
+        reported = {re.split("[= ]", problem)[0] for problem in problems}
+        reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(problems)))
+        texts = error.problems if isinstance(error, ConfigError) else [str(error)]
+        others = [text for text in texts if not reported & {*re.findall(r"[\w.]+", text)}]
+    refuse_if([*problems, *others])
+    assert config is not None  # else something was found
     return config
 
 
-def plain_values(tree: DictConfig) -> dict[str, Any]:
+def resolved(tree: DictConfig) -> dict[str, Any]:
     """The values, with what each ``${...}`` stands for. Raises ConfigError where there is nothing that it stands for."""
     try:
         plain = OmegaConf.to_container(tree, resolve=True)

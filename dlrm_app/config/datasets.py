@@ -104,40 +104,41 @@ class EncodingConfig(Section):
 
     def rules(self) -> Iterator[Problem]:
         """Keys of another kind, those that this one needs, and those that cannot go with vocabularies that grow."""
-        kind, leave = self.kind, "leave it out"
+        kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
         free = {AUTO: CHOSEN_KEYS, "vocab": ("num_embeddings",) * hashes_some}.get(kind, ())
         for key, owner in OWNERS.items():
-            if kind in KINDS and kind != owner and key not in free and getattr(self, key) is not None:
-                yield Problem(key, f"is for encoding={owner}, this is encoding={kind}", leave)
+            if kind in KINDS and kind != owner and key not in free:
+                yield from self.needless(key, rule=f"is for encoding={owner}, this is encoding={kind}")
         if kind == "hash" and self.num_embeddings is None:
             cure = "one number, or one for each sparse column"
             yield Problem("num_embeddings", "is needed by encoding=hash", cure)
         if kind == "from_dataset" and not self.path:
-            yield Problem(
-                "path", "is needed by encoding=from_dataset", "the folder of the dataset whose ids to keep"
-            )
-        if kind == "from_dataset" and self.crosses not in (None, AUTO):
-            yield Problem("crosses", "comes with the dataset at encoding.path", leave)
+            cure = "the folder of the dataset whose ids to keep"
+            yield Problem("path", "is needed by encoding=from_dataset", cure)
         for key in ("path", "grow_from"):
             path = getattr(self, key)
             if path and not is_file(Path(path) / "manifest.json"):
-                rule = "must be a finished dataset folder, which holds a manifest.json"
-                yield Problem(key, rule, value=path)
+                yield Problem(
+                    key, "must be a finished dataset folder, which holds a manifest.json", value=path
+                )
         if self.day is not None and not _is_day(self.day):
-            yield Problem(
-                "day", "must be a date", "such as 2026-11-02; or a whole number, such as 2", self.day
+            cure = "such as 2026-11-02; or a whole number, such as 2"
+            yield Problem("day", "must be a date", cure, self.day)
+        if self.grow_from is None and self.day is None:
+            cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
+            yield from self.needless(
+                "capacity", "expire_days", rule="is for vocabularies that grow", cure=cure
             )
-        grows = self.grow_from is not None or self.day is not None
-        for key in ("capacity", "expire_days"):
-            if getattr(self, key) is not None and not grows:
-                cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
-                yield Problem(key, "is for vocabularies that grow", cure)
-        if grows and self.top_k is not None:
-            yield Problem("top_k", "is for vocabularies that do not grow", "give encoding.capacity")
-        for key in ("shared", "num_embeddings", "crosses"):
-            if self.grow_from is not None and getattr(self, key) not in (None, AUTO):
-                yield Problem(key, "comes with the dataset at encoding.grow_from", leave)
+        else:
+            rule = "is for vocabularies that do not grow"
+            yield from self.needless("top_k", rule=rule, cure="give encoding.capacity")
+        if self.grow_from is not None:
+            rule = "comes with the dataset at encoding.grow_from"
+            yield from self.needless("shared", "num_embeddings", rule=rule)
+        source = "path" if kind == "from_dataset" else "grow_from" if self.grow_from is not None else None
+        if source and self.crosses != AUTO:
+            yield from self.needless("crosses", rule=f"comes with the dataset at encoding.{source}")
 
 
 def _is_day(day: Any) -> bool:
@@ -162,16 +163,15 @@ class DenseConfig(Section):
                 yield Problem(f"transform{which}", f"must be {', '.join(TRANSFORMS)} or {AUTO}", value=value)
         for which, value in _by_column(self.bucket_boundaries):
             if value != AUTO and not _are_rising(value):
-                yield Problem(
-                    f"bucket_boundaries{which}", "must be rising numbers, at least one", value=value
-                )
+                rule = "must be rising numbers, at least one"
+                yield Problem(f"bucket_boundaries{which}", rule, value=value)
 
 
 def _by_column(value: Any) -> list[tuple[str, Any]]:
     """(the column in words, its value) of a mapping by column name; of any other value itself."""
-    return (
-        [(f" of {name}", each) for name, each in value.items()] if isinstance(value, dict) else [("", value)]
-    )
+    if not isinstance(value, dict):
+        return [("", value)]
+    return [(f" of {name}", each) for name, each in value.items()]
 
 
 def _is_number(value: Any) -> bool:
@@ -256,15 +256,13 @@ class PreprocessConfig(Section):
                 rule = f"names {name}, which is cut from input.train and has labels as that has"
                 yield Problem("input.unlabelled", rule, "leave it out")
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
-            yield Problem(
-                "split.val", "and split.test leave nothing to train on", "their sum must be under 1"
-            )
+            rule = "and split.test leave nothing to train on"
+            yield Problem("split.val", rule, "their sum must be under 1")
         if not self.output:
             yield required("output")
-        if self.executor == "dask" and self.threads is not None:
-            yield Problem(
-                "threads", "is for executor=local", "Dask's workers have their own numbers of threads"
-            )
+        if self.executor == "dask":
+            cure = "Dask's workers have their own numbers of threads"
+            yield from self.needless("threads", rule="is for executor=local", cure=cure)
         yield from self.dask.executor_rules(self.executor)
 
 
@@ -288,10 +286,9 @@ class CheckConfig(Section):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
             yield Problem("data.path", "or input must say what is to be checked", cure)
         yield from _no_files("input", self.input)
-        if self.output is not None and self.input is None:
-            yield Problem(
-                "output", "is for raw logs (input=), whose description is written there", "leave it out"
-            )
+        if self.input is None:
+            rule = "is for raw logs (input=), whose description is written there"
+            yield from self.needless("output", rule=rule)
 
 
 @dataclass(slots=True)

@@ -72,8 +72,8 @@ class BenchConfig(TrainConfig):
         if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
             yield _no_tables("choose tables=FILE.yaml for synthetic rows")
         if self.resume != "none":
-            yield Problem(
-                "resume", "has no part in dlrm-bench, whose weights are initial ones", "leave it out"
+            yield from self.needless(
+                "resume", rule="has no part in dlrm-bench, whose weights are initial ones"
             )
 
 
@@ -110,8 +110,8 @@ class TuneConfig(TrainConfig):
         if not self.output:
             yield required("output")
         if self.resume != "none":
-            yield Problem(
-                "resume", "has no part in dlrm-tune, which resumes the study in output", "leave it out"
+            yield from self.needless(
+                "resume", rule="has no part in dlrm-tune, which resumes the study in output"
             )
         if find_spec("optuna") is None:
             rule = "needs the package optuna, which is not installed"

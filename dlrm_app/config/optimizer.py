@@ -56,7 +56,8 @@ class DenseSettings(OptimizerSettings):
 
     def rules(self) -> Iterator[Problem]:
         """Momentum where there is none."""
-        yield from _needless(self, "momentum", "sgd")
+        if self.kind != "sgd" and self.momentum:
+            yield from self.needless("momentum", rule="is only for kind=sgd")
 
 
 @dataclass(slots=True)
@@ -93,9 +94,12 @@ class ScheduleSettings(Section):
 
     def rules(self) -> Iterator[Problem]:
         """Values out of order, or without effect."""
-        yield from _needless(self, "decay_start", "polynomial", "cosine")
-        yield from _needless(self, "decay_steps", "polynomial", "cosine")
-        yield from _needless(self, "milestones", "step")
+        if self.kind not in ("polynomial", "cosine"):
+            yield from self.needless(
+                "decay_start", "decay_steps", rule="is only for kind=polynomial or cosine"
+            )
+        if self.kind != "step":
+            yield from self.needless("milestones", rule="is only for kind=step")
         if self.decay_start is not None and self.decay_start < self.warmup_steps:
             rule = f"must not come before the warm-up ends at step {self.warmup_steps}"
             yield Problem("decay_start", rule, "raise it, or lower warmup_steps", self.decay_start)
@@ -126,9 +130,3 @@ def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
                 f"the run, got {settings.first_decay_step}: lower it, train longer, or set schedule.{part}.decay_steps"
             )
     return problems
-
-
-def _needless(settings: Any, key: str, *kinds: str) -> Iterator[Problem]:
-    value = getattr(settings, key)
-    if value and settings.kind not in kinds:
-        yield Problem(key, f"is only for kind={' or '.join(kinds)}", "leave it out", value)

@@ -4,7 +4,8 @@ import difflib
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,8 @@ from hydra.core.override_parser.types import Override, OverrideType, Transformer
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from dlrm_app.config.schema import (
-    REQUIRED,
-    is_free_form,
-    is_section,
-    type_of,
-    type_problem,
-    types_of,
-    unknown_key,
-)
-from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, type_of, types_of, unknown_key
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
 from dlrm_app.text import setting
 
@@ -33,16 +26,14 @@ HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 HOME_IN_YAML = re.compile(r"""(?<=[\s\[,"'])~(?=/)""")
 OF_HYDRA = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
 """What a sweep may set of Hydra's."""
-YAML = (".yaml", ".yml")
 PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
 """Keys that a path without a key may be meant for: the first that a command has as a setting, and that is not typed."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
-Problems = list[Problem | str]
 
 
 def check_overrides(
-    overrides: list[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
-) -> tuple[list[str], Problems]:
+    words: Sequence[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
+) -> tuple[list[str], list[str]]:
     """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
     problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
 
@@ -51,50 +42,22 @@ def check_overrides(
     ``is_sweep``: a key may have several values, each a run of its own.
     Raises ConfigError with all these problems if a word cannot be read: what else is missing or wrong is then unknown.
     """
+    reader = _Reader(schema, conf, command, is_sweep)
     parser = OverridesParser.create()
-    settings = settings_named_as_groups(schema, conf)
-    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {
-        *types_of(schema),
-        "experiment",
-    } - settings
-    problems: Problems = []
-    unreadable: Problems = []
     checked: list[str] = []
-    for given in overrides:
-        before = len(problems)
-        text = HOME.sub(str(Path.home()), given)
+    unreadable: list[str] = []
+    problems: list[str] = []
+    for word in words:
+        text = HOME.sub(str(Path.home()), word)
         try:
             override = parser.parse_override(text)
+            if not override.key_or_group:
+                raise HydraException
+            checked.append(reader.read(override, word, text))
         except HydraException:
-            override = None
-        if override is None or not override.key_or_group:
-            unreadable.append(_unreadable(given, schema, overrides))
-            continue
-        key, values, value = override.key_or_group, _values(override), text.partition("=")[2]
-        if override.package is not None or override.is_delete():
-            problems.append(f"{given}: a key cannot be moved or deleted: write {key}={value or 'null'}")
-        elif re.match(r"hydra\b", key):
-            if not key.startswith(OF_HYDRA) or "_target_" in text:  # which names code to call
-                problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
-        elif key not in groups and type_of(key, schema) is None:
-            problems.append(unknown_key(key, schema, sorted(groups)))
-        elif len(values) > 1 and (key in settings or not is_sweep):
-            each = "" if key in settings else "a run with each needs --multirun, "
-            listed = shlex.quote(f"{key}=[{value}]")
-            problems.append(
-                f"{given} gives several values: {each}a list is written {listed}, one text {setting(key, value)}"
-            )
-        elif key in groups and all(isinstance(value, str | None) for value in values):
-            chosen = _choose(values, key, conf, command, schema, problems)
-            text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
-        else:
-            if override.value_type in (ValueType.ELEMENT, *SWEEPS):  # not a range, whose numbers Hydra makes
-                problems += _type_problems(key, values, schema)
-            # Hydra would refuse keys of a mapping that are not there yet
-            is_mapping = isinstance(override.value(), dict) and override.type is OverrideType.CHANGE
-            text = f"++{text}" if is_mapping and is_free_form(type_of(key, schema)) else text
-        if len(problems) == before:
-            checked.append(text)
+            unreadable.append(str(_unreadable(word, schema, words)))
+        except ConfigError as error:
+            problems += error.problems
     if unreadable:
         refuse_if([*unreadable, *problems])
     return checked, problems
@@ -111,118 +74,129 @@ def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
     return {key for key, kind in types_of(schema).items() if not is_section(kind) and (conf / key).is_dir()}
 
 
-def take_settings(overrides: list[str], names: set[str]) -> tuple[dict[str, object], list[str]]:
-    """(key → value of the ``overrides`` of ``names``, the other overrides)."""
-    parsed = dict(zip(overrides, OverridesParser.create().parse_overrides(overrides), strict=True))
-    taken = {each.key_or_group: each.value() for each in parsed.values() if each.key_or_group in names}
-    return taken, [text for text, each in parsed.items() if each.key_or_group not in names]
-
-
 def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
     """The folder of ``group``'s choices, below ``conf/group`` with a slash at its end or nothing, and their names."""
     folder = f"{command}/" if (conf / group / command).is_dir() else ""
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
 
-def _values(override: Override) -> list[Any]:
-    """Each of a sweep that lists its values; else the one."""
-    if override.value_type in SWEEPS:
-        return list(override.sweep_iterator(transformer=Transformer.identity))
-    return [override.value()]
-
-
-def _unreadable(text: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
-    key, equals, value = text.partition("=")
-    if not equals and ("/" in text or Path(text).exists()):
-        typed = {word.partition("=")[0] for word in words}
-        kinds = {name: type_of(name, schema) for name in PATHS if name not in typed}
-        meant = [name for name, kind in kinds.items() if kind is not None and not is_section(kind)]
-        if meant:
-            return Problem(text, "is not key=value", f"did you mean {setting(meant[0], text)}?")
-    if not equals or not key:
-        return Problem(
-            text, "is not key=value", "no spaces around =, and quotes around any, as 'output=my run'"
+def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
+    key, equals, value = word.partition("=")
+    if key and equals:
+        return (
+            f"cannot read {word!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
+            f"write {setting(key, value)}"
         )
-    return (
-        f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
-        f"write {setting(key, value)}"
-    )
+    cure = "no spaces around =, and quotes around any, as 'output=my run'"
+    if not equals and ("/" in word or Path(word).exists()):
+        kinds = {
+            path: type_of(path, schema) for path in PATHS if not any(w.startswith(f"{path}=") for w in words)
+        }
+        meant = [path for path, kind in kinds.items() if kind is not None and not is_section(kind)]
+        cure = f"did you mean {setting(meant[0], word)}?" if meant else cure
+    return Problem(word, "is not key=value", cure)
 
 
-def _choose(
-    given: list[str | None], group: str, conf: Path, command: str, schema: type[Any], problems: Problems
-) -> list[str]:
-    """Names for Hydra of each of the choices ``given``."""
-    folder, choices = choices_of(group, conf, command)
-    chosen, unknown = [], []
-    for choice in [each or "null" for each in given]:
-        if choice == "null" and _may_be_null(group, conf, command):
-            chosen.append(_register("nothing", group, {}, "_global_"))
-        elif Path(choice).suffix not in YAML:
-            chosen.append(f"{folder}{choice}")
-            unknown += [choice] if choice not in choices else []
-        elif Path(choice).is_file():
-            chosen.append(_register_file(Path(choice), group, schema, problems))
-        else:
-            problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
-    if unknown:
-        near = [name for choice in unknown for name in difflib.get_close_matches(choice, choices, n=1)]
-        hint = f"did you mean {group}={','.join(near)}? " if near else ""
-        problems.append(
-            f"{group}={','.join(unknown)} is not known: {hint}choose one of {', '.join(choices)}, "
-            "or give the path of a YAML file"
+@dataclass(frozen=True)
+class _Reader:
+    """Overrides of one command as Hydra takes them; raises ConfigError for those that it should not see."""
+
+    schema: type[Any]
+    conf: Path
+    command: str
+    is_sweep: bool
+
+    def read(self, override: Override, word: str, text: str) -> str:
+        """``text``, which was typed as ``word`` and parsed as ``override``."""
+        key, value, kind = (
+            override.key_or_group,
+            text.partition("=")[2],
+            type_of(override.key_or_group, self.schema),
         )
-    return chosen
+        values, is_listed = [override.value()], override.value_type in SWEEPS
+        if is_listed:
+            values = list(override.sweep_iterator(transformer=Transformer.identity))
+        is_setting = key in settings_named_as_groups(self.schema, self.conf)
+        is_group = (self.conf / key).is_dir() and not is_setting and (kind is not None or key == "experiment")
+        if override.package is not None or override.is_delete():
+            raise ConfigError([f"{word}: a key cannot be moved or deleted: write {key}={value or 'null'}"])
+        if re.match(r"hydra\b", key):
+            if not key.startswith(OF_HYDRA) or "_target_" in text:  # which names code to call
+                raise ConfigError([f"{word}: of Hydra's own settings there are {', '.join(OF_HYDRA)}"])
+            return text
+        if kind is None and not is_group:
+            raise ConfigError([unknown_key(key, self.schema)])
+        if len(values) > 1 and (is_setting or not self.is_sweep):
+            each = "" if is_setting else "a run with each needs --multirun, "
+            listed = shlex.quote(f"{key}=[{value}]")
+            raise ConfigError(
+                [
+                    f"{word} gives several values: {each}a list is written {listed}, one text {setting(key, value)}"
+                ]
+            )
+        if is_group and all(isinstance(value, str | None) for value in values):
+            # + is left out: every group has its place in the defaults
+            return f"{key}={','.join(self._choices(key, [each or 'null' for each in values]))}"
+        if is_listed or override.value_type is ValueType.ELEMENT:  # not a range, whose numbers Hydra makes
+            refuse_if([fault for each in values for fault in mapping_problems({key: each}, self.schema)])
+        # Hydra would refuse keys of a mapping that are not there yet
+        is_mapping = isinstance(values[0], dict) and override.type is OverrideType.CHANGE
+        return f"++{text}" if is_mapping and is_free_form(kind) else text
 
+    def _choices(self, group: str, given: Sequence[str]) -> list[str]:
+        """Names for Hydra of each of the choices ``given``."""
+        folder, known = choices_of(group, self.conf, self.command)
+        names, unknown = [], []
+        problems: list[str] = []
+        for choice in given:
+            if choice == "null" and self._may_be_null(group):
+                names.append(_register("nothing", group, {}, "_global_"))
+            elif Path(choice).suffix in (".yaml", ".yml"):
+                try:
+                    names.append(self._register_file(Path(choice), group))
+                except ConfigError as error:
+                    problems += [f"{group}={choice}: {fault}" for fault in error.problems]
+            else:
+                names.append(f"{folder}{choice}")
+                unknown += [choice] if choice not in known else []
+        if unknown:
+            near = [name for choice in unknown for name in difflib.get_close_matches(choice, known, n=1)]
+            hint = f"did you mean {group}={','.join(near)}? " if near else ""
+            problems.append(
+                f"{group}={','.join(unknown)} is not known: {hint}choose one of {', '.join(known)}, "
+                "or give the path of a YAML file"
+            )
+        refuse_if(problems)
+        return names
 
-def _may_be_null(group: str, conf: Path, command: str) -> bool:
-    return group == "experiment" or {group: None} in OmegaConf.load(conf / f"{command}.yaml").defaults
+    def _may_be_null(self, group: str) -> bool:
+        defaults = OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
+        return group == "experiment" or {group: None} in defaults
 
-
-def _type_problems(key: str, values: Sequence[Any], schema: type[Any]) -> Problems:
-    """Problems of values of a wrong type; what ``${...}`` stands for is not known yet."""
-    kind = type_of(key, schema)
-    problems: Problems = []
-    for value in values:
-        if is_section(kind) and isinstance(value, Mapping):
-            problems += _section_problems(value, f"{key}.", schema)
-        elif not (isinstance(value, str) and ("${" in value or value == REQUIRED)):
-            problems += [problem] if (problem := type_problem(key, value, kind)) else []
-    return problems
-
-
-def _register_file(path: Path, group: str, schema: type[Any], problems: Problems) -> str:
-    """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``schema`` does not take."""
-    digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]
-    name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # no text that = would end, and no other file's
-    try:
-        text = HOME_IN_YAML.sub(str(Path.home()), yaml_text(path))
-        content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
-    except Exception as error:  # the parser's errors have no common class; the author of the file fixes each
-        problems.append(f"{path} is not readable YAML: {error}")
-        return name
-    if not isinstance(content, dict):
-        problems.append(f"{group}={path}: the file must hold keys and their values, got a list or a word")
-        return name
-    is_recipe = group == "experiment"
-    values = {key: value for key, value in content.items() if key != "defaults"}
-    faults = _section_problems(values, "" if is_recipe else f"{group}.", schema)
-    if "hydra" in str(content.get("defaults", "")):
-        faults = ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
-    problems += [f"{group}={path}: {fault}" for fault in faults]
-    # what a recipe sets stands at the top, which a file in conf/ says by its first line
-    return _register(name, group, content, "_global_" if is_recipe else None)
+    def _register_file(self, path: Path, group: str) -> str:
+        """Makes the file a choice of ``group`` and gives its name there. Raises ConfigError for what no schema has."""
+        if not path.is_file():
+            raise ConfigError([f"no such file (looked in {Path.cwd()})"])
+        try:
+            text = HOME_IN_YAML.sub(str(Path.home()), yaml_text(path))
+            content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
+        except (
+            Exception
+        ) as error:  # the parser's errors have no common class; the author of the file fixes each
+            raise ConfigError([f"is not readable YAML: {error}"]) from error
+        if not isinstance(content, dict):
+            raise ConfigError(["the file must hold keys and their values, got a list or a word"])
+        if "hydra" in str(content.get("defaults", "")):
+            raise ConfigError(["a file cannot set hydra: type hydra.KEY=VALUE on the command line"])
+        is_recipe = group == "experiment"
+        values = {key: value for key, value in content.items() if key != "defaults"}
+        refuse_if([*mapping_problems(values, self.schema, "" if is_recipe else f"{group}.")])
+        digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]
+        name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # no text that = would end, and no other file's
+        # what a recipe sets stands at the top, which a file in conf/ says by its first line
+        return _register(name, group, content, "_global_" if is_recipe else None)
 
 
 def _register(name: str, group: str, content: Any, package: str | None) -> str:
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
     return name
-
-
-def _section_problems(values: Mapping[Any, Any], prefix: str, schema: type[Any]) -> Problems:
-    faults: Problems = []
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        is_known = type_of(key, schema) is not None
-        faults += _type_problems(key, [value], schema) if is_known else [unknown_key(key, schema)]
-    return faults

@@ -3,10 +3,10 @@
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from omegaconf import OmegaConf
@@ -28,8 +28,7 @@ _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
 _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A key with its value as it would be typed."""
 
     key: str
@@ -37,8 +36,7 @@ class Entry:
     comment: str
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The ``choice`` in force and its meaning, and the names of all."""
 
     choice: str
@@ -46,23 +44,12 @@ class Group:
     choices: list[str]
 
 
-@dataclass(frozen=True)
-class HelpSection:
-    """The keys of one section, or a run of keys that stand at the top, whose ``name`` is empty."""
-
-    name: str
-    title: str
-    about: str
-    entries: list[Entry] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The groups of a command, and its keys in the order of the schema."""
+class Reference(NamedTuple):
+    """The groups of a command, and its keys in the order of the schema: title and meaning of each section → its keys."""
 
     header: str
     groups: dict[str, Group]
-    sections: list[HelpSection]
+    sections: list[tuple[str, str, list[Entry]]]
 
 
 def read_comments(path: Path) -> dict[str, str]:
@@ -95,31 +82,27 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
     for group, path in chosen.items():
         folder, choices = choices_of(group, conf, command)
         choice, about = Path(path or "null").name, ""
-        for each in sorted(
-            choices, key=lambda each: each != choice
-        ):  # the keys of the one in force are its own
+        # the first comment counts, so that the keys of the choice in force have their own
+        for each in sorted(choices, key=lambda each: each != choice):
             of_file = read_comments(conf / group / folder / f"{each}.yaml")
             about = of_file[""] if each == choice else about
-            for key, comment in of_file.items():
-                if key and comment:
-                    comments.setdefault(f"{group}.{key}", comment)
+            comments = {f"{group}.{key}": text for key, text in of_file.items() if key and text} | comments
         groups[group] = Group(choice, about, choices)
-    values: Any = OmegaConf.to_container(tree, resolve=False)
-    sections: list[HelpSection] = []
-    for key, value in _leaves(values, schema):
-        name = key.split(".")[0] if "." in key else ""
-        if not sections or sections[-1].name != name:
-            about = groups[name].about if name in groups else comments.get(name, "") if name else ""
-            sections.append(
-                HelpSection(name, f"{name}={groups[name].choice}" if name in groups else name, about)
-            )
+    entries = []
+    for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), schema):
         # a setting that tables and dense weights share is explained once
         meaning = comments.get(key) or comments.get(key.replace(".dense.", ".sparse."), "")
-        sections[-1].entries.append(Entry(key, _shown(value), meaning))
+        entries.append(Entry(key, _shown(value), meaning))
+    sections: list[tuple[str, str, list[Entry]]] = []
+    for name, of_section in groupby(entries, lambda entry: entry.key.rpartition(".")[0].split(".")[0]):
+        title, about = name, comments.get(name, "") if name else ""
+        if name in groups:
+            title, about = f"{name}={groups[name].choice}", groups[name].about
+        sections.append((title, about, [*of_section]))
     return Reference(comments[""], groups, sections)
 
 
-def _leaves(values: Mapping[str, Any], schema: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Any, schema: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         key = f"{prefix}{name}"
         if is_section(type_of(key, schema)) and isinstance(value, dict):
@@ -138,7 +121,7 @@ def _shown(value: Any) -> str:
 def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
     """The JSON schema of ``dlrm-<command> *overrides``, for editors of YAML files."""
     reference = read_reference(command, schema, overrides)
-    described = {entry.key: entry.comment for section in reference.sections for entry in section.entries}
+    described = {entry.key: entry.comment for *_, entries in reference.sections for entry in entries}
 
     def section(part: Any, prefix: str) -> dict[str, Any]:
         properties = {}
@@ -162,26 +145,24 @@ def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequ
     ``asked``: parts of the keys to show, all others are left out. Raises ConfigError for what no key has.
     """
     reference = read_reference(command, schema, overrides)
-    keys = [*reference.groups, *(entry.key for section in reference.sections for entry in section.entries)]
+    keys = [*reference.groups, *(entry.key for *_, entries in reference.sections for entry in entries)]
     refuse_if([unknown_key(word, schema) for word in asked if not any(word in key for key in keys)])
     shown = {key for key in keys if not asked or any(word in key for word in asked)}
     lines = [*_wrapped(reference.header, 0), ""]
     if groups := sorted(shown & reference.groups.keys()):
         lines += ["== Groups and their choices =="]
         for name in groups:
-            group = reference.groups[name]
+            choice, about, choices = reference.groups[name]
             # what a section of keys is stands above its keys
-            is_section_of_keys = any(section.name == name for section in reference.sections)
-            about = "" if is_section_of_keys or not group.about else f"{group.about}. Choices: "
-            lines += _wrapped(f"{name}={group.choice}: {about}{', '.join(group.choices)}", 4)
+            says = f"{about}. Choices: " if about and type_of(name, schema) is None else ""
+            lines += _wrapped(f"{name}={choice}: {says}{', '.join(choices)}", 4)
         lines += [""]
     lines += ["== Keys and their values now =="]
-    for section in reference.sections:
-        entries = [entry for entry in section.entries if entry.key in shown]
-        title = f"# {section.title}: {section.about}".strip(" :") if section.name else ""
-        lines += ["", *_wrapped(title, 2)] if entries else []
-        for entry in entries:
-            lines += _wrapped(f"{entry.key}={entry.value} ".ljust(_KEY_WIDTH) + entry.comment, _KEY_WIDTH)
+    for title, about, entries in reference.sections:
+        entries = [entry for entry in entries if entry.key in shown]
+        lines += ["", *_wrapped(f"# {title}: {about}".strip(" :") if title else "", 2)] if entries else []
+        for key, value, comment in entries:
+            lines += _wrapped(f"{key}={value} ".ljust(_KEY_WIDTH) + comment, _KEY_WIDTH)
     return "\n".join([*lines, FOOTER])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.compose import conf_dir, plain_values
+from dlrm_app.config.compose import conf_dir, resolved
 from dlrm_app.config.schema import GONE, RENAMED, RENAMED_IN_SPECS, build, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError, Problem
@@ -24,7 +24,7 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     merged = OmegaConf.merge(defaults, _with_new_names(values))
     assert isinstance(merged, DictConfig)
     problems: list[Problem] = []
-    config = build(TrainConfig, plain_values(merged), problems)
+    config = build(TrainConfig, resolved(merged), problems)
     if config is None or problems:
         raise DataError(
             f"checkpoint {folder} has the configuration of another version: {problems[0].key} is not known or has another "
@@ -45,16 +45,14 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
 def _with_new_names(values: dict[str, Any]) -> DictConfig:
     config = OmegaConf.create(values)
-    for old, new in RENAMED.items():
-        section, _, name = old.rpartition(".")
-        parent = OmegaConf.select(config, section)
-        if isinstance(parent, DictConfig) and name in parent:
-            OmegaConf.update(config, new, parent.pop(name))
-    for old in (key for key in GONE if type_of(key, TrainConfig) is None):
+    gone = {key: "" for key in GONE if type_of(key, TrainConfig) is None}
+    for old, new in {**RENAMED, **gone}.items():
         section, _, name = old.rpartition(".")
         parent = OmegaConf.select(config, section) if section else config
-        if isinstance(parent, DictConfig):
-            parent.pop(name, None)
+        if isinstance(parent, DictConfig) and name in parent:
+            value = parent.pop(name)
+            if new:
+                OmegaConf.update(config, new, value)
     for spec in OmegaConf.select(config, "tables.specs") or []:
         for old in spec.keys() & RENAMED_IN_SPECS.keys():
             spec[RENAMED_IN_SPECS[old]] = spec.pop(old)

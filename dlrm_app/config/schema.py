@@ -5,7 +5,8 @@ A schema is a dataclass whose fields are sections (dataclasses too) or values; m
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import cache, reduce
 from operator import or_
@@ -133,24 +134,23 @@ def defaults_of(schema: Any) -> dict[str, Any]:
     }
 
 
-def unknown_key(key: str, schema: Any, groups: Sequence[str] = ()) -> Problem:
-    """The refusal of ``key``, with its new name or the nearest one of ``schema`` or ``groups``."""
+def unknown_key(key: str, schema: Any) -> Problem:
+    """The refusal of ``key``, with its new name or the nearest key of ``schema``."""
     for old in GONE:
         if f"{key}.".startswith(f"{old}.") and type_of(old, schema) is None:  # another command may have it
             return Problem(key, "is gone", GONE[old])
     if key in RENAMED:
         return Problem(key, f"is now called {RENAMED[key]}")
-    known = [*known_keys(schema), *groups]
+    known = [*known_keys(schema), "experiment"]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
     # the last word may be right and its section wrong or left out
-    near = near or [
-        last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)
-    ]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
+    near += [last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)]
     if (usual := EVERYDAY.get(key.replace("_", ""))) in known:
         near = [str(usual)]
-    cure = f"did you mean {near[0]}?" if near else "see --help for the keys"
-    return Problem(key, "is not a known key", cure)
+    return Problem(
+        key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
+    )
 
 
 def required(key: str) -> Problem:
@@ -158,35 +158,48 @@ def required(key: str) -> Problem:
     return Problem(key, "is required and has no default", f"give {key}=...")
 
 
-def build(
-    schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem], prefix: str = ""
-) -> Schema | None:
+def mapping_problems(
+    values: Mapping[Any, Any], schema: Any, prefix: str = "", *, is_resolved: bool = False
+) -> Iterator[Problem]:
+    """Keys that ``schema`` does not know, and values of a wrong type; what ``${...}`` stands for may not be known yet."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        is_open = isinstance(value, str) and (value == REQUIRED or ("${" in value and not is_resolved))
+        if (kind := type_of(key, schema)) is None:
+            yield unknown_key(key, schema)
+        elif is_section(kind) and isinstance(value, Mapping):
+            yield from mapping_problems(value, schema, f"{key}.", is_resolved=is_resolved)
+        elif not is_open and (problem := type_problem(key, value, kind)):
+            yield problem
+
+
+def build(schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem]) -> Schema | None:
     """The configuration of these values; adds keys that are unknown, missing or of a wrong type to ``problems``.
 
     None where a value cannot be made. A missing text is empty instead, so that what else is wrong can be found.
     Values out of their range or choices are kept: ``Section.problems`` finds them.
     """
-    annotations, arguments = types_of(schema), {}
-    problems += [unknown_key(f"{prefix}{name}", schema) for name in values if name not in annotations]
-    for field, (name, annotation) in zip(fields(cast(Any, schema)), annotations.items(), strict=True):
-        key = f"{prefix}{name}"
-        value = values.get(name, {} if is_section(annotation) else _default(field))
+    problems += mapping_problems(values, schema, is_resolved=True)
+    return _made(schema, values, problems, "")
+
+
+def _made(
+    schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem], prefix: str
+) -> Schema | None:
+    made: dict[str, Any] = {}
+    for field, (name, annotation) in zip(fields(cast(Any, schema)), types_of(schema).items(), strict=True):
+        key, value = f"{prefix}{name}", values.get(name, {} if is_section(annotation) else _default(field))
         if value == REQUIRED:
             problems.append(required(key))
             value = ""
-            if type_problem(key, value, annotation):
-                return None
-        if is_section(annotation) and isinstance(value, Mapping):
-            found: Any = build(annotation, value, problems, f"{key}.")
-            if found is None:
-                return None
-        elif problem := type_problem(key, value, annotation):
-            problems.append(problem)
-            return None
-        else:
-            found = converted(value, annotation)
-        arguments[field.name] = found
-    return schema(**arguments)
+        if not is_section(annotation):
+            with suppress(msgspec.ValidationError):
+                made[field.name] = converted(value, annotation)
+        elif (
+            isinstance(value, Mapping) and (part := _made(annotation, value, problems, f"{key}.")) is not None
+        ):
+            made[field.name] = part
+    return schema(**made) if len(made) == len(types_of(schema)) else None
 
 
 def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
@@ -194,19 +207,21 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
     if is_section(annotation):
         names = listed(list(types_of(annotation)), most=8)
         return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
-    if _beyond_64_bits(value):
-        return Problem(key, f"must be a number of at most 63 bits, {2**63 - 1}", value=value)
     try:
         converted(value, annotation)
     except msgspec.ValidationError:
         choices = [] if _given(annotation) is bool else _choices(_given(annotation))
         rule = f"one of {', '.join(choices)}" if choices else _kind(_bare(annotation))
+        if _beyond_64_bits(value):
+            rule = f"a number of at most 63 bits, {_INT64_MAX}"
         return Problem(key, f"must be {rule}", value=value)
     return None
 
 
 def converted(value: Any, annotation: Any) -> Any:
     """``value`` as the annotation's type has it, "5" as 5. Raises msgspec.ValidationError, but not for its range."""
+    if _beyond_64_bits(value):
+        raise msgspec.ValidationError("on which arithmetic would fail later")
     bare = _bare(annotation)
     return msgspec.convert(_with_text(value, bare), bare, strict=False)
 
@@ -253,6 +268,13 @@ class Section:
     def rules(self) -> Iterable[Problem]:
         """Problems of several keys together; names of keys as in this section, none for the section itself."""
         return ()
+
+    def needless(self, *keys: str, rule: str, cure: str = "leave it out") -> list[Problem]:
+        """Refusals of those ``keys`` that are given, where they have no effect."""
+        given = {
+            key: value for key in keys if (value := getattr(self, key)) is not None and value is not False
+        }
+        return [Problem(key, rule, cure, value) for key, value in given.items() if value != []]
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
@@ -306,12 +328,10 @@ def _with_text(value: Any, bare: Any) -> Any:
 
 
 def _beyond_64_bits(value: Any) -> bool:
-    """True if ``value`` holds a whole number that no 64 bits hold, on which arithmetic would fail later."""
-    if isinstance(value, Mapping):
-        return any(map(_beyond_64_bits, value.values()))
-    if isinstance(value, list):
-        return any(map(_beyond_64_bits, value))
-    return isinstance(value, int) and abs(value) >= 2**63
+    """True if ``value`` holds a whole number that no 64 bits hold."""
+    if isinstance(value, Mapping | list):
+        return any(map(_beyond_64_bits, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, int) and abs(value) > _INT64_MAX
 
 
 def _kind(bare: Any) -> str:

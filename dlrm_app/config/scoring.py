@@ -67,9 +67,8 @@ class EvaluateConfig(Section):
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
                 yield Problem("checkpoint", "or scores must say what to evaluate", cure)
-            for key in ("against", "ema"):
-                if (value := getattr(self, key)) not in (None, False):
-                    yield Problem(key, "is for checkpoints", "give checkpoint=RUN, or leave it out", value)
+            cure = "give checkpoint=RUN, or leave it out"
+            yield from self.needless("against", "ema", rule="is for checkpoints", cure=cure)
             if self.group_by and self.data.path is None:
                 yield Problem("group_by", "names a feature of a dataset", "give data.path=", self.group_by)
         models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
@@ -106,16 +105,11 @@ class PredictConfig(Section):
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must say what is to be scored", cure)
-        for name in OF_SCORES:
-            if name in self.keep:
-                yield Problem(
-                    "keep", "names a column that the scores have of their own", "leave it out", name
-                )
-        for key in ("encoding", "labels", "keep"):
-            if self.data.path is not None and getattr(self, key) not in (None, []):
-                yield Problem(
-                    key, "is for raw logs (input=), the dataset at data.path has its own", "leave it out"
-                )
+        rule = "names a column that the scores have of their own"
+        yield from (Problem("keep", rule, "leave it out", name) for name in OF_SCORES if name in self.keep)
+        if self.data.path is not None:
+            rule = "is for raw logs (input=), the dataset at data.path has its own"
+            yield from self.needless("encoding", "labels", "keep", rule=rule)
 
 
 @dataclass(slots=True)
@@ -157,9 +151,8 @@ class ExportConfig(Section):
         elif bool(self.base) != bool(self.apply):
             key, other = ("base", "apply=DELTA") if self.base else ("apply", "base=EXPORT")
             yield Problem(key, f"needs {other}: a delta is applied to the export it was made from")
-        elif self.base and (self.checkpoint or self.since):
-            key = "checkpoint" if self.checkpoint else "since"
-            yield Problem(key, "is not read where a delta is applied", "leave it out")
+        elif self.base:
+            yield from self.needless("checkpoint", "since", rule="is not read where a delta is applied")
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
             yield Problem("format", "must name each file once, and at least one", value=self.format)
         kinds = {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import compose_config, compose_tree, plain_values
+from dlrm_app.config.compose import compose_config, compose_tree, resolved
 from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
 from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
 from dlrm_app.config.schema import build, is_section, type_of, type_problem, types_of
@@ -52,9 +52,9 @@ def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
             OmegaConf.update(changed, key, value, force_add=True)
             if value == REFERENCE:
                 with pytest.raises(ConfigError, match=re.escape(key)):
-                    plain_values(changed)
+                    resolved(changed)
             else:
-                config = build(schema, plain_values(changed), [])
+                config = build(schema, resolved(changed), [])
                 assert config is not None
                 config.problems()  # whatever it says
 

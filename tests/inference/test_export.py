@@ -214,7 +214,7 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         (["checkpoint=null"], "checkpoint is required"),
         (["base=b"], "base needs apply=DELTA"),
         (["apply=a"], "apply needs base=EXPORT"),
-        (["apply=a", "base=b"], "checkpoint is not read where a delta is applied: leave it out"),
+        (["apply=a", "base=b"], "checkpoint is not read where a delta is applied, got"),
         (["apply=a", "base=b", "checkpoint=null", "since=c"], "since is not read where a delta is applied"),
     ],
 )
