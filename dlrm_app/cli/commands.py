@@ -153,10 +153,10 @@ def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
         raise DlrmError(f"dlrm-{name} failed, see the end of {log}")
 
 
-def _doctor(config: Any) -> None:
+def _doctor(timeout: float) -> None:
     from dlrm_app.doctor.examine import examine, report
 
-    report(examine(config.timeout))
+    report(examine(timeout))
 
 
 def _check_schema(config: Any) -> None:
@@ -232,7 +232,7 @@ COMMANDS = {
         _lazily("reports.comparison.check_runs"),
         reworded=_lazily("config.scoring.with_runs"),
     ),
-    "doctor": Command("scoring.DoctorConfig", _doctor),
+    "doctor": Command("scoring.DoctorConfig", lambda config: _doctor(config.timeout)),
 }
 
 
@@ -259,11 +259,9 @@ def run(name: str) -> None:
 
 def _examine_without_hydra(reason: ImportError) -> None:
     """Examines an installation that cannot even compose a configuration, with the value of conf/doctor.yaml."""
-    from dlrm_app.doctor.examine import examine, report
-
     print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
     try:
-        report(examine(timeout=180))
+        _doctor(180)
     except DlrmError as error:
         sys.exit(f"error: {error}")
 

@@ -24,7 +24,6 @@ from dlrm_app.config.schema import (
     Split,
     Threads,
     Whole,
-    needs_end,
     required,
 )
 from dlrm_app.config.train import TablesConfig
@@ -275,13 +274,12 @@ class DatasetPathConfig(Section):
 class CheckConfig(Section):
     data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     input: Any = None
-    output: str | None = None
+    output: Annotated[str, Meta(pattern="[.]yaml$")] | None = None
     threads: Threads | None = None
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A dataset or raw logs, and the name of a file for the description of these."""
-        yield from needs_end("output", self.output, ".yaml")
+        """A dataset or raw logs, and a file for the description of these alone."""
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
             yield Problem("data.path", "or input must say what is to be checked", cure)

@@ -108,11 +108,8 @@ class _Reader:
 
     def read(self, override: Override, word: str, text: str) -> str:
         """``text``, which was typed as ``word`` and parsed as ``override``."""
-        key, value, kind = (
-            override.key_or_group,
-            text.partition("=")[2],
-            type_of(override.key_or_group, self.schema),
-        )
+        key, value = override.key_or_group, text.partition("=")[2]
+        kind = type_of(key, self.schema)
         values, is_listed = [override.value()], override.value_type in SWEEPS
         if is_listed:
             values = list(override.sweep_iterator(transformer=Transformer.identity))
@@ -128,12 +125,8 @@ class _Reader:
             raise ConfigError([unknown_key(key, self.schema)])
         if len(values) > 1 and (is_setting or not self.is_sweep):
             each = "" if is_setting else "a run with each needs --multirun, "
-            listed = shlex.quote(f"{key}=[{value}]")
-            raise ConfigError(
-                [
-                    f"{word} gives several values: {each}a list is written {listed}, one text {setting(key, value)}"
-                ]
-            )
+            ways = f"a list is written {shlex.quote(f'{key}=[{value}]')}, one text {setting(key, value)}"
+            raise ConfigError([f"{word} gives several values: {each}{ways}"])
         if is_group and all(isinstance(value, str | None) for value in values):
             # + is left out: every group has its place in the defaults
             return f"{key}={','.join(self._choices(key, [each or 'null' for each in values]))}"

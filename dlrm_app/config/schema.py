@@ -282,13 +282,6 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
 
 
-def needs_end(key: str, value: str | None, end: str) -> list[Problem]:
-    """Problems of the name of a file of one kind."""
-    if value is None or value.endswith(end):
-        return []
-    return [Problem(key, f"must be a name that ends in {end}", value=value)]
-
-
 def _default(field: "Field[Any]") -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
@@ -360,6 +353,8 @@ def _rule(given: Any, value: Any) -> str:
     if choices := _choices(given):
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
+    if meta.pattern is not None:
+        return f"must be a name that ends in {meta.pattern.strip('[]$')}"
     if meta.multiple_of is not None:
         return f"must be a positive multiple of {meta.multiple_of}"
     bounds = {"above": meta.gt, "at least": meta.ge, "below": meta.lt, "at most": meta.le}

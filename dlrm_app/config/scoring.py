@@ -21,7 +21,6 @@ from dlrm_app.config.schema import (
     Split,
     Threads,
     Which,
-    needs_end,
     required,
     value_problems,
 )
@@ -58,11 +57,10 @@ class EvaluateConfig(Section):
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     threads: Threads | None = None
-    output: str | None = None
+    output: Annotated[str, Meta(pattern="[.]json$")] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Something to evaluate, what only a checkpoint has, weights of a blend, and names of files."""
-        yield from needs_end("output", self.output, ".json")
+        """Something to evaluate, what only a checkpoint has, and weights of a blend."""
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
@@ -92,7 +90,7 @@ class PredictConfig(Section):
     data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     split: Split = REQUIRED
     encoding: str | None = REQUIRED
-    output: str = REQUIRED
+    output: Annotated[str, Meta(pattern="[.]parquet$")] = REQUIRED
     batch_size: BatchRows = REQUIRED
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     rejects: RejectsConfig = field(default_factory=RejectsConfig)
@@ -100,8 +98,7 @@ class PredictConfig(Section):
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Rows of one kind, and a name of a file."""
-        yield from needs_end("output", self.output, ".parquet")
+        """Rows of one kind."""
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must say what is to be scored", cure)
@@ -200,12 +197,8 @@ class ServeConfig(Section):
 @dataclass(slots=True)
 class ReportConfig(Section):
     runs: list[str] = field(default_factory=list)
-    output: str | None = None
+    output: Annotated[str, Meta(pattern="[.]html$")] | None = None
     split: Literal["val", "test"] | None = None
-
-    def rules(self) -> Iterator[Problem]:
-        """A name of a page."""
-        yield from needs_end("output", self.output, ".html")
 
 
 @dataclass(slots=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import command, run
-
 FOLDER = Path(sys.executable).parent
 
 
@@ -48,17 +46,3 @@ def test_a_file_whose_name_is_a_command_is_not_run(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert press_tab(tmp_path, "dlrm-train tables=./") == ["tables=./mine.yaml"]
     assert not (tmp_path / "run").exists()
-
-
-def test_another_word_is_refused_with_the_line_that_works(tmp_path: Path) -> None:
-    done = run(command("train", "--shell-completion", "bash"), tmp_path)
-    assert done.returncode == 2
-    assert "install=bash" in done.stderr
-
-
-@pytest.mark.parametrize("arguments", [["--cfg", "foo"], ["--cfg", "job", "-m"], ["--cfg", "data.path=x"]])
-def test_only_the_configuration_that_would_run_is_shown(tmp_path: Path, arguments: list[str]) -> None:
-    done = run(command("train", *arguments), tmp_path)
-    assert done.returncode == 2
-    assert "--cfg" in done.stderr
-    assert "ydra" not in done.stderr

@@ -35,9 +35,14 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     ("line", "said"),
     [
         (
-            "train lr=1,2 data.path=x",
-            "lr is not a known key: did you mean optimizer.sparse.lr?",
+            "train trainer.epoch=3 optimizer.sparse.lr=-1 model=dnc",
+            "4 problems|trainer.epochs?|model=dcn?|data.path is required|optimizer.sparse.lr must be",
         ),
+        (
+            "train data.path=nowhere optimizer.sparse.learning_rate=1",
+            "2 problems|no dataset at nowhere|optimizer.sparse.learning_rate is not a known key",
+        ),
+        ("train lr=1,2 data.path=x", "lr is not a known key: did you mean optimizer.sparse.lr?"),
         (
             "preprocess train=x.tsv output=y",
             "1 problem in the configuration:\n  - train is not a known key: did you mean input.train?",
@@ -46,33 +51,43 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             "train optimizer.sparse.lr=1,2 data.path=x",
             "optimizer.sparse.lr=1,2 gives several values: a run with each needs --multirun, ",
         ),
-        (
-            "train model.top_mlp=1,2 data.path=x",
-            "a list is written 'model.top_mlp=[1,2]'",
-        ),
-        (
-            "serve model=a,b",
-            "1 problem in the configuration:\n  - model=a,b gives several values: a list",
-        ),
+        ("train model.top_mlp=1,2 data.path=x", "a list is written 'model.top_mlp=[1,2]'"),
+        ("serve model=a,b", "1 problem in the configuration:\n  - model=a,b gives several values: a list"),
         ("train data.path=x -m optimizer.sparse.lr=a,b", "optimizer.sparse.lr must be a number, got 'a'"),
         (
             "train data.path=x -m model=dlrmm,dcnn",
             "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",
         ),
-        (
-            "train data.path=x hydra.launcher.n_jobs=3",
-            "Could not override 'hydra.launcher.n_jobs'",
-        ),
+        ("train data.path=x hydra.launcher.n_jobs=3", "Could not override 'hydra.launcher.n_jobs'"),
         (
             "plan tables=criteo_kaggle topology=cpu_2 optimizer=lamb tables.init=zeros",
             "so init zeros would never move: use init normal or uniform",
         ),
+        ("generate rows=10 output=file/sub", "error: "),
+        (f"generate rows=10 output={'x' * 300}", "error: "),
+        ("train --shell-completion bash", "install=bash"),
+        *((f"train --cfg {rest}", "--cfg") for rest in ("foo", "job -m", "data.path=x")),
+        *((f"train {rest}", "error: ") for rest in ("-m foo", "--experimental-rerun x", "--config-dir .")),
     ],
 )
 def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, typed: Typed) -> None:
+    """All in our own words, before anything is written."""
+    Path("file").touch()
     code, text = typed(*line.split())
-    assert said in text
+    assert [part for part in said.split("|") if part not in text] == []
     assert code == 2
+    assert " --" not in line or "ydra" not in text
+    assert [*Path().iterdir()] == [Path("file")]
+
+
+@pytest.mark.parametrize("path", ["nowhere", "file/sub", "x" * 300])
+def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typed) -> None:
+    Path("file").touch()
+    code, text = typed("train", "tables=dataset", f"data.path={path}")
+    assert (code, text.count("\n")) == (1, 1)
+    assert text.startswith("error: ")
+    assert path != "nowhere" or "no dataset at nowhere" in text
+    assert path != "nowhere" or "dlrm-preprocess output=nowhere" in text
 
 
 @pytest.mark.parametrize(

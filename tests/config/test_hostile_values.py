@@ -59,21 +59,19 @@ def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
                 config.problems()  # whatever it says
 
 
-@pytest.mark.parametrize("value", ["[[64]]", "64", "{a:64}", "[null]"])
-def test_what_is_no_list_of_numbers_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"model\.bottom_mlp must be a list of whole numbers"):
-        compose_config("train", TrainConfig, ["data.path=x", f"model.bottom_mlp={value}"])
+LISTS = [f"model.bottom_mlp={value}" for value in ("[[64]]", "64", "{a:64}", "[null]")]
 
 
-@pytest.mark.parametrize("key", ["sharding.tables", "tables.data_types"])
-def test_what_is_no_mapping_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key} must be a mapping"):
-        compose_config("train", TrainConfig, ["data.path=x", f"{key}=5"])
-
-
-@pytest.mark.parametrize("typed", [f"trainer.epochs={2**63}", f"model.top_mlp=[1,{10**30}]"])
-def test_numbers_beyond_64_bits_are_refused_wherever_they_stand(typed: str) -> None:
-    with pytest.raises(ConfigError, match="at most 63 bits"):
+@pytest.mark.parametrize(
+    ("typed", "rule"),
+    [
+        *((typed, r"model\.bottom_mlp must be a list of whole numbers") for typed in LISTS),
+        *((f"{key}=5", f"{key} must be a mapping") for key in ("sharding.tables", "tables.data_types")),
+        *((typed, "at most 63 bits") for typed in (f"trainer.epochs={2**63}", f"model.top_mlp=[1,{10**30}]")),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(typed: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
         compose_config("train", TrainConfig, ["data.path=x", f"trainer.seed={2**63 - 1}", typed])
 
 
@@ -86,23 +84,24 @@ def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: 
         compose_config("train", TrainConfig, given)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
+def test_figures_that_nothing_has_are_refused_all_together() -> None:
+    figures = [
+        "trainer.epochs=0",
         "trainer.timeout_minutes=inf",
+        "trainer.threads=1000000",
+        "model.bottom_mlp=[0]",
         "checkpoint.every_minutes=inf",
         "topology.memory_gib=1e300",
         "topology.host_memory_gib=inf",
-        "trainer.threads=1000000",
         "evaluation.batch_size=1000000000",
         "optimizer.sparse.lr=1e39",
+        "optimizer.dense.lr=-1",
         "optimizer.dense.weight_decay=1e39",
         "optimizer.dense.clip_norm=1e39",
-    ],
-)
-def test_figures_that_nothing_has_are_refused(override: str) -> None:
-    (problem,) = compose_config("train", TrainConfig, ["data.path=x", override]).problems()
-    assert problem.key == override.partition("=")[0]
+        "sharding.types=[rowwise]",
+    ]
+    problems = compose_config("train", TrainConfig, ["data.path=x", *figures]).problems()
+    assert {problem.key for problem in problems} == {figure.partition("=")[0] for figure in figures}
 
 
 def test_a_plan_of_the_dataset_needs_its_path() -> None:

@@ -40,7 +40,7 @@ def test_unknown_missing_and_mistyped_keys_come_together() -> None:
     problems: list[Problem] = []
     assert build(Whole, {"nam": 1, "rows": "many"}, problems) is None
     mistyped = Problem("rows", "must be a whole number", value="many")
-    assert problems == [unknown_key("nam", Whole), required("name"), mistyped]
+    assert problems == [unknown_key("nam", Whole), mistyped, required("name")]
     assert str(problems[0]) == "nam is not a known key: did you mean name?"
     assert str(mistyped) == "rows must be a whole number, got 'many'"
 

@@ -3,10 +3,13 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import yaml
 from optuna.trial import TrialState
 
 from dlrm_app.config.compose import compose_config
@@ -70,6 +73,14 @@ def study_of(config: TuneConfig) -> optuna.Study:
     return open_study(Path(str(config.output)), config.tune)
 
 
+def leave_undone(config: TuneConfig) -> dict[str, Any]:
+    """Leaves what a process does that is killed while it trains; the values of its trial."""
+    (Path(str(config.output)) / "trials/0000").mkdir(parents=True)
+    killed = study_of(config).ask({each["key"]: distribution(each) for each in config.tune.space})
+    killed.set_user_attr("folder", "trials/0000")
+    return killed.params
+
+
 def page_of(config: TuneConfig) -> str:
     page = write_study(Path(str(config.output)))
     assert page is not None
@@ -118,17 +129,11 @@ def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, tra
 
 def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=1")
-    (tmp_path / "study" / "trials").mkdir(parents=True)
-    study = study_of(config)
-    killed = study.ask(
-        {each["key"]: distribution(each) for each in config.tune.space}
-    )  # what a process leaves that is killed while it trains
-    killed.set_user_attr("folder", "trials/0000")
-    values = killed.params
+    values = leave_undone(config)
     tune(config, [], train)
-    done = study.trials[-1]
-    assert (done.params, done.user_attrs["folder"]) == (values, "trials/0000")
-    assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+    trials = study_of(config).trials
+    assert (trials[-1].params, trials[-1].user_attrs["folder"]) == (values, "trials/0000")
+    assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
 def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list[str]) -> None:
@@ -289,9 +294,7 @@ def test_a_damaged_line_in_a_trials_metrics_is_named_and_without_it_the_study_go
     tmp_path: Path, train: list[str]
 ) -> None:
     config = config_of(tmp_path, "tune.trials=1")
-    (tmp_path / "study/trials/0000").mkdir(parents=True)
-    drawn = {each["key"]: distribution(each) for each in config.tune.space}
-    study_of(config).ask(drawn).set_user_attr("folder", "trials/0000")  # what a killed process leaves
+    leave_undone(config)
     metrics = tmp_path / "study/trials/0000/metrics.jsonl"
     metrics.write_text('{"event": "ev\n{"event": "skip", "epoch": 0, "step": 1, "rows": [], "columns": []}\n')
     with pytest.raises(
@@ -311,44 +314,38 @@ def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
         tune(config, [], train)
 
 
+NO_RANGES = (
+    "low: 0.5, high: 0.1",
+    "low: 0, high: 0.1, log: true",
+    "high: 0.1",
+    "low: true, high: 3",
+    "low: 0.1, high: 0.2, log: 5",
+    "low: 0, high: 1, step: 5",
+    "low: 0.1, high: 0.2, log: true, step: 0.05",
+)
+
+
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("entry", "words"),
     [
-        ("tune.space=[]", "tune.space is empty"),
-        ("tune.space=[{key: model.dropuot, low: 0, high: 1}]", "model.dropuot is not a known key"),
-        ("tune.space=[{key: output, choices: [a, b]}]", "names output, which the study itself decides"),
-        *(
-            (f"tune.space=[{{key: model.dropout, {values}}}]", "or numbers low < high")
-            for values in (
-                "low: 0.5, high: 0.1",
-                "low: 0, high: 0.1, log: true",
-                "high: 0.1",
-                "low: true, high: 3",
-                "low: 0.1, high: 0.2, log: 5",
-                "low: 0, high: 1, step: 5",
-                "low: 0.1, high: 0.2, log: true, step: 0.05",
-            )
-        ),
-        (
-            "tune.space=[{key: model.dropout, choices: [high, low]}]",
-            "model.dropout must be a number, got 'high'",
-        ),
-        (
-            "tune.space=[{key: model.dropout, choices: [0.1, 0.1]}]",
-            "at least two choices, each once, got [0.1, 0.1]",
-        ),
-        (
-            "tune.space=[{key: trainer.epochs, low: 0.5, high: 3}]",
-            "trainer.epochs must be a whole number, got 0.5",
-        ),
-        (
-            "tune.space=[{key: trainer.pipeline, low: 1, high: 3}]",
-            "gives trainer.pipeline, a text, a range",
-        ),
-        ("tune.space=[{key: model, low: 1, high: 3}]", "model "),
-        ("resume=auto", "resume has no part in dlrm-tune"),
+        ("", "tune.space is empty"),
+        ("key: model.dropuot, low: 0, high: 1", "model.dropuot is not a known key"),
+        ("key: output, choices: [a, b]", "names output, which the study itself decides"),
+        *((f"key: model.dropout, {values}", "or numbers low < high") for values in NO_RANGES),
+        ("key: model.dropout, choices: [high, low]", "model.dropout must be a number, got 'high'"),
+        ("key: model.dropout, choices: [0.1, 0.1]", "at least two choices, each once, got [0.1, 0.1]"),
+        ("key: trainer.epochs, low: 0.5, high: 3", "trainer.epochs must be a whole number, got 0.5"),
+        ("key: trainer.pipeline, low: 1, high: 3", "gives trainer.pipeline, a text, a range"),
+        ("key: model, low: 1, high: 3", "model "),
     ],
 )
-def test_a_space_that_makes_no_sense_is_refused(override: str, words: str) -> None:
-    config = compose_config("tune", TuneConfig, ["data.path=x", "output=y", override])
-    assert any(words in str(problem) for problem in config.problems()), config.problems()
+def test_a_space_that_makes_no_sense_is_refused(entry: str, words: str, plain: TuneConfig) -> None:
+    tune = replace(plain.tune, space=[yaml.safe_load(f"{{{entry}}}")] if entry else [])
+    problems = replace(plain, resume="auto", tune=tune).problems()
+    assert any(words in str(problem) for problem in problems), problems
+    assert any("resume has no part in dlrm-tune" in str(problem) for problem in problems)
+
+
+@pytest.fixture(scope="module")
+def plain() -> TuneConfig:
+    return compose_config("tune", TuneConfig, ["data.path=x", "output=y"])
