@@ -274,7 +274,7 @@ class DatasetPathConfig(Section):
 class CheckConfig(Section):
     data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     input: Any = None
-    output: Annotated[str, Meta(pattern="[.]yaml$")] | None = None
+    output: Annotated[str, Meta(pattern=r"\.yaml$")] | None = None
     threads: Threads | None = None
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 

@@ -354,7 +354,8 @@ def _rule(given: Any, value: Any) -> str:
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
     if meta.pattern is not None:
-        return f"must be a name that ends in {meta.pattern.strip('[]$')}"
+        end = meta.pattern.strip("\\$")
+        return f"must be a name that ends in {end}"
     if meta.multiple_of is not None:
         return f"must be a positive multiple of {meta.multiple_of}"
     bounds = {"above": meta.gt, "at least": meta.ge, "below": meta.lt, "at most": meta.le}

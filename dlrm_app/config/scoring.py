@@ -57,7 +57,7 @@ class EvaluateConfig(Section):
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     threads: Threads | None = None
-    output: Annotated[str, Meta(pattern="[.]json$")] | None = None
+    output: Annotated[str, Meta(pattern=r"\.json$")] | None = None
 
     def rules(self) -> Iterator[Problem]:
         """Something to evaluate, what only a checkpoint has, and weights of a blend."""
@@ -90,7 +90,7 @@ class PredictConfig(Section):
     data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
     split: Split = REQUIRED
     encoding: str | None = REQUIRED
-    output: Annotated[str, Meta(pattern="[.]parquet$")] = REQUIRED
+    output: Annotated[str, Meta(pattern=r"\.parquet$")] = REQUIRED
     batch_size: BatchRows = REQUIRED
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     rejects: RejectsConfig = field(default_factory=RejectsConfig)
@@ -197,7 +197,7 @@ class ServeConfig(Section):
 @dataclass(slots=True)
 class ReportConfig(Section):
     runs: list[str] = field(default_factory=list)
-    output: Annotated[str, Meta(pattern="[.]html$")] | None = None
+    output: Annotated[str, Meta(pattern=r"\.html$")] | None = None
     split: Literal["val", "test"] | None = None
 
 
