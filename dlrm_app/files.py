@@ -228,9 +228,8 @@ def yaml_text(path: Path) -> str:
     import yaml
 
     sizes: dict[str, int] = {}
-    parents: list[
-        tuple[str | None, int]
-    ] = []  # the anchor of each open list or mapping, and the values before it
+    # the anchor of each open list or mapping, and the values before it
+    parents: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):

@@ -18,18 +18,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """``text`` as people read it, and on a page its full ``value`` and a bar behind it, from 0 to 1 of the cell."""
+    """``text`` as people read it, and on a page a bar behind it, from 0 to 1 of the cell."""
 
     text: str
-    value: float | None = None
     bar: float | None = None
 
     def html(self) -> str:
         text = escape(self.text)
         if self.text == NONE:
             text = f'<span class="none">{text}</span>'
-        if self.value is not None:
-            text = f'<data value="{self.value!r}">{text}</data>'
         if self.bar is None:
             return text
         length = 0.0 if math.isnan(self.bar) else 100 * min(1.0, max(0.0, self.bar))
@@ -42,12 +39,12 @@ Rows = Sequence[Sequence[str | Cell]]
 
 def share(value: float | None) -> Cell:
     """A share as a percentage over a bar of that length, so that a column can be compared by eye."""
-    return Cell(percent(value), value, value)
+    return Cell(percent(value), value)
 
 
-def integer(value: float | None) -> Cell:
+def integer(value: float | None) -> str:
     """``1,234``; a dash for what is unknown."""
-    return Cell(NONE if value is None else f"{value:,.0f}", value)
+    return NONE if value is None else f"{value:,.0f}"
 
 
 def text_table(columns: Columns, rows: Rows) -> str:

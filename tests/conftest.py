@@ -11,6 +11,8 @@ from hypothesis import settings  # noqa: E402
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start compile nothing twice
 sys.dont_write_bytecode = False
+# no test cuts the power, and waiting for the disk is a third of the time of some
+os.fsync = lambda _file: None
 
 settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
 settings.load_profile("no deadline")

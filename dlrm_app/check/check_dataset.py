@@ -47,22 +47,12 @@ class Findings:
     """(feature, split) → ids read there."""
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(feature, split) → lookups there of ids that the studied splits do not have."""
-    clicks: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """split → (rows, positives) of its row groups, in order."""
+    rows: Counter[str] = field(default_factory=Counter)
+    positives: Counter[str] = field(default_factory=Counter)
+    """split → rows, and positives, read of it."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> str:
-        """``everything is …``, or the number of problems."""
-        if not self.problems:
-            return "everything is as the manifest says"
-        return f"{count(len(self.problems), 'problem')} found"
-
-    def totals(self, split: str) -> tuple[int, int]:
-        """(rows, positives) read of a split."""
-        return sum(rows for rows, _ in self.clicks[split]), sum(clicks for _, clicks in self.clicks[split])
 
     def unseen_share(self, feature: str, split: str) -> float | None:
         """The share of a split's lookups that go to ids which the studied splits do not have; None if not counted."""
@@ -88,8 +78,9 @@ def conclude(findings: Findings) -> None:
     """Logs that the dataset is whole and what comes next. Raises DataError naming every problem."""
     folder = findings.manifest.folder
     if findings.problems:
-        raise DataError(f"{folder}: {findings.verdict}; {SUGGESTION}:\n{bullets(findings.problems)}")
-    logger.info(f"{folder}: {findings.verdict}\n{next_command(findings.manifest)}")
+        found = f"{folder}: {count(len(findings.problems), 'problem')} found; {SUGGESTION}"
+        raise DataError(f"{found}:\n{bullets(findings.problems)}")
+    logger.info(f"{folder}: everything is as the manifest says\n{next_command(findings.manifest)}")
 
 
 def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
@@ -208,7 +199,6 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     findings.sparse = {
         column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
     }
-    findings.clicks = {name: [] for name in splits}
     total = sum(group.rows for group in groups)
     hashes = RowHashes(total, memory_bytes // 2)
     faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
@@ -224,7 +214,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     for (path, column, rule), same in faults.items():
         together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
         findings.problems.append(f"{path}: {together}")
-    findings.overlap = hashes.overlaps({name: findings.totals(name)[0] for name in splits})
+    findings.overlap = hashes.overlaps({name: findings.rows[name] for name in splits})
     if not findings.problems and all(shard.path in whole for shard in manifest.shards):
         findings.problems = _disagreements(findings)
     return findings
@@ -232,8 +222,8 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
 
 def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     """Adds a row group to what is counted of columns."""
-    positives = 0 if values.labels is None else int(values.labels.sum())
-    findings.clicks[group.split].append((group.rows, positives))
+    findings.rows[group.split] += group.rows
+    findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -252,9 +242,9 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
 def _disagreements(findings: Findings) -> list[str]:
     """Sums over all values that differ from the manifest's."""
     problems = []
-    rows = sum(findings.totals(name)[0] for name in findings.studied)
+    rows = sum(findings.rows[name] for name in findings.studied)
     for name, split in findings.manifest.splits.items():
-        _, positives = findings.totals(name)
+        positives = findings.positives[name]
         if split.positives is not None and positives != split.positives:
             problems.append(
                 f"{name} has {positives:,} positives, the manifest says {split.positives:,}: preprocess again"

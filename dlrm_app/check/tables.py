@@ -1,4 +1,4 @@
-"""The figures of splits and features as tables, for the log and for the page."""
+"""The figures of splits and features as tables."""
 
 import logging
 from collections.abc import Mapping
@@ -33,15 +33,14 @@ def log_tables(findings: Findings) -> None:
 def split_table(findings: Findings) -> Table:
     """A row for every split."""
     heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", "also in train")
-    splits, rows = findings.manifest.splits, list[list[str | Cell]]()
-    total = max(sum(split.rows for split in splits.values()), 1)
-    for name, split in splits.items():
+    rows: list[list[str | Cell]] = []
+    for name, split in findings.manifest.splits.items():
         shared = NONE
         if overlap := findings.overlap.get(name):
             shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
         row: list[str | Cell] = [
             name,
-            Cell(f"{split.rows:,}", split.rows, split.rows / total),
+            integer(split.rows),
             share(None if split.positives is None else split.positives / max(split.rows, 1)),
             integer(split.rejects),
             integer(len(split.shards)),
@@ -66,20 +65,8 @@ def overlap_note(findings: Findings) -> str:
 def sparse_table(findings: Findings) -> Table:
     """A row for every sparse feature."""
     others = [name for name in findings.manifest.splits if name not in findings.studied]
-    columns: Columns = (
-        *(
-            "sparse feature",
-            "table rows",
-            "ids used",
-            "values",
-            "colliding",
-            "missing",
-            "unknown",
-            "top 1",
-            "top 10",
-        ),
-        *(f"unseen in {name}" for name in others),
-    )
+    figures = ("table rows", "ids used", "values", "colliding", "missing", "unknown", "top 1", "top 10")
+    columns: Columns = ("sparse feature", *figures, *(f"unseen in {name}" for name in others))
     rows: list[list[str | Cell]] = []
     for column in findings.manifest.sparse:
         used, unknown, top = None, None, list[float | None]([None, None])
@@ -97,11 +84,8 @@ def sparse_table(findings: Findings) -> Table:
 
 def dense_table(findings: Findings) -> Table:
     """A row for every dense feature."""
-    figures = ("zero", "min", "mean", "max")
-    columns: Columns = (
-        *("dense feature", "missing", *figures),
-        Column("transform", is_words=True),
-    )
+    figures = ("missing", "zero", "min", "mean", "max")
+    columns: Columns = ("dense feature", *figures, Column("transform", is_words=True))
     rows: list[list[str | Cell]] = []
     for column in findings.manifest.dense:
         values = findings.dense[column.name]
@@ -111,14 +95,11 @@ def dense_table(findings: Findings) -> Table:
     return columns, rows
 
 
-def recipe(value: Mapping[str, Any], is_list: bool = False) -> str:
-    """An encoding or transform in a few words."""
-    words = [str(value.get("kind", ""))] + ["lists"] * is_list
-    words += [
+def recipe(transform: Mapping[str, Any]) -> str:
+    """A transform in a few words."""
+    words = [
         f"{key} {short(part) if isinstance(part, float) else part}"
-        for key, part in value.items()
-        if key in ("function", "file", "raw", "column", "mean", "deviation")
+        for key, part in transform.items()
+        if key in ("file", "column", "mean", "deviation")
     ]
-    if "multi_hot" in value:
-        words.append(f"{value['multi_hot'].get('size')} ids by {value['multi_hot'].get('rule')}")
-    return ", ".join(words)
+    return ", ".join([transform["kind"], *words])

@@ -124,13 +124,11 @@ def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Jo
     import hydra
 
     sys.argv[1:] = arguments
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # else it prints what goes wrong in its own way, and ends the process
-    )
+    # else it prints what goes wrong in its own way, and ends the process
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     register_schema(command, schema)
-    if hasattr(
-        argparse.ArgumentParser, "_check_help"
-    ):  # Python 3.14's; Hydra 1.3 makes a help text only when it is shown
+    # Python 3.14's; Hydra 1.3 makes a help text only when it is shown
+    if hasattr(argparse.ArgumentParser, "_check_help"):
         argparse.ArgumentParser._check_help = lambda parser, action: None
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 

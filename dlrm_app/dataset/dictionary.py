@@ -229,9 +229,8 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
     count = num_missing = 0
     for i in range(len(values)):
         value = values[i]
-        slot = (
-            np.uint64(value) * _SPREAD
-        ) >> shift  # unsigned, as indices are that need no test for being negative
+        # unsigned, as indices are that need no test for being negative
+        slot = (np.uint64(value) * _SPREAD) >> shift
         distinct[count] = value  # in case it is new: a branch on that would be guessed wrong too often
         taken = np.uint64(table[slot])
         number = taken if taken != _0 else np.uint64(count + 1)

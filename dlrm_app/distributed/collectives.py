@@ -91,9 +91,8 @@ def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = N
         while is_any(not done.wait(BEAT_SECONDS), group):
             pass
 
-    with ThreadPoolExecutor(
-        1
-    ) as thread:  # of the messages: work may need the device that this thread has chosen
+    # of the messages: work may need the device that this thread has chosen
+    with ThreadPoolExecutor(1) as thread:
         told = thread.submit(tell)
         try:
             result = work()

@@ -51,9 +51,8 @@ def _invite(store: Store, world_size: int, timeout: timedelta) -> int:
             raise TimeoutError(f"ranks {sorted(waiting)} did not come within {timeout}")
         for rank in sorted(waiting):
             if store.check([f"hello/{rank}"]):
-                nonce = store.get(
-                    f"hello/{rank}"
-                ).decode()  # perhaps a dead one's: then a later look finds another
+                # perhaps a dead one's: then a later look finds another
+                nonce = store.get(f"hello/{rank}").decode()
                 store.set(f"invite/{rank}/{nonce}", str(attempt))
         waiting = {rank for rank in waiting if not store.check([f"confirm/{attempt}/{rank}"])}
         time.sleep(POLL_SECONDS)

@@ -130,9 +130,8 @@ def start_runtime(
     finally:
         torch.set_flush_denormal(False)
         dist.destroy_process_group()
-        if comm := sys.modules.get(
-            "torchrec.distributed.comm"
-        ):  # groups of a node's ranks, of the group that ended
+        # groups of a node's ranks, of the group that ended
+        if comm := sys.modules.get("torchrec.distributed.comm"):
             vars(comm).update(dict.fromkeys(NODE_GROUPS))
         sys.excepthook = show_error  # torch's puts [rank0]: before each line, once for every group there was
         for variable in named:

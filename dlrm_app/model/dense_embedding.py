@@ -39,9 +39,8 @@ class PeriodicEmbedding(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         values = (values - self.mean) * self.scale
-        angles = (
-            2 * math.pi * values.index_select(1, self.features).unsqueeze(2) * self.frequencies
-        )  # [B, M, W]
+        # [B, M, W]
+        angles = 2 * math.pi * values.index_select(1, self.features).unsqueeze(2) * self.frequencies
         waves = torch.cat([angles.sin(), angles.cos()], dim=2)
         functions = torch.relu(torch.einsum("bmw,mew->bme", waves, self.weight) + self.bias)
         return torch.cat([values, functions.flatten(1)], dim=1)

@@ -15,7 +15,7 @@ from dlrm_app.reports.page import page
 from dlrm_app.reports.run_charts import eval_points, train_points
 from dlrm_app.reports.run_page import METRICS, metric_cell
 from dlrm_app.reports.run_record import RunRecord, read_run
-from dlrm_app.table import Cell, Column, Rows, html_table, text_table
+from dlrm_app.table import Column, Rows, html_table, text_table
 from dlrm_app.text import NONE, count, duration, short
 
 OF_THE_FOLDER = ("output", "resume")
@@ -89,17 +89,17 @@ def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:
     return columns, [_row(name, record, split) for name, record in runs.items()]
 
 
-def _row(name: str, record: RunRecord, split: str) -> list[str | Cell]:
+def _row(name: str, record: RunRecord, split: str) -> list[str]:
     result, rows = record.result or {}, record.last_step * record.batch_size
     latest = record.train[-1].samples_per_second if record.train else None
     speed, seconds = result.get("samples_per_second") or latest, result.get("train_seconds")
     return [
         name if record.result else f"{name} (not finished)",
         *(metric_cell(record.last_eval(split), key, decimals) for key, (_, decimals) in METRICS.items()),
-        Cell(f"{record.last_step:,}", record.last_step),
-        Cell(short(rows), rows),
-        Cell(short(speed), speed),
-        Cell(NONE if seconds is None else duration(seconds), seconds),
+        f"{record.last_step:,}",
+        short(rows),
+        short(speed),
+        NONE if seconds is None else duration(seconds),
     ]
 
 

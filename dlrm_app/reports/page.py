@@ -8,8 +8,6 @@ from string import Template
 
 import yaml
 
-from dlrm_app.table import Cell
-
 
 def page(title: str, kind: str, *, summary: str, sections: Iterable[str]) -> str:
     """The HTML of ``title``, a ``kind`` of page; ``summary`` and ``sections`` are HTML, empty sections are left out."""
@@ -28,14 +26,14 @@ class Tile:
     """A number that stands out, with a remark below it."""
 
     name: str
-    value: Cell
+    value: str
     remark: str = ""
 
 
 def tiles(shown: Sequence[Tile]) -> str:
     """Tiles side by side."""
     parts = (
-        f'<div class="tile"><h3>{escape(tile.name)}</h3><p class="value">{tile.value.html()}</p>'
+        f'<div class="tile"><h3>{escape(tile.name)}</h3><p class="value">{escape(tile.value)}</p>'
         f"<p>{escape(tile.remark)}</p></div>"
         for tile in shown
     )

@@ -95,14 +95,14 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
         speed, seconds = record.result["samples_per_second"], record.result["train_seconds"]
         wall_time = record.result.get("wall_seconds")
         remark = f"the last start took {duration(wall_time)} in all" if wall_time else ""
-        shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of training"))
-        shown.append(Tile("training time", Cell(duration(seconds), seconds), remark))
+        shown.append(Tile("throughput", short(speed), "samples/s of training"))
+        shown.append(Tile("training time", duration(seconds), remark))
     elif train:
         speed = train[-1].samples_per_second
-        shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of the last steps"))
+        shown.append(Tile("throughput", short(speed), "samples/s of the last steps"))
     if record.last_step:
         remark = f"last training loss {fixed(train[-1].loss, 5)}" if train else ""
-        shown.append(Tile("steps", Cell(f"{record.last_step:,}", record.last_step), remark))
+        shown.append(Tile("steps", f"{record.last_step:,}", remark))
     return shown
 
 
@@ -138,19 +138,16 @@ def _step(record: RunRecord) -> str:
     if not total:
         return ""
     rows: list[list[str | Cell]] = [
-        [TITLES[part], Cell(fixed(ms, 2), ms), share(ms / total), PARTS[part]]
-        for part, ms in means.items()
-        if ms
+        [TITLES[part], fixed(ms, 2), share(ms / total), PARTS[part]] for part, ms in means.items() if ms
     ]
-    rows.append(["all", Cell(fixed(total, 2), total), "", ""])
+    rows.append(["all", fixed(total, 2), "", ""])
     columns: Columns = ["part", "ms a step", "share", Column("what it is", is_words=True)]
     return f"<h2>Where a step's time goes</h2>{html_table(columns, rows)}"
 
 
-def metric_cell(event: Evaluation | None, key: str, decimals: int) -> Cell:
+def metric_cell(event: Evaluation | None, key: str, decimals: int) -> str:
     """A metric of an evaluation; a dash where there is none."""
-    value = event.metrics.get(key) if event else None
-    return Cell(fixed(value, decimals), value)
+    return fixed(event.metrics.get(key) if event else None, decimals)
 
 
 def status(record: RunRecord) -> str:

@@ -12,7 +12,7 @@ from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import STYLES, charts_html
 from dlrm_app.reports.comparison import comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
-from dlrm_app.table import Cell, Rows, html_table, share
+from dlrm_app.table import Rows, html_table, share
 from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
 from dlrm_app.tuning.trial import final_command
 
@@ -31,7 +31,7 @@ def write_study(output: Path) -> Path | None:
     done = [each for each in trials if each.state == TrialState.COMPLETE]
     which = f"trial {best.number}" if best else "none is done yet"
     command = escape(final_command(common, best.params)) if best else ""
-    ended = Tile("trials", Cell(str(len(trials)), len(trials)), f"{len(done)} came to their end")
+    ended = Tile("trials", str(len(trials)), f"{len(done)} came to their end")
     sections = [
         tiles([Tile(f"best {metric} on val", score_cell(best), which), ended]),
         f"<h2>Train with the best values</h2><pre>{command}</pre>" if command else "",

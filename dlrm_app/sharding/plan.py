@@ -140,9 +140,8 @@ def _rank_table(loads: Loads, cluster: Cluster) -> str:
     """Memory by kind and time of every rank, or of the smallest, mean and largest of many."""
     parts = [(kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()]
     parts += [("in all", loads.device), *([("in the host", loads.host)] if loads.host.any() else [])]
-    values = np.stack(
-        [*(part for _, part in parts), loads.device / cluster.usable, loads.time]
-    )  # [columns, ranks]
+    # [columns, ranks]
+    values = np.stack([*(part for _, part in parts), loads.device / cluster.usable, loads.time])
     shown = {str(rank): column for rank, column in enumerate(values.T)}
     if cluster.num_ranks > MAX_RANKS:
         shown = {"smallest": values.min(1), "mean": values.mean(1), "largest": values.max(1)}

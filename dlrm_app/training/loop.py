@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from dlrm_app.distributed.signals import Stopped, StopRequest
-from dlrm_app.loader.batch import Batch, TrainBatches
+from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import TrainEvent
@@ -14,7 +14,7 @@ from dlrm_app.text import setting
 from dlrm_app.training.decisions import is_val_due
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.nonfinite import check_finite
-from dlrm_app.training.setup import epoch_batches, set_step_seed
+from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
 
@@ -179,9 +179,22 @@ def epoch_bar(run: TrainingRun, num_steps: int) -> Any:
 
 def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's batches left of the current epoch."""
-    features, progress = run.trainable.features, run.progress
-    return epoch_batches(
-        run.config, run.manifest, features, run.runtime, progress.epoch, progress.batch, run.soft_labels
+    data, trainer, runtime, progress = run.config.data, run.config.trainer, run.runtime, run.progress
+    assert data.lanes is not None
+    return TrainBatches(
+        run.manifest,
+        run.trainable.features,
+        global_batch_size=trainer.global_batch_size,
+        lanes=data.lanes,
+        seed=trainer.seed,
+        epoch=progress.epoch,
+        ensemble_size=run.config.model.ensemble_size,
+        start_batch=progress.batch,
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        shuffle=data.shuffle,
+        loading=choose_loading(data.prefetch_batches, data.decode_workers, runtime),
+        soft_labels=run.soft_labels,
     )
 
 

@@ -83,10 +83,8 @@ def make_dense_optimizer(
         optimizer = adam(parameters, eps=settings.eps, betas=(settings.beta1, settings.beta2), **common)
     clip_norm = settings.clip_norm
     if clip_norm is not None:
-
-        def clip(
-            *_: Any,
-        ) -> None:  # replicated gradients are averaged by then, so every rank finds the same norm
+        # replicated gradients are averaged by then, so every rank finds the same norm
+        def clip(*_: Any) -> None:
             torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
 
         optimizer.register_step_pre_hook(clip)
@@ -125,9 +123,8 @@ class DenseEma:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self._weights = {
-            name: value for name, value in model.state_dict().items() if table_of(name) is None
-        }  # views
+        # views
+        self._weights = {name: value for name, value in model.state_dict().items() if table_of(name) is None}
         self._averages = {name: value.clone() for name, value in self._weights.items()}
         self._buffers = [name for name, _ in model.named_buffers() if name in self._weights]
         self._parameters = [name for name in self._weights if name not in self._buffers]

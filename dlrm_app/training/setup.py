@@ -22,9 +22,7 @@ from dlrm_app.dataset.shard_files import verify_shards, with_pooling_factors
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install
-from dlrm_app.loader.batch import TrainBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
@@ -124,35 +122,6 @@ def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
     chosen = groups[:: -(-len(groups) // SAMPLED_GROUPS)] if groups else []
     if chosen:
         set_moments(model, torch.from_numpy(np.concatenate([reader.decode(group).dense for group in chosen])))
-
-
-def epoch_batches(
-    config: TrainConfig,
-    manifest: Manifest,
-    features: Sequence[str],
-    runtime: Runtime,
-    epoch: int = 0,
-    start_batch: int = 0,
-    soft_labels: SoftLabels | None = None,
-) -> TrainBatches:
-    """This rank's batches of ``epoch``, from batch number ``start_batch`` on. ``config`` has its lanes."""
-    lanes = config.data.lanes
-    assert lanes is not None
-    return TrainBatches(
-        manifest,
-        features,
-        global_batch_size=config.trainer.global_batch_size,
-        lanes=lanes,
-        seed=config.trainer.seed,
-        epoch=epoch,
-        ensemble_size=config.model.ensemble_size,
-        start_batch=start_batch,
-        rank=runtime.rank,
-        world_size=runtime.world_size,
-        shuffle=config.data.shuffle,
-        loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
-        soft_labels=soft_labels,
-    )
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:

@@ -25,7 +25,7 @@ from dlrm_app.config.like_train import TuneConfig, TuneSettings
 from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
-from dlrm_app.table import Cell, Column, Rows, text_table
+from dlrm_app.table import Column, Rows, text_table
 from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tuning.trial import (
     TRAIN,
@@ -164,11 +164,10 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
     return columns, rows
 
 
-def score_cell(trial: FrozenTrial | None) -> Cell:
+def score_cell(trial: FrozenTrial | None) -> str:
     """The metric of a trial that came to its end or was given up."""
     has_ended = trial is not None and trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-    value = trial.value if trial is not None and has_ended else None
-    return Cell(fixed(value, 5), value)
+    return fixed(trial.value if trial is not None and has_ended else None, 5)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
         assert (found_dense.low, found_dense.high) == (values.min(), values.max())
         assert found_dense.mean == pytest.approx(values.astype(np.float64).mean(), rel=1e-12)
     for split, table in tables.items():
-        assert findings.totals(split) == (len(table["label"]), sum(table["label"]))
+        assert findings.rows[split] == len(table["label"])
+        assert findings.positives[split] == sum(table["label"])
 
 
 def test_little_memory_counts_the_ids_of_small_tables_and_compares_a_sample_of_rows(tmp_path: Path) -> None:

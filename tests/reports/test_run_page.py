@@ -14,18 +14,23 @@ from tests.training.run_fixture import evaluation, read_report, write_run
 
 
 def test_its_numbers_are_those_of_metrics_jsonl(tmp_path: Path) -> None:
-    """Every number of every evaluation and of the result: to the last bit, and as shown."""
+    """Every number of every evaluation and of the result."""
     events = write_run(tmp_path / "run")
     report = read_report(write_report(tmp_path / "run"))
-    shown = {float(value): text for value, text in report.numbers if value not in ("", "nan")}
+    shown = {text.replace(",", "") for text in report.numbers}
     for event in events:
         if event["event"] == "eval":
-            for key in ("auc", "logloss", "ne", "calibration", "num_samples", "positives", "seconds"):
-                assert event[key] in shown
-                text = shown[event[key]].replace(",", "")
-                assert float(text) == pytest.approx(event[key], abs=0.00005), key
-    assert shown[4321.5] == "4.32k"
-    assert shown[12.5] == "12 s"
+            decimals = {
+                "auc": 5,
+                "logloss": 5,
+                "ne": 4,
+                "calibration": 4,
+                "num_samples": 0,
+                "positives": 0,
+                "seconds": 2,
+            }
+            assert {f"{event[key]:.{number}f}" for key, number in decimals.items()} <= shown
+    assert {"4.32k", "12 s"} <= shown  # of 4321.5 samples/s and 12.5 s
     train = [event for event in events if event["event"] == "train"]
     for event in train:
         assert f"step {event['step']}, training: {event['loss']:.5f}" in report.tips
@@ -39,9 +44,7 @@ def test_the_headline_is_the_last_test_evaluation_and_the_best_of_val(tmp_path: 
         for event in [evaluation("val", 40, auc=0.61), evaluation("test", 40, auc=0.62)]:
             file.write(json.dumps(event) + "\n")
     report = read_report(write_report(tmp_path / "run"))
-    first = [float(value) for value, _ in report.numbers[:5]]
-    assert first[0] == 0.62
-    assert first[4] == 0.7 + 0.00123 * 40
+    assert (report.numbers[0], report.numbers[4]) == ("0.62000", f"{0.7 + 0.00123 * 40:.5f}")
     assert "best val AUC" in report.text
 
 
@@ -85,7 +88,7 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
     curves["val"]["roc"] = None
     (tmp_path / "run/curves.json").write_text(json.dumps(curves))
     report = read_report(write_report(tmp_path / "run"))
-    assert ("nan", "–") in report.numbers
+    assert "–" in report.numbers
     assert "ROC" not in report.text.replace("under the ROC", "")
     assert "NaN" not in report.text
 

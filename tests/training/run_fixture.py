@@ -107,10 +107,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @dataclass
 class Report:
-    """What a page shows: its text, numbers as (full value, text shown), hover texts, tags left open."""
+    """What a page shows: its text, that of tiles and cells of tables, hover texts, tags left open."""
 
     text: str = ""
-    numbers: list[tuple[str, str]] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
     tips: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     num_charts: int = 0
@@ -130,7 +130,7 @@ class _Reader(HTMLParser):
         super().__init__()
         self.report = Report()
         self.open_tags: list[str] = []
-        self._value: str | None = None
+        self._is_number = False
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._note(tag, dict(attrs))
@@ -145,8 +145,7 @@ class _Reader(HTMLParser):
         self.report.num_charts += tag == "svg"
         if tip := attributes.get("data-tip"):
             self.report.tips.append(tip)
-        if tag == "data":
-            self._value = attributes["value"]
+        self._is_number = tag == "td" or attributes.get("class") == "value"
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open_tags.pop() == tag
@@ -155,6 +154,6 @@ class _Reader(HTMLParser):
         if "style" in self.open_tags or "script" in self.open_tags:
             return
         self.report.text += data
-        if self._value is not None:
-            self.report.numbers.append((self._value, data))
-            self._value = None
+        if self._is_number:
+            self.report.numbers.append(data)
+            self._is_number = False
