@@ -80,63 +80,41 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
 @pytest.mark.parametrize(
     ("typed", "changes", "left_out"),
     [
-        (
-            "tables=dataset optimizer=adagrad model=dlrm",
-            {"tables": "dataset", "optimizer": "adagrad", "model": "dlrm"},
-            "tables optimizer model",
-        ),
+        ("tables=dataset optimizer=adagrad model=dlrm", "", "tables optimizer model"),
         (
             "trainer.global_batch_size=256 trainer.epochs=3",
-            {"trainer.global_batch_size": 256, "trainer.epochs": 3},
+            "",
             "trainer.global_batch_size trainer.epochs",
         ),
-        ("optimizer.sparse.lr=0.5", {"optimizer.sparse.lr": 0.5}, "optimizer.sparse.lr"),
-        (
-            "optimizer.dense.kind=sgd",
-            {"optimizer.dense.kind": "sgd"},
-            "optimizer.dense.kind optimizer.dense.lr",
-        ),
+        ("optimizer.sparse.lr=0.5", "", "optimizer.sparse.lr"),
+        ("optimizer.dense.kind=sgd", "", "optimizer.dense.kind optimizer.dense.lr"),
         (
             "optimizer=sgd optimizer.sparse.lr=2",
-            {"optimizer": "sgd", "optimizer.sparse.lr": 2},
+            "",
             "optimizer optimizer.sparse.lr optimizer.dense.kind optimizer.dense.lr",
         ),
-        (
-            "schedule=constant",
-            {"schedule": "constant"},
-            "schedule schedule.sparse.power schedule.dense.power",
-        ),
+        ("schedule=constant", "", "schedule schedule.sparse.power schedule.dense.power"),
         (
             "model=dcn",
-            {"model": "dcn", "tables.embedding_dim": 16},
+            "tables.embedding_dim=16",
             "model model.ensemble_size model.bottom_mlp model.top_mlp",
         ),
-        (
-            "model.ensemble_size=1",
-            {"model.ensemble_size": 1, "tables.embedding_dim": 16},
-            "model.ensemble_size",
-        ),
-        ("tables.embedding_dim=96", {"tables.embedding_dim": 96}, "tables.embedding_dim"),
-        (
-            "tables.embedding_dim=8",
-            {"tables.embedding_dim": 8, "model.ensemble_size": 1},
-            "tables.embedding_dim model.ensemble_size",
-        ),
+        ("model.ensemble_size=1", "tables.embedding_dim=16", "model.ensemble_size"),
+        ("tables.embedding_dim=96", "", "tables.embedding_dim"),
+        ("tables.embedding_dim=8", "model.ensemble_size=1", "tables.embedding_dim model.ensemble_size"),
     ],
 )
 def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
-    small: Manifest, typed: str, changes: dict[str, object], left_out: str
+    small: Manifest, typed: str, changes: str, left_out: str
 ) -> None:
-    """``changes``: words that, typed behind the recipe by name, make the same configuration."""
+    """``changes``: what, typed too behind what is left of the recipe, makes the same configuration."""
     dataset, words = f"data.path='{small.path}'", typed.split()
     _, recipe = choose_recipe(small, 64)
     assert recipe.keys() - below(recipe, plain_values(words)).keys() == set(left_out.split())
     config = compose_config("train", TrainConfig, with_recipe([dataset, *words]))
     assert config.problems() == []
-    named = {key: value for key, value in recipe.items() if key not in left_out.split()} | changes
-    assert config == compose_config(
-        "train", TrainConfig, [dataset, *(f"{key}={as_typed(value)}" for key, value in named.items())]
-    )
+    kept = [f"{key}={as_typed(value)}" for key, value in recipe.items() if key not in left_out.split()]
+    assert config == compose_config("train", TrainConfig, [dataset, *kept, *words, *changes.split()])
     check_training(config, Ranks(0, 0, 1, 1, "cpu"))
 
 
@@ -167,17 +145,10 @@ def test_the_log_says_what_is_taken(small: Manifest, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        ["experiment=null"],
-        ["sharding.plan=plan.yaml"],
-        ["data.path=nowhere"],
-        ["data.path=one,another"],
-    ],
-    ids=" ".join,
+    "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )
-def test_what_chooses_is_left_as_it_is(small: Manifest, more: list[str]) -> None:
-    given = [f"data.path='{small.path}'", *more]
+def test_what_chooses_is_left_as_it_is(small: Manifest, word: str) -> None:
+    given = [f"data.path='{small.path}'", word]
     assert with_recipe(given) == given
 
 

@@ -243,37 +243,26 @@ def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
     wait_until((tmp_path / "ended").exists, 60, "its end")
 
 
-def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> None:
-    tune(config_of(tmp_path, "tune.trials=1"), [], train)
-    with pytest.raises(DlrmError, match=r"set tune.metric=auc, or choose another output"):
-        tune(config_of(tmp_path, "tune.trials=2", "tune.metric=logloss"), [], train)
-
-
-def test_trials_that_train_otherwise_are_another_study(tmp_path: Path, train: list[str]) -> None:
-    """Their AUCs would be compared; threads and the order of words decide nothing."""
+def test_trials_that_cannot_be_compared_are_another_study(tmp_path: Path, train: list[str]) -> None:
+    """Threads, the order of words and the ends of a range decide nothing."""
+    space = "tune.space=[{key: optimizer.sparse.lr, %s}]"
     tune(config_of(tmp_path, "tune.trials=1"), ["model.dropout=0.1", "data.path=x"], train)
-    with pytest.raises(
-        DlrmError,
-        match=r"have the settings .*model.dropout=0.1.*, this command has .*model.dropout=0.2.*: give the same",
+    for override, dropout, said in (
+        ("tune.metric=logloss", 0.1, "set tune.metric=auc, or choose another output"),
+        (SPACE, 0.2, "have the settings .*dropout=0.1.*, this command has .*dropout=0.2.*: give the same"),
+        (
+            space % "choices: [0.1, 0.2]",
+            0.1,
+            "draw optimizer.sparse.lr from .*: only the ends of a range may",
+        ),
+        (space % "low: 1, high: 3", 0.1, "only the ends of a range may"),
+        (space % "low: 0.01, high: 0.5, log: true", 0.1, "only the ends of a range may"),
     ):
-        tune(config_of(tmp_path, "tune.trials=2"), ["data.path=x", "model.dropout=0.2"], train)
-    words = ["data.path=x", "model.dropout=0.1", "trainer.threads=1"]
-    tune(config_of(tmp_path, "tune.trials=2"), words, train)
-    assert len(study_of(config_of(tmp_path)).trials) == 2
-
-
-def test_only_the_ends_of_a_range_may_change(tmp_path: Path, train: list[str]) -> None:
-    tune(config_of(tmp_path, "tune.trials=1"), [], train)
-    for other in ("choices: [0.1, 0.2]", "low: 1, high: 3", "low: 0.01, high: 0.5, log: true"):
-        changed = config_of(tmp_path, "tune.trials=2", f"tune.space=[{{key: optimizer.sparse.lr, {other}}}]")
-        with pytest.raises(
-            DlrmError, match=r"draw optimizer.sparse.lr from .*: only the ends of a range may"
-        ):
-            tune(changed, [], train)
-    wider = config_of(
-        tmp_path, "tune.trials=2", "tune.space=[{key: optimizer.sparse.lr, low: 0.2, high: 0.9}]"
-    )
-    tune(wider, [], train)
+        changed = config_of(tmp_path, "tune.trials=2", override)
+        with pytest.raises(DlrmError, match=said):
+            tune(changed, ["data.path=x", f"model.dropout={dropout}"], train)
+    wider = config_of(tmp_path, "tune.trials=2", space % "low: 0.2, high: 0.9")
+    tune(wider, ["data.path=x", "model.dropout=0.1", "trainer.threads=1"], train)
     assert [trial.state for trial in study_of(wider).trials] == [TrialState.COMPLETE] * 2
 
 
