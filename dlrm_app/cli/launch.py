@@ -16,7 +16,14 @@ from omegaconf import OmegaConf
 
 from dlrm_app import __version__
 from dlrm_app.cli.process import set_up_streams
-from dlrm_app.config.compose import checked_config, compose_config, compose_tree, conf_dir, register_schema
+from dlrm_app.config.compose import (
+    checked_config,
+    compose_config,
+    compose_tree,
+    conf_dir,
+    register_schema,
+    take_settings,
+)
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
@@ -176,14 +183,17 @@ def is_first_rank() -> bool:
 
 
 def run_sweep(
-    command: str, schema: type[Any], overrides: Sequence[str], job: Job, validate: Callable[[Any], None]
+    command: str, schema: type[Any], overrides: list[str], job: Job, validate: Callable[[Any], None]
 ) -> None:
     """Runs ``job`` with each combination of the checked ``overrides``, until one fails."""
+    taken, overrides = take_settings(schema, overrides)
 
     def run_one(tree: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
 
         hydra = HydraConfig.get()
+        for key, value in taken.items():
+            OmegaConf.update(tree, key, value)
         logger.info("combination %d: %s", hydra.job.num + 1, " ".join(hydra.overrides.task))
         return or_explain(lambda: job(checked_config(tree, schema, [], validate)))
 

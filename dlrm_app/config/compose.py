@@ -61,9 +61,7 @@ def compose_tree(
     Raises ConfigError for what Hydra cannot compose.
     """
     register_schema(command, schema)
-    names = settings_named_as_groups(schema, conf_dir())
-    taken = {key: value for key, value in plain_values(overrides).items() if key in names}
-    overrides = [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
+    taken, overrides = take_settings(schema, overrides)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -84,6 +82,13 @@ def compose_tree(
     for key, value in taken.items():
         OmegaConf.update(whole, key, value)
     return whole, choices
+
+
+def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:
+    """(key → value of the settings that are named as groups, which Hydra would look for a choice in; the others)."""
+    names = settings_named_as_groups(schema, conf_dir())
+    taken = {key: value for key, value in plain_values(overrides).items() if key in names}
+    return taken, [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
 
 
 def checked_config(

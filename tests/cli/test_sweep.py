@@ -31,3 +31,12 @@ def test_a_sweep_that_cannot_be_written_down_is_told_in_one_line(tmp_path: Path)
     assert done.returncode == 1
     assert done.stderr == "error: multirun: File exists\n" or "Not a directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_setting_that_is_named_as_a_group_is_the_same_in_all(tmp_path: Path) -> None:
+    words = ["--multirun", "model=nowhere", "input=x", "which=newest,best", "output=s.parquet"]
+    done = run(command("predict", *words), tmp_path)
+    assert done.returncode == 2
+    assert "combination 1: " in done.stderr
+    assert "no model at nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
