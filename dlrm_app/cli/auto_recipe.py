@@ -105,7 +105,11 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
     An ensemble's tables are as wide as its models together: where the typed ones are not, there is one model.
     """
     typed = dict(leaves(typed))
-    scopes = [f"{_scope(key)}." for key, value in typed.items() if _is_other_choice(key, value, recipe)]
+    scopes = []
+    for key, value in typed.items():
+        chooses = key in GROUPS or key.endswith(".kind") or key in ("tables.specs", "tables.from_dataset")
+        if chooses and value != recipe.get(key, recipe.get(key.partition(".")[0])):
+            scopes.append(f"{key if key in GROUPS else key.rpartition('.')[0]}.")
     taken = {
         key: value
         for key, value in recipe.items()
@@ -120,17 +124,6 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
         if WIDTH in taken and isinstance(models, int):
             taken[WIDTH] = recipe[WIDTH] // size * max(models, 1)
     return taken
-
-
-def _scope(key: str) -> str:
-    """The group, or the section, whose choice ``key`` makes."""
-    return key if key in GROUPS else key.rpartition(".")[0]
-
-
-def _is_other_choice(key: str, value: object, recipe: Mapping[str, Any]) -> bool:
-    """True if the typed ``key`` chooses what a group or section is, another than that of ``recipe``."""
-    chooses = key in GROUPS or key.endswith(".kind") or key in ("tables.specs", "tables.from_dataset")
-    return chooses and value != recipe.get(key, recipe.get(key.partition(".")[0]))
 
 
 def _words(values: Mapping[str, Any]) -> str:

@@ -112,32 +112,29 @@ class EncodingConfig(Section):
         if kind == "hash" and self.num_embeddings is None:
             cure = "one number, or one for each sparse column"
             yield Problem("num_embeddings", "is needed by encoding=hash", cure)
-        if kind == "from_dataset" and not self.path:
+        source = {"from_dataset": "path", "vocab": "grow_from"}.get(kind, "")
+        folder = getattr(self, source, None)
+        if kind == "from_dataset" and not folder:
             cure = "the folder of the dataset whose ids to keep"
             yield Problem("path", "is needed by encoding=from_dataset", cure)
-        for key in ("path", "grow_from"):
-            path = getattr(self, key)
-            if path and not is_file(Path(path) / "manifest.json"):
-                yield Problem(
-                    key, "must be a finished dataset folder, which holds a manifest.json", value=path
-                )
+        if folder and not is_file(Path(folder) / "manifest.json"):
+            rule = "must be a finished dataset folder, which holds a manifest.json"
+            yield Problem(source, rule, value=folder)
         if self.day is not None and not _is_day(self.day):
             cure = "such as 2026-11-02; or a whole number, such as 2"
             yield Problem("day", "must be a date", cure, self.day)
-        if self.grow_from is None and self.day is None:
-            cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
-            yield from self.needless(
-                "capacity", "expire_days", rule="is for vocabularies that grow", cure=cure
-            )
-        else:
+        of_source = f"comes with the dataset at encoding.{source}"
+        if folder and self.crosses != AUTO:
+            yield from self.needless("crosses", rule=of_source)
+        if kind == "vocab" and folder:
+            yield from self.needless("shared", "num_embeddings", rule=of_source)
+        if kind == "vocab" and (folder or self.day is not None):
             rule = "is for vocabularies that do not grow"
             yield from self.needless("top_k", rule=rule, cure="give encoding.capacity")
-        if self.grow_from is not None:
-            rule = "comes with the dataset at encoding.grow_from"
-            yield from self.needless("shared", "num_embeddings", rule=rule)
-        source = "path" if kind == "from_dataset" else "grow_from" if self.grow_from is not None else None
-        if source and self.crosses != AUTO:
-            yield from self.needless("crosses", rule=f"comes with the dataset at encoding.{source}")
+        elif kind == "vocab":
+            rule = "is for vocabularies that grow"
+            cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
+            yield from self.needless("capacity", "expire_days", rule=rule, cure=cure)
 
 
 def _is_day(day: Any) -> bool:

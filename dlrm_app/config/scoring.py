@@ -34,9 +34,12 @@ TableType = Literal["fp32", "fp16", "int8", "int4", "int2"]
 
 
 @dataclass(slots=True)
-class EvaluationDataConfig(Section):
-    path: str | None = None
+class ExportDataConfig(DatasetPathConfig):
     prefetch_batches: Count = REQUIRED
+
+
+@dataclass(slots=True)
+class EvaluationDataConfig(ExportDataConfig):
     decode_workers: Count | None = None
     verify: bool = REQUIRED
 
@@ -107,12 +110,6 @@ class PredictConfig(Section):
         if self.data.path is not None:
             rule = "is for raw logs (input=), the dataset at data.path has its own"
             yield from self.needless("encoding", "labels", "keep", rule=rule)
-
-
-@dataclass(slots=True)
-class ExportDataConfig(Section):
-    path: str | None = None
-    prefetch_batches: Count = REQUIRED
 
 
 @dataclass(slots=True)
