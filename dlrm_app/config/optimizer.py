@@ -95,9 +95,8 @@ class ScheduleSettings(Section):
     def rules(self) -> Iterator[Problem]:
         """Values out of order, or without effect."""
         if self.kind not in ("polynomial", "cosine"):
-            yield from self.needless(
-                "decay_start", "decay_steps", rule="is only for kind=polynomial or cosine"
-            )
+            keys = [key for key in ("decay_start", "decay_steps") if getattr(self, key)]
+            yield from self.needless(*keys, rule="is only for kind=polynomial or cosine")
         if self.kind != "step":
             yield from self.needless("milestones", rule="is only for kind=step")
         if self.decay_start is not None and self.decay_start < self.warmup_steps:
