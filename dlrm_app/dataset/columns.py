@@ -142,6 +142,7 @@ def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[st
     return [
         f"{known['name']}: its {known[key]['file']} holds other values"
         if _is_same_but_for_bytes(known[key], given[key])
+        and known[key].get("checksum") != given[key].get("checksum")
         else f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
         for key in keys
         if known[key] != given[key]

@@ -7,13 +7,17 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.days.day import Day, Run, prune, publish
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
+from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
+from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
@@ -36,7 +40,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
         if missing and not (records or new):
             files = config.input.days.format(day=date.fromisoformat(missing[0]))
             raise DataError(
-                f"input.days has no files from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
+                f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         for day in new:
             published = [record for record in records if record.published]
@@ -52,9 +56,9 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
 
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
-    """(Days to learn, days without files, days whose files have come after a later day was learnt, which are left out)."""
+    """(Days to learn, days without rows, days whose files have come after a later day was learnt, which are left out)."""
     days = [day for day in config.days.days() if day.isoformat() not in done]
-    missing = [day.isoformat() for day in days if not files_of(config, day)]
+    missing = [day.isoformat() for day in days if not _has_rows(files_of(config, day), config.days.holdout)]
     late = [name for day in days if (name := day.isoformat()) not in missing and done and name < done[-1]]
     return [day for day in days if day.isoformat() not in (*missing, *late)], missing, late
 
@@ -65,6 +69,26 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
         return find_files("input.days", config.input.days.format(day=day))
     except ConfigError:
         return []
+
+
+def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
+    """True if the share ``holdout`` of the rows is one or more. Of a text one line is left out, which may be a header."""
+    rows = 0
+    try:
+        for source in sources:
+            if source.format == "parquet":
+                rows += footer_of(source).num_rows
+                continue
+            for text in beginning_of(source).items():
+                ends = [
+                    np.count_nonzero(block.text[block.start : block.stop] == 10) for block in text.blocks()
+                ]
+                rows += int(sum(ends)) - 1
+                if not text.finish().is_last:
+                    return True
+    except DlrmError:  # what is damaged is named once its turn has come
+        return True
+    return rows * holdout >= 1
 
 
 def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> dict[str, str]:
@@ -107,7 +131,9 @@ def _checksum(source: Source) -> str:
 
 def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
     if missing:
-        logger.warning("without files, left out: %s", listed(missing, 7))
+        logger.warning(
+            "without files, or with too few rows to hold one back, left out: %s", listed(missing, 7)
+        )
     if late:
         logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))
     for day, mark in marks.items():

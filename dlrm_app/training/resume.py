@@ -59,8 +59,8 @@ def check_resumable(
     saved = read_saved_config(checkpoint.marker.config, folder)
     if checkpoint.marker.dataset != manifest.fingerprint():
         raise DataError(
-            f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
-            f"{config.data.path}: name that one, or start a new run with resume=none and another output"
+            f"checkpoint {folder} was trained on another dataset ({saved.data.path} as it was then) than "
+            f"{config.data.path} is now: name that one, or start a new run with resume=none and another output"
         )
     former = describe_trained(folder, checkpoint.marker)
     keys = list(FIXED_KEYS)

@@ -49,6 +49,11 @@ def test_a_vocabulary_of_other_values_is_named(manifest: Manifest) -> None:
     assert column_problems(describe_columns(mine), theirs, ["c0"]) == [
         "c0: its vocab/c0.parquet holds other values"
     ]
+    others = replace(
+        mine, sparse=[replace(mine.sparse[0], encoding={**vocab, "derived": {"of": ["user", "hour"]}})]
+    )
+    (problem,) = column_problems(describe_columns(mine), others, ["c0"])
+    assert "'of': ['user', 'hour']" in problem
 
 
 def test_features_that_give_the_same_value_other_rows_may_not_share_a_table(manifest: Manifest) -> None:

@@ -138,16 +138,21 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
-def test_a_day_without_files_is_named_and_left_out_also_once_it_comes(
-    log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_day_without_rows_is_named_and_left_out_also_once_it_comes(
+    rows: int | None, log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = shutil.copytree(log, tmp_path / "log")
     shutil.rmtree(own / f"dt={NAMES[1]}")
+    if rows:
+        (own / f"dt={NAMES[1]}").mkdir()
+        lines_of_day = (log / f"dt={NAMES[1]}" / "clicks.tsv").read_text().splitlines(keepends=True)
+        (own / f"dt={NAMES[1]}" / "few.tsv").write_text("".join(lines_of_day[:rows]))
     words = days_words(own, tmp_path / "out", NAMES[2])
     with caplog.at_level(logging.WARNING):
         learn(words)
-        assert f"without files, left out: {NAMES[1]}" in caplog.text
-        shutil.copytree(log / f"dt={NAMES[1]}", own / f"dt={NAMES[1]}")
+        assert f"without files, or with too few rows to hold one back, left out: {NAMES[1]}" in caplog.text
+        shutil.copytree(log / f"dt={NAMES[1]}", own / f"dt={NAMES[1]}", dirs_exist_ok=True)
         learn(words, nothing)
     assert f"to learn from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[2]} and run" in caplog.text
     assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[2]]

@@ -198,6 +198,15 @@ def test_lists_of_every_kind_are_read(tmp_path: Path, caplog: pytest.LogCaptureF
         assert "1 nulls inside lists are left out" in caplog.text
 
 
+def test_a_column_of_the_files_and_of_their_folder_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "x=7").mkdir()
+    pq.write_table(pa.table({"label": [0, 1], "x": ["a", "b"]}), tmp_path / "x=7" / "0.parquet")
+    run_small(tmp_path, "*/0.parquet")
+    assert "x: in the files and in the names of their folders; the files' values are taken" in caplog.text
+
+
 def test_numbers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0], "x": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"label": [0], "x": ["1"]}), tmp_path / "b.parquet")

@@ -275,6 +275,8 @@ def _digits(array: Any) -> Any:
     """The texts of numbers; of whole floats without a point."""
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string())
+    if pa.types.is_float16(array.type):  # Arrow has no floor of these
+        array = array.cast(pa.float32())
     is_whole = pc.and_(pc.equal(pc.floor(array), array), pc.less(pc.abs(array), LARGEST))
     whole = pc.if_else(is_whole, array, None).cast(pa.int64(), safe=False).cast(pa.string())
     texts = pc.if_else(pc.fill_null(is_whole, False), whole, array.cast(pa.string()))

@@ -136,6 +136,8 @@ def _fault(column: Column, kind: Any) -> str | None:
     if fits:
         return None
     what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
+    if column.separator is not None:
+        fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
     takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
     return f"{takes}; cast it{cure * is_list}"

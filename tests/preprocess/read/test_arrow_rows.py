@@ -145,16 +145,16 @@ def test_a_text_with_separators_is_a_list() -> None:
     assert [row.sparse[0] for row in rows] == [[reference.key_of(v) for v in row] for row in expected]
 
 
-def test_whole_floats_are_integers_and_nan_is_missing() -> None:
+@pytest.mark.parametrize(("kind", "large"), [(pa.float64(), 801608186555.0), (pa.float16(), 2048.0)])
+def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: float) -> None:
     form = spec(
         Column("x", "sparse", "integer"), Column("y", "sparse", "string"), Column("z", "dense", "integer")
     )
-    values = [801608186555.0, math.nan, None, 2.5, -3.0]
-    array = pa.array(values, pa.float64())
+    array = pa.array([large, math.nan, None, 2.5, -3.0]).cast(kind)
     rows, rejected, reasons = read(unit_of(x=array, y=array, z=array), form)
     assert rejected == [3]
     assert "2.5" in reasons[0]
-    whole = [801608186555, None, None, -3]
+    whole = [int(large), None, None, -3]
     assert [row.sparse[0] for row in rows] == [None if v is None else v & reference.MASK for v in whole]
     assert [row.sparse[1] for row in rows] == [None if v is None else reference.key_of(str(v)) for v in whole]
     assert [row.dense[0] for row in rows] == [None if v is None else float(v) for v in whole]
