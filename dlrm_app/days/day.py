@@ -33,7 +33,7 @@ from dlrm_app.days.record import (
     Vocabulary,
     redo,
 )
-from dlrm_app.days.rows import write_rows
+from dlrm_app.days.rows import Earlier, write_rows
 from dlrm_app.days.words import evaluate_words, export_words, preprocess_words, train_words
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
@@ -83,8 +83,7 @@ class Day:
         scores = self._judge()
         held, holdout, is_retrained = None, None, False
         if self.day.isoformat() not in days.accept:
-            before = self.window(days.replay_window or 1)
-            held = reason_before(rows.rows, unseen, scores.get("next_day"), before, days)
+            held = reason_before(rows.rows, unseen, scores.get("next_day"), self.published, days)
         if held is None:
             holdout = self._train()
             held = reason_after(holdout)
@@ -121,21 +120,20 @@ class Day:
             self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
         dataset = read_manifest(output)
         with self._timed("replay"):
-            earlier = self.window(days.replay_window) if days.replay else []
-            self._write_rows(dataset, earlier, days.replay, self.folder / "rows")
+            replayed = self.window(days.replay_window) if days.replay else []
+            earlier = [self._earlier(record, "train", days.replay) for record in replayed]
+            earlier += [
+                self._earlier(record, "val") for record in self.window(1)
+            ]  # no model has learnt these yet
+            self._write_rows(dataset, earlier, self.folder / "rows")
         return dataset
 
-    def _write_rows(
-        self, dataset: Manifest, earlier: Sequence[DayRecord], share: float, folder: Path
-    ) -> None:
-        def work() -> None:
-            before = {
-                date.fromisoformat(record.day): read_manifest(self.days / record.day / "dataset")
-                for record in earlier
-            }
-            write_rows(dataset, self.day, before, share, folder)
+    def _earlier(self, record: DayRecord, split: str, share: float = 1.0) -> Earlier:
+        dataset = read_manifest(self.days / record.day / "dataset")
+        return Earlier(date.fromisoformat(record.day), dataset, split, share)
 
-        self._once(folder / MANIFEST, work)
+    def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
+        self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
 
     def _judge(self) -> dict[str, Scores]:
         """Field of the record → scores on all rows of this day: the parent's model, the first day's, the newest from scratch."""
@@ -170,7 +168,8 @@ class Day:
         rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
         with self._timed("retrain"):
             if not (model / "result.json").is_file():
-                self._write_rows(read_manifest(self.folder / "dataset"), window, 1.0, rows)
+                earlier = [self._earlier(record, split) for record in window for split in ("train", "val")]
+                self._write_rows(read_manifest(self.folder / "dataset"), earlier, rows)
             self._fit(rows, None, model)
             if self.is_first_rank:
                 shutil.rmtree(rows, ignore_errors=True)  # copies of all rows of the window

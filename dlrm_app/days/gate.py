@@ -6,11 +6,15 @@ first rules find it.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 
 from dlrm_app.config.days import DaysSettings
 from dlrm_app.days.record import DayRecord, Holdout, Scores
 from dlrm_app.text import percent
+
+USUAL_CHANGES = 4
+"""How many times the usual change of the AUC from day to day is no sign of damage: tastes drift, and some days are harder."""
 
 
 def reason_before(
@@ -20,9 +24,10 @@ def reason_before(
     before: Sequence[DayRecord],
     settings: DaysSettings,
 ) -> str | None:
-    """Why a day is held back unlearnt; ``before``: the published days of the window before it, the last at the end."""
+    """Why a day is held back unlearnt; ``before``: the days published before it, the last at the end."""
     if not before:
         return None
+    of_all_days, before = _aucs(before), before[-(settings.replay_window or 1) :]
     usual_rows = median(record.rows for record in before)
     if rows < settings.min_rows * usual_rows:
         share = f"days.min_rows={settings.min_rows:g}"
@@ -35,17 +40,24 @@ def reason_before(
                 f"{percent(share_now)} of the lookups in {feature} are of values never seen, {percent(most)} on the days before: "
                 f"more than days.max_unseen_rise={settings.max_unseen_rise:g} above"
             )
-    usual = [r.next_day.auc for r in before if r.next_day is not None and r.next_day.auc is not None]
-    highest = next_day.auc_high if next_day is not None else None
+    changes = [abs(now - then) for then, now in pairwise(of_all_days)]
+    drop = max(settings.max_auc_drop, USUAL_CHANGES * median(changes or [0.0]))
+    usual, highest = _aucs(before), next_day.auc_high if next_day is not None else None
     # after the first day nothing is usual yet
-    lowest = median(usual) - settings.max_auc_drop if usual else 0.5
+    lowest = median(usual) - drop if usual else 0.5
     if next_day is None or highest is None or highest >= lowest:
         return None
-    drop = f"days.max_auc_drop={settings.max_auc_drop:g}"
     beside = (
-        f"{median(usual):.4f} on the days before: lower by more than {drop}" if usual else "worse than chance"
+        f"{median(usual):.4f} on the days before: lower by more than {drop:.4f}, the larger of days.max_auc_drop and "
+        f"{USUAL_CHANGES} times the usual change from day to day"
+        if usual
+        else "worse than chance"
     )
     return f"yesterday's model has an AUC of {next_day.auc:.4f} on it, {beside}"
+
+
+def _aucs(days: Sequence[DayRecord]) -> list[float]:
+    return [day.next_day.auc for day in days if day.next_day is not None and day.next_day.auc is not None]
 
 
 def reason_after(holdout: Holdout) -> str | None:

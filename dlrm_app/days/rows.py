@@ -3,7 +3,7 @@
 It is a dataset like any other, so the order of its rows depends on its manifest alone, and a run on it can be resumed. Shards
 of the day itself are hard links; of the days before, rows are copied: a share of every row group, picked by the two dates.
 
-    train   the day's training rows, then those of the days before
+    train   the day's training rows, then the ``Earlier`` ones
     val     the day's rows that are held back
     test    all of the day's rows: what the models before are judged on
 """
@@ -11,7 +11,7 @@ of the day itself are hard links; of the days before, rows are copied: a share o
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -33,10 +33,18 @@ PICK = 3
 """What the permutation is for: see GROUP_ORDER in loader/batch_order."""
 
 
-def write_rows(
-    dataset: Manifest, day: date, earlier: Mapping[date, Manifest], share: float, folder: Path
-) -> None:
-    """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and a share of the training rows of ``earlier`` ones.
+@dataclass(frozen=True)
+class Earlier:
+    """A ``share`` of the rows of a ``split`` of the ``dataset`` of an earlier ``day``."""
+
+    day: date
+    dataset: Manifest
+    split: str
+    share: float
+
+
+def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder: Path) -> None:
+    """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and of ``earlier`` rows to train on.
 
     What was left of it is removed. Raises DataError for an earlier day of other columns.
     """
@@ -50,10 +58,9 @@ def write_rows(
         name: replace(split, shards=_linked(dataset, split.shards, folder, name))
         for name, split in (("train", train), ("val", val), ("test", all_rows))
     }
-    for before, manifest in earlier.items():
+    for rows in earlier:
         name = f"train/part-{len(splits['train'].shards):05d}.parquet"
-        picked = _picked(manifest, before, dataset, day, share)
-        copied = _write_shard(folder, name, picked, dataset)
+        copied = _write_shard(folder, name, _picked(rows, dataset, day), dataset)
         if copied.rows:
             splits["train"] = _sum([splits["train"], copied], train.rejects)
     write_manifest(folder, replace(dataset, splits=splits))
@@ -103,28 +110,26 @@ def _schema(manifest: Manifest) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*label, *dense, *ids)])
 
 
-def _picked(
-    manifest: Manifest, before: date, dataset: Manifest, day: date, share: float
-) -> Iterator[pa.Table]:
-    """Of each row group of the day ``before`` the rows to train on again on ``day``, as ``dataset`` encodes them."""
-    schema = _schema(dataset)
+def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
+    """Of each row group of ``earlier`` rows those to train on on ``day``, as ``dataset`` encodes them."""
+    schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if _schema(manifest) != schema:
         raise DataError(
-            f"{manifest.folder} has other columns than {dataset.folder}: rows of it cannot be trained on again; "
-            "give days.replay=0 until those days have left the window"
+            f"{manifest.folder} has other columns than {dataset.folder}, so that no model learns both: give the columns "
+            "of the days before, or another output"
         )
     known = {
-        column.name: ids_known_on(dataset.folder, column, day_number(before.isoformat()))
+        column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))
         for column in dataset.sparse
         if column.encoding["kind"] == "vocab"
     }
     reader = ShardReader(manifest.folder, schema.names)
     group, seen = 0, 0
-    for shard in manifest.splits["train"].shards:
+    for shard in manifest.splits[earlier.split].shards:
         for index, rows in enumerate(shard.row_groups):
             wanted = int((seen + rows) * share) - int(seen * share)
             if wanted:
-                chosen = array_of(picked_rows(rows, wanted, day, before, group))
+                chosen = array_of(picked_rows(rows, wanted, day, earlier.day, group))
                 table = reader.read(shard, index).select(schema.names).take(chosen).cast(schema)
                 yield _as_known(table, dataset, known).combine_chunks()
             group, seen = group + 1, seen + rows

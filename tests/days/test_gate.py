@@ -42,10 +42,10 @@ def settings() -> DaysSettings:
         (
             1000,
             {"user": 0.1},
-            0.72,
-            "yesterday's model has an AUC of 0.7200 on it, 0.7500 on the days before",
+            0.69,
+            "yesterday's model has an AUC of 0.6900 on it, 0.7500 on the days before: lower by more than 0.0500",
         ),
-        (1000, {"user": 0.1}, 0.728, None),  # lower by more than 0.02, but its interval reaches up to that
+        (1000, {"user": 0.1}, 0.698, None),  # lower by more than 0.05, but its interval reaches up to that
         (1000, {"user": 0.1}, None, None),  # all rows of one class
     ],
 )
@@ -56,6 +56,15 @@ def test_a_day_is_compared_with_those_before(
     found = reason_before(rows, unseen, scores(auc), before, settings)
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
+
+
+def test_a_fall_as_large_as_the_usual_changes_is_honest(settings: DaysSettings) -> None:
+    """The window has one level, the weeks before it have others: only a fall beyond four usual changes is damage."""
+    aucs = [0.74, 0.76] * 4
+    assert reason_before(1000, {}, scores(0.69), [published(auc=auc) for auc in aucs], settings) is None
+    assert reason_before(1000, {}, scores(0.67), [published(auc=auc) for auc in aucs], settings)
+    assert reason_before(1000, {}, scores(0.69), [published(auc=0.76) for _ in aucs], settings)
+    assert reason_before(1000, {}, scores(0.786), [published(auc=0.811)], settings) is None
 
 
 def test_of_the_second_day_the_model_must_only_be_better_than_chance(settings: DaysSettings) -> None:

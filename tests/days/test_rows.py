@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
-from dlrm_app.days.rows import picked_rows, write_rows
+from dlrm_app.days.rows import Earlier, picked_rows, write_rows
 from dlrm_app.errors import DataError
 from tests.loader.dataset_fixture import write_dataset
 
@@ -35,7 +35,8 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_share_of_each_day_before_follows_the_day(days: list[Path], tmp_path: Path) -> None:
     first, second, third = map(read_manifest, days)
-    write_rows(third, THIRD, {FIRST: first, SECOND: second}, 0.1, tmp_path / "rows")
+    earlier = [Earlier(FIRST, first, "train", 0.1), Earlier(SECOND, second, "train", 0.1)]
+    write_rows(third, THIRD, earlier, tmp_path / "rows")
     made = read_manifest(tmp_path / "rows")
     verify_shards(made, checksums=True)
     rows = rows_of(tmp_path / "rows", "train")
@@ -60,15 +61,17 @@ def test_the_same_days_give_the_same_bytes_also_over_what_an_interruption_left(
     (folders[1] / "train").mkdir(parents=True)
     (folders[1] / "train" / "part-00000.parquet").write_bytes(b"half")
     for folder in folders:
-        write_rows(second, SECOND, {FIRST: first}, 0.3, folder)
+        write_rows(second, SECOND, [Earlier(FIRST, first, "train", 0.3)], folder)
     files = [{p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.*")} for folder in folders]
     assert files[0] == files[1]
 
 
 def test_all_rows_of_the_days_before(days: list[Path], tmp_path: Path) -> None:
     first, second, _ = map(read_manifest, days)
-    write_rows(second, SECOND, {FIRST: first}, 1.0, tmp_path / "rows")
-    assert rows_of(tmp_path / "rows", "train") == rows_of(days[0], "train") + rows_of(days[1], "train")
+    earlier = [Earlier(FIRST, first, split, 1.0) for split in ("train", "val")]
+    write_rows(second, SECOND, earlier, tmp_path / "rows")
+    all_rows = rows_of(days[0], "train") + rows_of(days[0], "val") + rows_of(days[1], "train")
+    assert rows_of(tmp_path / "rows", "train") == all_rows
 
 
 @given(st.integers(1, 500), st.data())
@@ -83,5 +86,10 @@ def test_rows_are_picked_once_and_others_on_another_day(rows: int, data: st.Data
 def test_days_of_other_columns_are_refused(days: list[Path], tmp_path: Path) -> None:
     write_dataset(tmp_path / "other", rows={"train": 300, "val": 100}, num_dense=2)
     first = read_manifest(days[0])
-    with pytest.raises(DataError, match=r"give days\.replay=0 until those days have left the window"):
-        write_rows(read_manifest(tmp_path / "other"), SECOND, {FIRST: first}, 0.1, tmp_path / "rows")
+    with pytest.raises(DataError, match="give the columns of the days before, or another output"):
+        write_rows(
+            read_manifest(tmp_path / "other"),
+            SECOND,
+            [Earlier(FIRST, first, "train", 0.1)],
+            tmp_path / "rows",
+        )
