@@ -66,6 +66,8 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert third["full_retrain"]["auc"] > 0.6
     assert 0.6 < third["first_model"]["auc"] < third["next_day"]["auc"] < third["holdout"]["auc"] + 0.1
     assert {line["rows"] for line in lines(three).values()} == {3000}
+    learnt = [read_manifest(three / "days" / name / "rows").splits["train"].rows for name in NAMES[:3]]
+    assert learnt == [2850, 3000, 3000]  # later days also learn what the day before held back
     assert first["unseen_share"] is None
     assert 0.01 < second["unseen_share"] < 0.2
     assert [bool(line["vocabulary"]["new"]) for line in (first, second, third)] == [True] * 3
