@@ -7,8 +7,6 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.days.day import Day, Run, prune, publish
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
@@ -80,10 +78,9 @@ def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
                 rows += footer_of(source).num_rows
                 continue
             for text in beginning_of(source).items():
-                ends = [
-                    np.count_nonzero(block.text[block.start : block.stop] == 10) for block in text.blocks()
-                ]
-                rows += int(sum(ends)) - 1
+                rows += (
+                    sum(int((each.text[each.start : each.stop] == 10).sum()) for each in text.blocks()) - 1
+                )
                 if not text.finish().is_last:
                     return True
     except DlrmError:  # what is damaged is named once its turn has come
