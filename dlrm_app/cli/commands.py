@@ -83,13 +83,17 @@ def report_runs(config: Any) -> None:
     """Writes the page of a run, or one that compares several, and prints where it is. Raises DlrmError."""
     from dlrm_app.reports.comparison import read_runs, write_comparison
     from dlrm_app.reports.run_page import write_report
+    from dlrm_app.text import next_line
 
     runs = read_runs(config.runs)
     if len(runs) == 1:
         (record,) = runs.values()
         print(write_report(record.path, Path(config.output) if config.output else None))
+        print(next_line("dlrm-evaluate", {"checkpoint": record.path}))
         return
     print(write_comparison(runs, config.split, config.output))
+    first, second, *_ = runs.values()
+    print(next_line("dlrm-evaluate", {"checkpoint": first.path, "against": second.path}))
 
 
 def _check_days(config: Any) -> None:

@@ -32,6 +32,7 @@ from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
+from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,14 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                     write_json(Path(config.output), asdict(result))
+            if config.checkpoint:
+                settings = {"checkpoint": config.checkpoint, "output": f"{Path(config.checkpoint)}_export"}
+                print(next_line("dlrm-export", settings, f"which={config.which}"), flush=True)
+            else:
+                print(
+                    next_line("dlrm-evaluate", {"checkpoint": "RUN"}, *typed_settings("blend", "output")),
+                    flush=True,
+                )
         return result
 
 

@@ -46,6 +46,13 @@ def test_one_command_leads_to_the_next(type_here: Type) -> None:
     names = [words[0] for words in (generated, preprocessed, trained)]
     assert names == ["dlrm-preprocess", "dlrm-train", "dlrm-export"]
     assert compose_config("export", ExportConfig, trained[1:]).output.endswith("run=1, [a]_export")
+    reported = type_here("dlrm-report", 'runs=["run=1, [a]"]')
+    assert type_here(*reported) == [
+        "dlrm-export",
+        'checkpoint="run=1, [a]"',
+        'output="run=1, [a]_export"',
+        "which=newest",
+    ]
 
 
 def test_a_plan_says_how_to_keep_and_how_to_train_it(type_here: Type) -> None:

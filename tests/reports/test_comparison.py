@@ -28,7 +28,7 @@ def test_every_runs_last_metrics_curves_and_speed_are_on_it(
     assert page.addresses == []
     out = capsys.readouterr().out
     assert "0.61000" in out
-    assert out.rstrip().endswith("compare.html")
+    assert "compare.html\nnext: dlrm-evaluate checkpoint=" in out
 
 
 def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> None:
