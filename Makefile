@@ -24,8 +24,8 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 output=demo/dataset
 	$(BIN)/dlrm-train data.path=demo/dataset output=demo/run
 
-test: setup ## the quick tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: setup ## the quick tests; three processes on two cores, for some of them wait
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: setup ## all tests, the long ones too
 	$(BIN)/python -m pytest -m "not gpu"

@@ -68,6 +68,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
     return [logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
 
 
+@pytest.mark.long
 def test_logits_and_gradients_are_those_of_the_plain_model(models: tuple[Model, Model]) -> None:
     plain, compiled = models
     torch.testing.assert_close(gradients(compiled), gradients(plain), rtol=1e-6, atol=1e-6)

@@ -41,8 +41,8 @@ def _small_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    (tmp_path / "a.tsv").write_bytes(make_clicks(300, 1, bad_every=40))
-    (tmp_path / "b.tsv").write_bytes(make_clicks(200, 2, bad_every=40)[:-1])
+    (tmp_path / "a.tsv").write_bytes(make_clicks(180, 1, bad_every=40))
+    (tmp_path / "b.tsv").write_bytes(make_clicks(120, 2, bad_every=40)[:-1])
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def test_threads_make_no_difference(clicks: Path, way: str) -> None:
     first = run(clicks / "one", *given, "threads=1")
     run(clicks / "four", *given, "threads=4")
     assert content(clicks / "one") == content(clicks / "four")
-    assert sum(split.rows for split in first.splits.values()) == 488
+    assert sum(split.rows for split in first.splits.values()) == 293
     assert len(first.splits["train"].shards) >= 3
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_same_bytes(
     monkeypatch.setattr(Journal, "land", land_or_die)
     interruptions = 0
     while True:
-        left = 9
+        left = 5
         try:
             run(clicks / "pieces", *given)
             break
