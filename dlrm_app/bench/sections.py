@@ -49,7 +49,7 @@ class Section:
 
     def __str__(self) -> str:
         rows: list[list[str | Cell]] = [
-            [line.name, Cell(fixed(line.ms, 2), line.ms), share(line.ms / self.all.ms)]
+            [line.name, fixed(line.ms, 2), share(line.ms / self.all.ms)]
             for line in (*self.parts, self.all)
             if line is self.all or line.ms >= 0.0005
         ]

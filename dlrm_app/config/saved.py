@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.compose import conf_dir, resolved
-from dlrm_app.config.schema import GONE, RENAMED, RENAMED_IN_SPECS, build, type_of
+from dlrm_app.config.schema import GONE, build, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves
@@ -21,7 +21,7 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     defaults = OmegaConf.load(conf_dir() / "train.yaml")
     assert isinstance(defaults, DictConfig)
     del defaults["defaults"]  # Hydra's list of groups
-    merged = OmegaConf.merge(defaults, _with_new_names(values))
+    merged = OmegaConf.merge(defaults, _without_gone(values))
     assert isinstance(merged, DictConfig)
     problems: list[Problem] = []
     config = build(TrainConfig, resolved(merged), problems)
@@ -43,17 +43,11 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     ]
 
 
-def _with_new_names(values: dict[str, Any]) -> DictConfig:
+def _without_gone(values: dict[str, Any]) -> DictConfig:
     config = OmegaConf.create(values)
-    gone = {key: "" for key in GONE if type_of(key, TrainConfig) is None}
-    for old, new in {**RENAMED, **gone}.items():
-        section, _, name = old.rpartition(".")
+    for key in (key for key in GONE if type_of(key, TrainConfig) is None):
+        section, _, name = key.rpartition(".")
         parent = OmegaConf.select(config, section) if section else config
-        if isinstance(parent, DictConfig) and name in parent:
-            value = parent.pop(name)
-            if new:
-                OmegaConf.update(config, new, value)
-    for spec in OmegaConf.select(config, "tables.specs") or []:
-        for old in spec.keys() & RENAMED_IN_SPECS.keys():
-            spec[RENAMED_IN_SPECS[old]] = spec.pop(old)
+        if isinstance(parent, DictConfig):
+            parent.pop(name, None)
     return config

@@ -21,8 +21,6 @@ from dlrm_app.text import listed
 Schema = TypeVar("Schema")
 REQUIRED: Any = "???"
 """What stands in conf/ for a value that has no default."""
-RENAMED = {"model.members": "model.ensemble_size"}
-RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 EVERYDAY = {
     "batchsize": "trainer.global_batch_size",
     "learningrate": "optimizer.sparse.lr",
@@ -79,9 +77,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=_FP32_MAX)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_FP32_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Minutes = Annotated[
-    float, msgspec.Meta(gt=0, le=525_600)
-]  # a year, whose end torch can name to the nanosecond
+# a year, whose end torch can name to the nanosecond
+Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Which = Literal["newest", "best"]
@@ -135,12 +132,10 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 
 def unknown_key(key: str, schema: Any) -> Problem:
-    """The refusal of ``key``, with its new name or the nearest key of ``schema``."""
+    """The refusal of ``key``, with the nearest key of ``schema``, or what to do instead of one that is gone."""
     for old in GONE:
         if f"{key}.".startswith(f"{old}.") and type_of(old, schema) is None:  # another command may have it
             return Problem(key, "is gone", GONE[old])
-    if key in RENAMED:
-        return Problem(key, f"is now called {RENAMED[key]}")
     known = [*known_keys(schema), "experiment"]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
     # the last word may be right and its section wrong or left out

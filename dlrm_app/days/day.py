@@ -122,9 +122,8 @@ class Day:
         with self._timed("replay"):
             replayed = self.window(days.replay_window) if days.replay else []
             earlier = [self._earlier(record, "train", days.replay) for record in replayed]
-            earlier += [
-                self._earlier(record, "val") for record in self.window(1)
-            ]  # no model has learnt these yet
+            # no model has learnt these yet
+            earlier += [self._earlier(record, "val") for record in self.window(1)]
             self._write_rows(dataset, earlier, self.folder / "rows")
         return dataset
 

@@ -106,9 +106,7 @@ def read_records(output: Path) -> list[DayRecord]:
 
 def _read(path: Path) -> DayRecord:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found.pop("settings", None)  # which earlier versions kept
-        return from_json(DayRecord, found)
+        return from_json(DayRecord, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, AttributeError) as error:
         raise DataError(
             f"{path} is damaged or of another version ({error}): {redo([path.parent])}"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,6 @@ class TrainEvent:
 
 
 Event = TrainEvent | Evaluation
-OLD_KINDS = ("health", "skip")
-"""Kinds of earlier versions, which are left out."""
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -78,9 +76,7 @@ def read_events(folder: Path) -> list[Event]:
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
-            if value["event"] not in OLD_KINDS:
-                events.append(event_from_json(value))
+            events.append(event_from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):  # the last one may be half written, or cut off in a run that was killed
                 raise DataError(
@@ -113,5 +109,4 @@ class RunResult:
     def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
         """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
-        names = {each.name for each in fields(cls)}  # earlier versions had more
-        return cls(**{key: part for key, part in value.items() if key in names} | {"evals": evals})
+        return cls(**{**value, "evals": evals})

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import RENAMED_IN_SPECS, Count, Positive, value_problems
+from dlrm_app.config.schema import Count, Positive, value_problems
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -133,7 +133,7 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     needed = {"name": "name", "rows": "rows", "features": "features"}
     if config.embedding_dim is None:
         needed["dim"] = "dim (or tables.embedding_dim)"
-    unknown = [_unknown_key(str(key)) for key in spec if key not in _TYPES]
+    unknown = [f"{key} is not a key of a table: use {', '.join(_TYPES)}" for key in spec if key not in _TYPES]
     refuse_if([*unknown, *(f"{name} is missing" for key, name in needed.items() if key not in spec)])
     kept = ("pooling", "data_type", "init", "init_scale")
     values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
@@ -149,12 +149,6 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     if "data_type" in spec:
         return [replace(each, precision_by="") for each in tables]
     return [_of_pattern(each, config.data_types) for each in tables]
-
-
-def _unknown_key(key: str) -> str:
-    if key in RENAMED_IN_SPECS:
-        return f"{key} is now called {RENAMED_IN_SPECS[key]}"
-    return f"{key} is not a key of a table: use {', '.join(_TYPES)}"
 
 
 def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:

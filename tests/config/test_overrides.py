@@ -51,7 +51,6 @@ def problems_of(*overrides: str) -> list[str]:
                 ("lanes", "data.lanes"),
             )
         ),
-        ("model.members=3", "model.members is now called model.ensemble_size"),
         ("+model.typo=8", "model.typo is not a known key"),
         ("sharding.types=[1,", "write key=value"),
         ("tables=nowhere/mine.yaml", "no such file"),

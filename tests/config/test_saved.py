@@ -11,15 +11,6 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 
 
-def test_keys_of_earlier_versions_get_their_new_names() -> None:
-    config = compose_config("train", TrainConfig, ["data.path=x", "model.ensemble_size=4"])
-    config.tables.specs = [{"name": "t", "pooling_factors": [2]}]
-    values = asdict(config)
-    values["model"]["members"] = values["model"].pop("ensemble_size")
-    values["tables"]["specs"] = [{"name": "t", "hotness": [2]}]
-    assert read_saved_config(values, Path("c")) == config
-
-
 def test_a_key_added_since_has_its_default_and_an_unknown_one_is_refused() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x"])
     values = asdict(config)

@@ -71,7 +71,6 @@ SPEC = {"name": "a", "rows": 50, "features": ["user"]}
         ),
         (SPEC | {"pooling_factors": [0]}, ["pooling_factors must", "got 0"]),
         (SPEC | {"pooling_factors": 3}, ["pooling_factors must", "got 3"]),
-        (SPEC | {"hotness": [1]}, ["(a): hotness is now called pooling_factors"]),
         ("t_user", ["must be a mapping"]),
     ],
 )

@@ -107,9 +107,7 @@ class Progress:
         """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         rest = dict(value)
         evals = [Evaluation.from_json(each) for each in rest.pop("evals")]
-        skipped = len(rest.pop("skipped", ()))  # steps of an earlier version that changed nothing
-        progress = from_json(cls, {**rest, "evals": []})
-        return replace(progress, evals=evals, earlier_updates=progress.earlier_updates - skipped)
+        return replace(from_json(cls, {**rest, "evals": []}), evals=evals)
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,6 @@ def read_marker(folder: Path) -> Marker:
 def _parse(value: dict[str, Any]) -> Marker:
     progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
     files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
-    value.pop("calibration", None)  # what early versions kept with trainer.calibrate
     return Marker(progress=progress, meter=meter, files=files, **value)
 
 

@@ -61,13 +61,6 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     assert json.loads((tmp_path / MARKER).read_text()) == old_marker()
 
 
-def test_steps_that_an_earlier_version_skipped_are_not_counted(tmp_path: Path) -> None:
-    value = old_marker()
-    value["progress"]["skipped"] = [7, 9]
-    write_marker(tmp_path, read_marker(write(tmp_path, value)))
-    assert read_marker(tmp_path).progress.counted_updates == 38
-
-
 @pytest.mark.parametrize(
     "value",
     [
