@@ -204,4 +204,6 @@ def write_encoding(folder: Path, manifest: Manifest) -> None:
     copy_encoding_files(manifest, target)
     # the inputs of the dataset are nobody's business where the model is served
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
+    if crosses := manifest.config.get("encoding", {}).get("crosses"):
+        config["encoding"] = {"crosses": crosses}
     write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config))
