@@ -92,6 +92,7 @@ def test_without_a_compiler_a_step_is_the_plain_one_and_the_log_says_why(
     assert caplog.text == first  # told once
 
 
+@pytest.mark.long
 def test_what_cannot_be_one_graph_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     plain = Model()
     plain.over_arch = Breaking(4, 1)
