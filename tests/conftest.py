@@ -8,6 +8,8 @@ gc.disable()  # until every module is imported: it looks through millions of obj
 
 from hypothesis import settings  # noqa: E402
 
+from tests.quick_compose import remember_files  # noqa: E402
+
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start compile nothing twice
 sys.dont_write_bytecode = False
@@ -16,6 +18,7 @@ os.fsync = lambda _file: None
 
 settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
 settings.load_profile("no deadline")
+remember_files()
 
 
 def pytest_collection_finish() -> None:

@@ -28,16 +28,13 @@ def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int
 
 def train_on_ranks(num_ranks: int, *overrides: str) -> None:
     """``dlrm-train *overrides`` on ``num_ranks`` ranks of one thread."""
-    start_ranks(partial(_train, overrides), num_ranks, num_ranks)
+    config = compose_config("train", TrainConfig, ["trainer.threads=1", *overrides])
+    start_ranks(partial(train, config), num_ranks, num_ranks)
 
 
 def _in_group(work: Callable[[Runtime], Any]) -> Any:
     with start_runtime(num_threads=1) as runtime:
         return work(runtime)
-
-
-def _train(overrides: tuple[str, ...]) -> None:
-    train(compose_config("train", TrainConfig, ["trainer.threads=1", *overrides]))
 
 
 def start_ranks(

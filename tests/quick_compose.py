@@ -1,0 +1,39 @@
+"""Hydra's ``compose``, remembering what it made of a command's files: tests compose hundreds of times."""
+
+import pickle
+from functools import cache
+from pathlib import Path
+
+from hydra import compose as compose_by_hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from dlrm_app.config import compose as composing
+
+
+def remember_files() -> None:
+    """From here on configurations are composed of remembered files and what is typed, which is what Hydra does last."""
+    composing.compose = _compose
+
+
+def _compose(command: str, overrides: list[str], return_hydra_config: bool) -> DictConfig:
+    conf = composing.conf_dir()
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    choices = [
+        each.input_line
+        for each in parsed
+        if "." not in each.key_or_group and (conf / each.key_or_group).is_dir()
+    ]
+    if any("=file_" in choice for choice in choices) or any(each.is_hydra_override() for each in parsed):
+        return compose_by_hydra(command, overrides, return_hydra_config)  # what may change between tests
+    whole = pickle.loads(_files(conf, command, tuple(choices), return_hydra_config))
+    ConfigLoaderImpl._apply_overrides_to_config(
+        [each for each in parsed if each.input_line not in choices], whole
+    )
+    return whole
+
+
+@cache
+def _files(conf: Path, command: str, choices: tuple[str, ...], return_hydra_config: bool) -> bytes:
+    return pickle.dumps(compose_by_hydra(command, [*choices], return_hydra_config))
