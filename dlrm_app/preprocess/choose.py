@@ -182,9 +182,11 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def with_choices(typed: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration ``typed``, in which keys left to choose have what ``before`` chose, if it had to choose them too."""
-    made = before.get("auto", {}).get("keys", {})
+    made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
     filled = {
         section: {key: before[section][key] for key in keys if key in made.get(section, {})}
-        for section, keys in open_choices(typed).items()
+        for section, keys in left.items()
     }
+    if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:
+        filled["dense"]["bucket_boundaries"] = {}  # of no column, whatever the rows are
     return {**typed, **{section: {**typed[section], **values} for section, values in filled.items()}}

@@ -133,9 +133,10 @@ def _without_choices(
     """``identity`` with what it leaves to choose: what an earlier run ``before`` chose, or else a look at the rows says."""
     left = open_choices(identity)
     identity = with_choices(identity, before)
-    if not open_choices(identity):
-        return {**identity, "auto": before["auto"]} if left else identity
-    summary = look_at(plan, config.threads)
+    if not (to_choose := open_choices(identity)):
+        return {**identity, "auto": before["auto"]} if left and "auto" in before else identity
+    wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
+    summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
     config = _with_sections(config, identity)
     if isinstance(config.multi_hot.sizes, list):  # one for each column that is there
         config = replace(config, encoding=replace(config.encoding, crosses=None))

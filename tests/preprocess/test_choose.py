@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess import choose as choose_module
 from dlrm_app.preprocess.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Choice, boundaries, choose
 from dlrm_app.preprocess.encode.pairs import Pair
 from dlrm_app.preprocess.passes import look
@@ -225,6 +227,29 @@ def test_a_resumed_run_has_the_choice_of_its_beginning(
     monkeypatch.setattr("dlrm_app.preprocess.preprocess.look_at", stop)  # it need not look again
     assert run(tmp_path / "k", *words(shop)).config == whole.config
     assert content(tmp_path / "k") == content(tmp_path / "whole")
+
+
+def test_nothing_is_looked_at_where_no_row_changes_the_choice(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise AssertionError("rows are looked at")
+
+    numbers = ["dense.transform=log1p", "dense.bucket_columns=null"]
+    with monkeypatch.context() as patched:
+        patched.setattr("dlrm_app.preprocess.preprocess.look_at", stop)
+        typed = [*numbers, "encoding=hash", "encoding.num_embeddings=100", "encoding.crosses=null"]
+        made = run(tmp_path / "none", *words(shop, *typed, "dense.target_columns=null"))
+    assert made.config["dense"]["bucket_boundaries"] == {}
+    assert run(tmp_path / "none", *words(shop, *typed, "dense.target_columns=null")) == made  # it is found
+    pq.write_table(pacsv.read_csv(shop / "shop.csv"), tmp_path / "shop.parquet")
+    monkeypatch.setattr(look, "STUDIED_ROWS", 100)
+    monkeypatch.setattr(choose_module, "STUDIED_ROWS", 100)
+    monkeypatch.setattr(look, "_read", stop)
+    files = [f"dataset={shop}/shop.yaml", f"input.train={tmp_path}/shop.parquet"]
+    chosen = run(tmp_path / "footer", *words(shop, *numbers)[3:], *files).config
+    assert (chosen["auto"]["rows"], chosen["auto"]["seen"]) == (ROWS * 9 // 10, 0)
+    assert (chosen["encoding"]["kind"], chosen["dense"]["bucket_boundaries"]) == ("hash", {})
 
 
 def test_a_new_day_takes_what_was_chosen(shop: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 @intrinsic
-def _load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
+def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
     """text[at:at + 8] as a little-endian uint64, in one load from any address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -66,7 +66,7 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # num
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _hex_of(word):  # type: ignore[no-untyped-def]  # compiled
+def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
     """(the number that 8 hex digits write, whether they are that), all eight at once; the first is the lowest byte.
 
     Every byte is compared by an addition that carries into its own high bit (Mycroft's method).
@@ -169,12 +169,12 @@ def _gather(text, start, marks, column, num_columns, words, lengths):  # type: i
         begin, end = start + np.int64(before[line]) + 1, start + np.int64(behind[line])
         if is_last:
             end -= end > begin and text[end - 1] == CARRIAGE_RETURN
-        words[line] = _load_word(text, begin)
+        words[line] = load_word(text, begin)
         lengths[line] = end - begin
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _padded(word, length):  # type: ignore[no-untyped-def]  # compiled
+def padded(word, length):  # type: ignore[no-untyped-def]  # compiled
     """The first ``length`` digits of a word, 1 to 8, behind zeros."""
     bits = np.uint64((_WORD - max(min(length, _WORD), 1)) << 3)
     return (word << bits) | (_ZERO_DIGITS & ~(_ALL << bits))
@@ -193,7 +193,7 @@ def _read_labels(text, start, marks, column, num_columns, out, bad):  # type: ig
 @njit_uncounted
 def _read_hexes(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
     for line in range(len(out)):
-        value, is_hex = _hex_of(_padded(words[line], lengths[line]))
+        value, is_hex = hex_of(padded(words[line], lengths[line]))
         out[line] = MISSING_KEY if lengths[line] == 0 else value
         bad[line] |= np.int64((lengths[line] > _WORD) | ((lengths[line] != 0) & (not is_hex)))
 
@@ -204,7 +204,7 @@ def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  #
     for line in range(len(out)):
         sign = np.int64((words[line] & _LOW_8) == _MINUS)
         length = lengths[line] - sign
-        number, is_number = _number_of(_padded(words[line] >> np.uint64(sign << 3), length))
+        number, is_number = _number_of(padded(words[line] >> np.uint64(sign << 3), length))
         value = np.float64(np.int32((number ^ -sign) + sign))
         out[line] = np.nan if lengths[line] == 0 else value
         is_good = (lengths[line] == 0) | (is_number & (length > 0))

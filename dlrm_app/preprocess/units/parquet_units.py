@@ -12,9 +12,11 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.preprocess.units.remote import Address, in_threads
 from dlrm_app.preprocess.units.source import Source, explained_damage
 from dlrm_app.preprocess.units.unit_text import TextRange
@@ -34,6 +36,7 @@ class UnitRows(NamedTuple):
     file_bytes: int
 
 
+@lru_cache(maxsize=64)
 def units_of(source: Source, num_columns: int, unit_bytes: int) -> list[UnitRows]:
     """The units of a Parquet file of which ``num_columns`` are read; none without rows.
 
@@ -147,7 +150,7 @@ def _with_partition(
     table: pa.Table, values: Mapping[str, str | None], columns: Mapping[str, str]
 ) -> pa.Table:
     """The ``columns`` under their names; those that ``table`` lacks have the value that ``values`` has of their key."""
-    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(table))
+    zeros = array_of(np.zeros(len(table), np.int32))
     arrays = [
         table[name]
         if name in table.column_names
@@ -180,7 +183,7 @@ def _open(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.Par
             file = pq.ParquetFile(
                 place,
                 metadata=footer_of(source),
-                read_dictionary=repeated_texts(footer_of(source)),
+                read_dictionary=repeated_texts(source),
                 buffer_size=_BUFFER,  # mapped into memory, a file that becomes shorter would end the process
                 pre_buffer=False,
             )
@@ -191,9 +194,10 @@ _REPEATED = 4
 """Bytes a value, dictionary included, below which strings are taken to be numbered in the file."""
 
 
-def repeated_texts(footer: Any) -> list[str]:
+@lru_cache(maxsize=64)
+def repeated_texts(source: Source) -> list[str]:
     """The columns of strings that a file stores as numbers of distinct values: they are read so, and parsed once."""
-    names = []
+    footer, names = footer_of(source), []
     for index in range(footer.num_columns):
         parts = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
         size, count = (
