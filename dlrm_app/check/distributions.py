@@ -97,14 +97,9 @@ class Overlap:
     this share occur more than once; None for train itself. ``is_estimate``: counted in a sample.
     """
 
-    rows: int
     repeated: int
     expected: float | None
     is_estimate: bool
-
-    @property
-    def share(self) -> float:
-        return self.repeated / max(self.rows, 1)
 
     @property
     def is_suspicious(self) -> bool:
@@ -137,7 +132,7 @@ class RowHashes:
         repeated = {split: min(found[split] << self._sample_bits, count) for split, count in rows.items()}
         share, is_sample = repeated["train"] / rows["train"], self._sample_bits > 0
         return {
-            split: Overlap(count, repeated[split], None if split == "train" else share * count, is_sample)
+            split: Overlap(repeated[split], None if split == "train" else share * count, is_sample)
             for split, count in rows.items()
         }
 

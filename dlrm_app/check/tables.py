@@ -37,7 +37,7 @@ def split_table(findings: Findings) -> Table:
     for name, split in findings.manifest.splits.items():
         shared = NONE
         if overlap := findings.overlap.get(name):
-            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
+            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.repeated / max(split.rows, 1))})"
         row: list[str | Cell] = [
             name,
             integer(split.rows),

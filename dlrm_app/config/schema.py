@@ -64,7 +64,7 @@ _GONE = {
 }
 """What to do instead → the keys of earlier versions that it is for, sections too."""
 GONE = {key: cure for cure, keys in _GONE.items() for key in keys.split()}
-"""Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
+"""Key of earlier versions → what to do instead: refused where it is typed."""
 _types: dict[Any, dict[str, Any]] = {}
 _FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
 

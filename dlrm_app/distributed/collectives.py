@@ -61,20 +61,12 @@ def sum_in_rank_order(values: torch.Tensor) -> torch.Tensor:
     return all_gather_stacked(values).sum(0)
 
 
-def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
+def all_reduce_sum(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """The sum of every rank's ``values`` in little memory. The order of adding is the backend's: exact for integers."""
-    return _all_reduce(values, dist.ReduceOp.SUM)
-
-
-def all_reduce_min(values: torch.Tensor) -> torch.Tensor:
-    """The least of every rank's ``values``."""
-    return _all_reduce(values, dist.ReduceOp.MIN)
-
-
-def is_any(value: bool, group: dist.ProcessGroup | None = None) -> bool:
-    """True if ``value`` is true on any rank."""
-    flag = torch.tensor([value], dtype=torch.int32)
-    return bool(_all_reduce(flag, dist.ReduceOp.MAX, group).item())
+    result = values.clone()
+    if num_ranks() > 1:
+        dist.all_reduce(result, group=group)
+    return result
 
 
 def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
@@ -88,7 +80,7 @@ def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = N
     done = Event()
 
     def tell() -> None:
-        while is_any(not done.wait(BEAT_SECONDS), group):
+        while all_reduce_sum(torch.tensor(int(not done.wait(BEAT_SECONDS))), group):
             pass
 
     # of the messages: work may need the device that this thread has chosen
@@ -99,15 +91,6 @@ def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = N
         finally:
             done.set()
         told.result()
-    return result
-
-
-def _all_reduce(
-    values: torch.Tensor, operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None = None
-) -> torch.Tensor:
-    result = values.clone()
-    if num_ranks() > 1:
-        dist.all_reduce(result, operation, group=group)
     return result
 
 

@@ -69,10 +69,6 @@ class Runtime(Ranks):
             raise failure
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
-    def decide_first(self, value: bool) -> bool:
-        """The first rank's ``value``, on every rank."""
-        return broadcast_from_first(value)
-
 
 def quiet_libraries() -> None:
     """torchrec and torch log every plan and warn of their own deprecations; a run's lines would drown in them."""

@@ -27,43 +27,38 @@ def compile_parts(model: nn.Module) -> None:
     parts = {path: module for path, module in model.named_modules() if path.rpartition(".")[2] in PARTS}
     logger.info("trainer.compile: the first step compiles %s, which takes some seconds", ", ".join(parts))
     for path, module in parts.items():
-        module.forward = CompiledForward(path, module)
+        module.forward = _compiled(path, module, module.forward)
 
 
-class CompiledForward:
-    """Stands in for the ``forward`` of ``module``."""
+def _compiled(path: str, module: nn.Module, plain: Forward) -> Forward:
+    """What stands in for ``plain``, the ``forward`` of ``module``."""
+    # one graph or none: half a forward pass, taken back, may have moved a batch norm's statistics
+    compiled: Forward = torch.compile(plain, fullgraph=True, dynamic=False)
+    chosen: Forward | None = None
 
-    def __init__(self, path: str, module: nn.Module) -> None:
-        self._path, self._module = path, module
-        self._plain: Forward = module.forward
-        # one graph or none: half a forward pass, taken back, may have moved a batch norm's statistics
-        self._compiled: Forward = torch.compile(self._plain, fullgraph=True, dynamic=False)
-        self._chosen: Forward | None = None
-
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The result of ``forward``."""
-        if not self._module.training or any(isinstance(each, fx.Proxy) for each in inputs):
-            return self._plain(*inputs)
-        if self._chosen is None:
-            return self._choose(*inputs)
-        return self._chosen(*inputs)
-
-    def _choose(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        nonlocal chosen
+        if not module.training or any(isinstance(each, fx.Proxy) for each in inputs):
+            return plain(*inputs)
+        if chosen is not None:
+            return chosen(*inputs)
         try:
             # the backward pass too: later, in the midst of it, there is no way back
             with differentiation.patch(force_non_lazy_backward_lowering=True):
-                outputs = self._compiled(*inputs)
+                outputs = compiled(*inputs)
         except TorchDynamoException as error:
             logger.warning(
                 "trainer.compile: %s stays as it is, for torch.compile says %s; it needs a compiler and, on GPUs, Python's "
                 "headers (apt-get install g++ python3-dev); trainer.compile=false does without",
-                self._path,
+                path,
                 _first_line(error),
             )
-            self._chosen = self._plain
-            return self._plain(*inputs)
-        self._chosen = self._compiled
+            chosen = plain
+            return plain(*inputs)
+        chosen = compiled
         return outputs
+
+    return forward
 
 
 def _first_line(error: Exception) -> str:

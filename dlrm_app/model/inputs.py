@@ -4,7 +4,7 @@ Needs no torch. Shapes: F sparse features, N dense features, D the width of a mo
 """
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -25,12 +25,9 @@ def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
     """
     members = spec.config.ensemble_size
     widths = {name: table.dim // members for table in spec.tables for name in table.features}
-    axes_of = _AXES.get(spec.config.kind)
-    if axes_of is None:
-        return {}
     embedded, dim = [dense[number] for number in spec.embedded], spec.config.dense_embedding_dim or 0
     functions = [(name, dim, place) for name in embedded for place in range(dim)]
-    axes = axes_of(spec.config, widths, [*dense, *functions])
+    axes = _axes(spec.config, widths, [*dense, *functions])
     if not embedded:
         return axes
     axes = {re.sub("^dense_arch", "dense_arch.1", name): names for name, names in axes.items()}
@@ -44,69 +41,46 @@ def _vectors(widths: Mapping[Any, int]) -> list[Hashable]:
     return [(name, place) for name, width in widths.items() for place in range(width)]
 
 
-def _bottom_first(widths: Mapping[str, int]) -> dict[str, int]:
-    return {_BOTTOM: next(iter(widths.values())), **widths}
-
-
 def _first_layer(mlp: str, inputs: Names) -> dict[str, Axes]:
     return {f"{mlp}._mlp.0._linear.weight": (None, inputs)}
 
 
-def _dlrm(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """The top MLP reads the bottom MLP's vector and the dot product of each pair of vectors."""
-    vectors = _bottom_first(widths)
-    pairs = [frozenset(pair) for pair in combinations(vectors, 2)]
-    inputs = [*_vectors({_BOTTOM: vectors[_BOTTOM]}), *pairs]
-    return _first_layer("dense_arch.model", dense) | _first_layer("over_arch.model.0", inputs)
-
-
-def _dcn(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """Every cross layer reads and writes all vectors."""
-    inputs, axes = _vectors(_bottom_first(widths)), _first_layer("dense_arch.model", dense)
-    for layer in range(config.dcn_num_layers or 0):
-        axes[f"inter_arch.crossnet.V_kernels.{layer}"] = (None, inputs)
-        axes[f"inter_arch.crossnet.W_kernels.{layer}"] = (inputs, None)
-        axes[f"inter_arch.crossnet.bias.{layer}"] = (inputs,)
-    return axes | _first_layer("over_arch.model.0", inputs)
-
-
-def _projection(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """Both branches read all vectors."""
-    inputs, axes = _vectors(_bottom_first(widths)), _first_layer("dense_arch.model", dense)
-    for branch in ("interaction_branch1", "interaction_branch2"):
-        axes |= _first_layer(f"inter_arch.{branch}.model", inputs)
-    return axes
-
-
-def _dcn_parallel(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """Every dense feature has a vector too; the last layer reads the cross layers and the MLP."""
-    width = next(iter(widths.values()))
-    inputs = _vectors({**dict.fromkeys(dense, width), **widths})
-    axes: dict[str, Axes] = {"dense_arch.weight": (dense, None)}
-    for layer in range(config.dcn_num_layers or 0):
-        axes[f"inter_arch.layers.{layer}.weight"] = (inputs, inputs)
-        axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
-    *hidden, last = config.top_mlp
-    of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
-    axes["over_arch.last.weight"] = (None, [*inputs, *of_mlp])
-    return axes | _first_layer("over_arch.mlp", inputs)
-
-
-def _concat(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """The MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features."""
-    inputs = _vectors(widths)
-    if stride := config.stride:
-        in_front = -len(inputs) % stride // 2
-        starts = range(-in_front, len(inputs), stride)
-        inputs = [frozenset(inputs[max(start, 0) : start + stride]) for start in starts]
-    return _first_layer("over_arch.model.0", [*inputs, *dense])
-
-
-_AXES: dict[str, Callable[[ModelConfig, Mapping[str, int], Names], dict[str, Axes]]] = {
-    "dlrm": _dlrm,
-    "dcn": _dcn,
-    "projection": _projection,
-    "dcn_parallel": _dcn_parallel,
-    "concat": _concat,
-}
-"""(configuration, feature → width, dense features) → axes. Without an entry, a layer whose shape changed is drawn anew."""
+def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Parameter → its axes, from feature → width and the dense features. A kind without a case has layers drawn anew."""
+    width, num_layers = next(iter(widths.values())), config.dcn_num_layers or 0
+    with_bottom = {_BOTTOM: width, **widths}
+    axes = _first_layer("dense_arch.model", dense)
+    match config.kind:
+        case "dlrm":  # the top MLP reads the bottom MLP's vector and the dot product of each pair of vectors
+            pairs = [frozenset(pair) for pair in combinations(with_bottom, 2)]
+            return axes | _first_layer("over_arch.model.0", [*_vectors({_BOTTOM: width}), *pairs])
+        case "dcn":  # every cross layer reads and writes all vectors
+            inputs = _vectors(with_bottom)
+            for layer in range(num_layers):
+                axes[f"inter_arch.crossnet.V_kernels.{layer}"] = (None, inputs)
+                axes[f"inter_arch.crossnet.W_kernels.{layer}"] = (inputs, None)
+                axes[f"inter_arch.crossnet.bias.{layer}"] = (inputs,)
+            return axes | _first_layer("over_arch.model.0", inputs)
+        case "projection":  # both branches read all vectors
+            for branch in ("interaction_branch1", "interaction_branch2"):
+                axes |= _first_layer(f"inter_arch.{branch}.model", _vectors(with_bottom))
+            return axes
+        case (
+            "dcn_parallel"
+        ):  # every dense feature has a vector too; the last layer reads the cross layers and the MLP
+            inputs = _vectors({**dict.fromkeys(dense, width), **widths})
+            axes = {"dense_arch.weight": (dense, None)}
+            for layer in range(num_layers):
+                axes[f"inter_arch.layers.{layer}.weight"] = (inputs, inputs)
+                axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
+            *hidden, last = config.top_mlp
+            of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
+            axes["over_arch.last.weight"] = (None, [*inputs, *of_mlp])
+            return axes | _first_layer("over_arch.mlp", inputs)
+        case "concat":  # the MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features
+            inputs = _vectors(widths)
+            if stride := config.stride:
+                starts = range(-(-len(inputs) % stride // 2), len(inputs), stride)
+                inputs = [frozenset(inputs[max(start, 0) : start + stride]) for start in starts]
+            return _first_layer("over_arch.model.0", [*inputs, *dense])
+    return {}

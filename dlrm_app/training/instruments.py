@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.profiler import profile, schedule
 
-from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_min, all_reduce_sum
+from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.files import written_whole
 from dlrm_app.runs.checkpoint.marker import LossSums, Progress
@@ -96,7 +96,7 @@ class LossMeter:
     def first_bad_step(self) -> int | None:
         """The first step whose loss was NaN or inf on any rank. Every rank must call it."""
         self._fetch()
-        step = int(all_reduce_min(torch.tensor(self._first_bad, device=self._runtime.device)))
+        step = int(all_gather_stacked(torch.tensor(self._first_bad, device=self._runtime.device)).min())
         return None if step == NO_STEP else step
 
     @property

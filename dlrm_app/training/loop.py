@@ -5,13 +5,15 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NoReturn
 
+from dlrm_app.config.train import EvaluationConfig
+from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import setting
-from dlrm_app.training.decisions import is_val_due
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.nonfinite import check_finite
 from dlrm_app.training.setup import set_step_seed
@@ -79,6 +81,19 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
     run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
 
 
+def is_val_due(config: EvaluationConfig, progress: Progress, batches_per_epoch: int) -> bool:
+    """True if val is to be evaluated now, in the middle of an epoch; a resumed run may have done so before.
+
+    ``per_epoch`` spreads that many evenly, the last of them at the epoch's end, where every run evaluates anyway.
+    """
+    if not 0 < progress.batch < batches_per_epoch or progress.has_evaluated("val"):
+        return False
+    if config.per_epoch is not None:
+        before, done = ((progress.batch - n) * config.per_epoch // batches_per_epoch for n in (1, 0))
+        return done > before
+    return config.every_steps is not None and progress.step % config.every_steps == 0
+
+
 def steps_left(run: TrainingRun, num_batches: int) -> int:
     """Steps that the current epoch still takes."""
     if run.why_done is not None:
@@ -131,7 +146,7 @@ def act_after_step(
         if run.why_done is not None:
             return True
     # evaluating may have taken long
-    if saves or (evaluates and run.runtime.decide_first(checkpoints.are_overdue())):
+    if saves or (evaluates and broadcast_from_first(checkpoints.are_overdue())):
         check_finite(run, batches)  # never save what cannot be resumed
         run.save(checkpoints)
         stop_request.has_saved()

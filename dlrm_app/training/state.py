@@ -3,14 +3,14 @@
 import copy
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from dlrm_app.config.train import TrainConfig, WarmStartConfig
+from dlrm_app.config.train import EvaluationConfig, TrainConfig, WarmStartConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
@@ -18,7 +18,15 @@ from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.runs.checkpoint.inherit import Described, inherit_tensors
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
-from dlrm_app.runs.checkpoint.marker import EMA, Checkpoint, Marker, Progress, TrainedModel, keeps_ema
+from dlrm_app.runs.checkpoint.marker import (
+    EMA,
+    Checkpoint,
+    Evaluation,
+    Marker,
+    Progress,
+    TrainedModel,
+    keeps_ema,
+)
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.tensors import (
     Tensors,
@@ -30,7 +38,6 @@ from dlrm_app.runs.checkpoint.tensors import (
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.text import count
-from dlrm_app.training.decisions import reason_to_stop
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.schedules import LearningRates
@@ -110,6 +117,20 @@ class RunState:
 
 def _without_ema(tensors: Tensors) -> Tensors:
     return {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
+
+
+def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
+    """The reason why the run has trained enough, from all its evaluations so far; None to continue."""
+    aucs = [each.comparable_auc for each in evals if each.split == "val"]
+    if not aucs:
+        return None
+    if config.target_auc is not None and aucs[-1] >= config.target_auc:
+        return f"AUC on val is {aucs[-1]:.5f}, evaluation.target_auc={config.target_auc} is reached"
+    best = max(aucs)
+    since = len(aucs) - 1 - aucs.index(best)
+    if config.patience is not None and since >= config.patience:
+        return f"AUC on val has not risen above {best:.5f} in {since} evaluations (evaluation.patience={config.patience})"
+    return None
 
 
 @dataclass(frozen=True)

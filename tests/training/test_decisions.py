@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.runs.checkpoint.marker import Evaluation, Progress
-from dlrm_app.training.decisions import is_val_due, reason_to_stop
+from dlrm_app.training.loop import is_val_due
+from dlrm_app.training.state import reason_to_stop
 
 
 @given(st.integers(1, 300), st.integers(1, 40))

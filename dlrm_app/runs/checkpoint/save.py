@@ -22,7 +22,12 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from dlrm_app.config.train import CheckpointConfig
-from dlrm_app.distributed.collectives import all_gather_objects, new_group, while_others_wait
+from dlrm_app.distributed.collectives import (
+    all_gather_objects,
+    broadcast_from_first,
+    new_group,
+    while_others_wait,
+)
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
 from dlrm_app.files import describe_files, file_limit
@@ -197,7 +202,7 @@ class Checkpoints:
 
     def agree_that_none(self) -> bool:
         """True if there is nothing to resume from. Every rank must call it."""
-        return self._runtime.decide_first(not list_checkpoints(self._folder))
+        return broadcast_from_first(not list_checkpoints(self._folder))
 
     def are_overdue(self) -> bool:
         """True if ``every_minutes`` have passed since the last one, by this rank's clock."""
