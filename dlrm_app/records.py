@@ -39,7 +39,9 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         if not isinstance(value, dict) or not required <= set(value) <= set(types):
             raise ValueError(f"{name}: " * bool(name) + f"expected the fields {', '.join(types)}")
         return kind(**{key: _convert(types[key], part, f"{name}.{key}") for key, part in value.items()})
-    _check_type(list if origin is tuple else origin or kind, value, name)
+    wanted, given = list if origin is tuple else origin or kind, type(value)
+    if given is not wanted and (wanted, given) != (float, int):
+        raise ValueError(f"{name.lstrip('.')} must be of type {wanted.__name__}, got {repr(value)[:100]}")
     if origin in (tuple, list):
         if parts[0] is int and {type(part) for part in value} == {int}:
             return origin(value)  # quickly: they can be many
@@ -47,11 +49,6 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     if origin is dict:
         return {key: _convert(parts[1], part, f"{name}.{key}") for key, part in value.items()}
     return value
-
-
-def _check_type(kind: type, value: Any, name: str) -> None:
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{name.lstrip('.')} must be of type {kind.__name__}, got {repr(value)[:100]}")
 
 
 @cache

@@ -139,10 +139,11 @@ class _Reader:
     def _choices(self, group: str, given: Sequence[str]) -> list[str]:
         """Names for Hydra of each of the choices ``given``."""
         folder, known = choices_of(group, self.conf, self.command)
+        defaults = OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
         names, unknown = [], []
         problems: list[str] = []
         for choice in given:
-            if choice == "null" and self._may_be_null(group):
+            if choice == "null" and (group == "experiment" or {group: None} in defaults):
                 names.append(_register("nothing", group, {}, "_global_"))
             elif Path(choice).suffix in (".yaml", ".yml"):
                 try:
@@ -161,10 +162,6 @@ class _Reader:
             )
         refuse_if(problems)
         return names
-
-    def _may_be_null(self, group: str) -> bool:
-        defaults = OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
-        return group == "experiment" or {group: None} in defaults
 
     def _register_file(self, path: Path, group: str) -> str:
         """Makes the file a choice of ``group`` and gives its name there. Raises ConfigError for what no schema has."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
@@ -58,14 +57,6 @@ class ShardingConfig(Section):
         yield from constraint_faults("", {"types": self.types, "kernels": self.kernels})
         for pattern, each in self.tables.items():
             yield from constraint_faults(f"tables.{pattern}", each)
-
-    def pattern_constraints(self, table: str) -> dict[str, Any]:
-        """Constraints by the patterns that fit ``table``: of two that ask for one thing, the later."""
-        merged: dict[str, Any] = {}
-        for pattern, constraints in self.tables.items():
-            if fnmatchcase(table, pattern):
-                merged |= {key: value for key, value in constraints.items() if value is not None}
-        return merged
 
 
 def constraint_faults(where: str, constraints: Any) -> Iterator[Problem]:

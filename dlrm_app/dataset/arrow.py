@@ -4,7 +4,6 @@ pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, impor
 of a second of a command's start, for nothing. Reading raises the first ColumnError; a check of the dataset collects all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +70,6 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     if column.null_count:
         raise ColumnError(name, "values are missing", column.null_count)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def read_features(
-    table: pa.Table, dense: Sequence[str], sparse: Sequence[SparseColumn]
-) -> tuple[list[NDArray[np.float32]], list[NDArray[np.int32] | Bags]]:
-    """The columns ``dense`` and ``sparse`` of encoded rows."""
-    return (
-        [numbers_of(read_column(table, name, pa.float32())) for name in dense],
-        [read_ids(table, column) for column in sparse],
-    )
 
 
 def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:

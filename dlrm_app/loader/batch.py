@@ -15,7 +15,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch_order import Order, eval_order, train_order
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.rows import Ranges, side_by_side
+from dlrm_app.loader.rows import Ranges, copy_rows, count_rows, side_by_side
 from dlrm_app.loader.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
@@ -116,7 +116,8 @@ class BatchMaker:
 
     def make(self, rows: Ranges) -> list[Batch]:
         """The batches that follow each other in ``rows``, padded where they have fewer rows than their size."""
-        num_rows, num_ids = rows.count(len(self._features))
+        addresses = rows.addresses(len(self._features))
+        num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
         num_batches, size = len(num_rows), self._batch_size
         shared = self._one_hot if num_rows.min() == size else None
         dense = self._empty((num_batches, size, self._num_dense), torch.float32)
@@ -124,7 +125,8 @@ class BatchMaker:
         ids = self._empty((int(num_ids.sum()),), torch.int32)
         lengths = self._empty((num_batches, len(self._features), 0 if shared else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
-        rows.copy_to(dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy())
+        arrays = dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
+        copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
         counts = num_ids.tolist()
         bags = torch.split(ids, num_ids.sum(1).tolist())
         batches = []

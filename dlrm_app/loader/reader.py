@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features, with_ids
+from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_ids, with_ids
 from dlrm_app.dataset.encoding_files import ids_known_on
 from dlrm_app.dataset.manifest import Manifest, label_of
 from dlrm_app.dataset.shard_files import ShardReader
@@ -53,7 +53,8 @@ class TableReader:
         try:
             if has_label and self.label is not None:
                 labels = numbers_of(read_column(table, self.label, pa.uint8()))
-            dense, sparse = read_features(table, self._dense, self._sparse)
+            dense = [numbers_of(read_column(table, name, pa.float32())) for name in self._dense]
+            sparse = [read_ids(table, column) for column in self._sparse]
             for number, column in enumerate(self._sparse):
                 if (known := self._known.get(column.name)) is not None:
                     sparse[number] = with_ids(sparse[number], known)

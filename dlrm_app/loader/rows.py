@@ -73,32 +73,8 @@ class Ranges:
     rows_per_lane: int
     num_batches: int
 
-    def count(self, num_features: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(the rows of each batch [K], the ids of each batch and feature [K, F])."""
-        num_rows, num_ids = (
-            np.empty(self.num_batches, np.int64),
-            np.empty((self.num_batches, num_features), np.int64),
-        )
-        count_rows(self._addresses(num_features), self.ranges, self.rows_per_lane, num_rows, num_ids)
-        return num_rows, num_ids
-
-    def copy_to(
-        self,
-        dense: NDArray[np.float32],
-        labels: NDArray[np.float32],
-        ids: NDArray[np.int32],
-        begins: NDArray[np.int64],
-        lengths: NDArray[np.int32],
-    ) -> None:
-        """Copies the rows of batch k into the first rows of ``dense`` [K, B, N] and ``labels`` [K, B], and its ids.
-
-        Those of feature f go to ``ids`` from begins[k, f] on; ``lengths`` [K, F, B] gets how many each row has. [K, F, 0]
-        does without.
-        """
-        addresses = self._addresses(begins.shape[1])
-        copy_rows(addresses, self.ranges, self.rows_per_lane, dense, labels, ids, begins, lengths)
-
-    def _addresses(self, num_features: int) -> NDArray[np.uint64]:
+    def addresses(self, num_features: int) -> NDArray[np.uint64]:
+        """[P, 2 + 2 F] of the rows of each range, as ``copy_rows`` wants them."""
         none = np.empty((0, 2 + 2 * num_features), np.uint64)
         return np.stack([rows.addresses for rows in self.rows]) if self.rows else none
 
@@ -204,10 +180,10 @@ def gather_bags(ids, offsets, order, out_ids, out_offsets):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def count_rows(addresses, ranges, rows_per_lane, num_rows, num_ids):  # type: ignore[no-untyped-def]  # compiled
-    """num_rows[k] and num_ids[k, f] = the rows, and feature f's ids, that ``copy_rows`` gives batch k."""
-    num_rows[:] = 0
-    num_ids[:] = 0
+def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[no-untyped-def]  # compiled
+    """(the rows of each batch [K], the ids of each batch and feature [K, F]) that ``copy_rows`` gives the batches."""
+    num_rows = np.zeros(num_batches, np.int64)
+    num_ids = np.zeros((num_batches, addresses.shape[1] // 2 - 1), np.int64)
     for p in range(len(ranges)):
         row, stop, at = ranges[p]
         while row < stop:
@@ -222,6 +198,7 @@ def count_rows(addresses, ranges, rows_per_lane, num_rows, num_ids):  # type: ig
                     num_ids[k, f] += offsets[row + size] - offsets[row]
             row += size
             at += size
+    return num_rows, num_ids
 
 
 @njit(nogil=True, cache=True)

@@ -3,8 +3,6 @@
 Shapes: B batch rows of this rank, N dense features.
 """
 
-from contextlib import AbstractContextManager
-
 import torch
 from torch import nn
 
@@ -31,16 +29,12 @@ class ClickTask(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss."""
-        with dense_autocast(self._device, self._trains_in_bf16 and self.training):
+        is_on = self._trains_in_bf16 and self.training  # tables and their updates stay in theirs
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=is_on):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
         loss = self.loss(logits, batch.labels)
         return loss, (loss.detach(), logits.detach(), batch.labels.detach())
-
-
-def dense_autocast(device: torch.device, is_on: bool) -> AbstractContextManager[None]:
-    """A block in which the dense part's products run in bfloat16, if ``is_on``; tables and their updates do not."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=is_on)
 
 
 def multiplies_bf16(device: torch.device) -> bool:

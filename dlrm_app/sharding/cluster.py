@@ -122,7 +122,8 @@ def described_cluster(config: TopologyConfig) -> Cluster:
 def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
     on_gpu = ranks.device_type == "cuda"
-    of_machine = _machine_bytes() // ranks.local_world_size
+    of_system = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    of_machine = min([of_system, *memory_limits(Path("/"))]) // ranks.local_world_size
     memory = free_gpu_bytes(ranks.gpu) if on_gpu and not config.memory_gib else of_machine
     host_memory = of_machine if on_gpu else 0
     started = Cluster(
@@ -169,8 +170,3 @@ def free_gpu_bytes(gpu: int) -> int:
             *(gpu, free / GIB, total / GIB),
         )
     return free // STEP_BYTES * STEP_BYTES
-
-
-def _machine_bytes() -> int:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([total, *memory_limits(Path("/"))])

@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import filter as matching
+from fnmatch import fnmatchcase
 from typing import Any
 
 from dlrm_app.config.optimizer import SparseSettings
@@ -29,7 +30,8 @@ DEFAULT_TYPES = ["table_wise", "row_wise"]
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     """Constraints of ``table`` by its spec, a pattern or all tables; those that are null are left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}
-    sources = [for_all, sharding.pattern_constraints(table.name), table.sharding]
+    patterns = (each for pattern, each in sharding.tables.items() if fnmatchcase(table.name, pattern))
+    sources = [for_all, *patterns, table.sharding]
     return {key: value for source in sources for key, value in source.items() if value is not None}
 
 

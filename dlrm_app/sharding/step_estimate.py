@@ -65,9 +65,10 @@ def step_work(
     ids = sum(sum(table.expected_pooling_factors) for table in tables)
     pooled = sum(table.dim * len(table.features) for table in tables) * VALUE
     read = sum(sum(t.expected_pooling_factors) * t.dim * BYTES_PER_WEIGHT[t.data_type] for t in tables)
-    state = sum(
-        sum(t.expected_pooling_factors) * _state_bytes(plan.work.optimizers[t.name], t) for t in tables
-    )
+    state = 0.0
+    for t in tables:
+        of_row = SPARSE_OPTIMIZERS[plan.work.optimizers[t.name]].state_bytes(np.array(1), np.array(t.dim))
+        state += sum(t.expected_pooling_factors) * float(np.sum(of_row))
     products, first = _products(model, batch)
     mlps, crossing = products["mlps"], products["interaction"]
     meeting = _interaction(config, tables, batch)
@@ -87,12 +88,6 @@ def step_work(
         "table_update": Work(bytes=everywhere * (made * pooled + 2 * share * (read + state))),
         "optimizer": Work(bytes=dense * passes),
     }
-
-
-def _state_bytes(kind: str, table: Table) -> float:
-    """Bytes of the optimizer's state for a row."""
-    per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array([1]), np.array([table.dim]))
-    return float(np.sum(per_weight) + np.sum(per_row))
 
 
 def _products(model: nn.Module, batch: int) -> tuple[dict[str, Work], float]:

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
-from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange, side_by_side, sort_random
+from dlrm_app.loader.rows import (
+    Columns,
+    Ranges,
+    Rows,
+    arrange,
+    copy_rows,
+    count_rows,
+    side_by_side,
+    sort_random,
+)
 
 Row = tuple[list[float], list[list[int]], float]
 NUM_DENSE = 2
@@ -50,7 +59,8 @@ def ids_of(feature: NDArray[np.int32] | Bags, row: int) -> list[int]:
 
 def copied(ranges: Ranges, num_dense: int, num_features: int, padding: int = 0) -> list[list[Row]]:
     """The rows of each batch of ``ranges`` as the arrays of batches hold them."""
-    num_rows, num_ids = ranges.count(num_features)
+    given = ranges.addresses(num_features), ranges.ranges, ranges.rows_per_lane
+    num_rows, num_ids = count_rows(*given, ranges.num_batches)
     num_batches, size = len(num_rows), max(num_rows, default=0) + padding
     dense, labels = (
         np.empty((num_batches, size, num_dense), np.float32),
@@ -58,9 +68,9 @@ def copied(ranges: Ranges, num_dense: int, num_features: int, padding: int = 0) 
     )
     ids, lengths = np.empty(num_ids.sum(), np.int32), np.empty((num_batches, num_features, size), np.int32)
     begins = num_ids.cumsum().reshape(num_ids.shape) - num_ids
-    ranges.copy_to(dense, labels, ids, begins, lengths)
+    copy_rows(*given, dense, labels, ids, begins, lengths)
     again = np.empty_like(ids)
-    ranges.copy_to(dense, labels, again, begins, lengths[:, :, :0])
+    copy_rows(*given, dense, labels, again, begins, lengths[:, :, :0])
     assert np.array_equal(ids, again)
     batches = []
     for k, count in enumerate(num_rows):
