@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.text import next_line
 from dlrm_app.training.setup import open_dataset
-from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
 MIN_ROWS, MIN_BATCHES = 100_000, 8
@@ -74,17 +73,14 @@ def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResul
         runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
     with open_run_folder(str(scratch / "run"), "none", runtime) as run_folder:
-        run = prepare(config, manifest, tables, run_folder, runtime)
-        return BenchResult(_describe(runtime), tuple(_sections(run, config)))
-
-
-def _sections(run: TrainingRun, config: BenchConfig) -> Iterator[Section]:
-    if "loader" in config.measure:
-        yield measure_loader(run)
-    if "model" in config.measure:
-        yield measure_model(run, config.warm_up, config.steps)
-    if "step" in config.measure:
-        yield measure_whole(run, config.warm_up, config.steps)
+        run, numbers = prepare(config, manifest, tables, run_folder, runtime), (config.warm_up, config.steps)
+        measures: dict[str, Callable[[], Section]] = {
+            "loader": lambda: measure_loader(run),
+            "model": lambda: measure_model(run, *numbers),
+            "step": lambda: measure_whole(run, *numbers),
+        }
+        sections = (measure() for name, measure in measures.items() if name in config.measure)
+        return BenchResult(_describe(runtime), tuple(sections))
 
 
 def _describe(runtime: Runtime) -> dict[str, str]:

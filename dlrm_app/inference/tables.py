@@ -8,6 +8,7 @@ Shapes: B batch rows, F sparse features, V ids of all features and rows, W the w
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torchrec.distributed import global_settings
 from torchrec.inference.modules import shard_quant_model
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_configs import DataType
 from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.errors import refuse_if
+from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import listed
 
@@ -239,14 +241,7 @@ class _Bags(nn.Module):
         quantized = {table.name: _quantize(weights(table), TYPES[types[table.name]]) for table in tables}
         self.bags = EmbeddingBagCollection(
             tables=[
-                EmbeddingBagConfig(
-                    name=table.name,
-                    embedding_dim=table.dim,
-                    num_embeddings=table.rows,
-                    feature_names=list(table.features),
-                    pooling=PoolingType.MEAN if table.pooling == "mean" else PoolingType.SUM,
-                    data_type=DataType[types[table.name].upper()],
-                )
+                replace(to_bag_config(table), data_type=DataType[types[table.name].upper()])
                 for table in tables
             ],
             is_weighted=False,

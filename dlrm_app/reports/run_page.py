@@ -37,9 +37,10 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
 def render(record: RunRecord) -> str:
     """The page."""
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
+    charts = learning_charts(record)
     sections = [
         headline(record),
-        _learning(record),
+        f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>",
         _predictions(record),
         evaluations(record),
         _step(record),
@@ -52,11 +53,6 @@ def render(record: RunRecord) -> str:
         summary=escape(status(record)),
         sections=sections,
     )
-
-
-def _learning(record: RunRecord) -> str:
-    charts = learning_charts(record)
-    return f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>"
 
 
 def _predictions(record: RunRecord) -> str:

@@ -179,11 +179,9 @@ def _new_folder() -> Path:
     name = time.strftime("%Y%m%d-%H%M%S")
     for number in count(1):
         path = RUNS / (name if number == 1 else f"{name}-{number}")
-        try:
-            path.mkdir(parents=True)  # fails if it is there: of two runs one has it
-        except FileExistsError:
-            continue
-        break
+        with suppress(FileExistsError):  # of two runs one has it
+            path.mkdir(parents=True)
+            break
     return path.absolute()
 
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +84,14 @@ def predict(config: PredictConfig) -> None:
             lambda: with_versions("input", config.input, begun) if runtime.is_first else None
         )
         given = broadcast_from_first(given)  # one version for all ranks
-        source = runtime.together(lambda: _source(config, given, manifest, reader))
+        unit_bytes = config.unit_mib * MIB
+        source: DatasetParts | RawParts = runtime.together(
+            lambda: (
+                RawParts(given, config.labels, manifest, unit_bytes, config.keep)
+                if config.data.path is None
+                else DatasetParts(manifest, config.split, reader)
+            )
+        )
         scores = ScoresFile(output, source.origin_names)
         runtime.together(
             lambda: held.enter_context(held_output(output, "dlrm-predict")) if runtime.is_first else None
@@ -143,14 +149,6 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
 
     identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
     return Model(identity, trained.features, Path(trained.data_path), logits, partial(known_rows, trained))
-
-
-def _source(
-    config: PredictConfig, given: Any, manifest: Manifest, reader: TableReader
-) -> DatasetParts | RawParts:
-    if config.data.path is not None:
-        return DatasetParts(manifest, config.split, reader)
-    return RawParts(given, config.labels, manifest, config.unit_mib * MIB, config.keep)
 
 
 def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
