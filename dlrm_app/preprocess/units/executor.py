@@ -87,6 +87,7 @@ class LocalExecutor:
                         if len(streams) < self.num_threads and getattr(item, "detach", bool)():
                             held.close()  # one thread decompresses the rest of a file while others work
                         done.put(work(item))
+                        del item  # its memory is free for the next one
                 done.put(None)
             except BaseException as error:  # handed to the caller's thread, which raises it
                 stop.set()

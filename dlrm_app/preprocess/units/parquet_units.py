@@ -5,7 +5,7 @@ group are read in their order, each column through a small buffer, so that a row
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -117,33 +117,36 @@ class ParquetFeed:
                     file.iter_batches(max(*sizes, 1), [group], stored, use_threads=False) for group in groups
                 )
             )
-            tables = _cut(batches, sizes, file.schema_arrow)
-            for number, unit in alike.items():
-                if number > self.wanted[-1]:
-                    break
+            left: list[pa.RecordBatch] = []
+
+            def take(unit: UnitRows) -> pa.Table:
                 with explained_damage(self.source):
-                    table = next(tables)
-                if number in self.wanted:
-                    columns = _with_partition(table, self.source.partition, self.columns)
+                    table = _take(batches, left, unit.stop - unit.start, file.schema_arrow)
+                return _with_partition(table, self.source.partition, self.columns)
+
+            for number, unit in alike.items():
+                if number in self.wanted:  # given away at once: no table is kept here while the next is read
                     is_last = number == len(units) - 1
-                    yield ParquetUnit(self.source.index, number, columns, unit.file_bytes, is_last)
+                    yield ParquetUnit(self.source.index, number, take(unit), unit.file_bytes, is_last)
+                elif number < self.wanted[-1]:
+                    take(unit)
 
 
-def _cut(batches: Iterator[pa.RecordBatch], sizes: Iterable[int], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of ``batches``, in tables of ``sizes`` rows."""
-    left: list[pa.RecordBatch] = []
-    for size in sizes:
-        taken = []
-        while size:
-            batch = left.pop() if left else next(batches, None)
-            if batch is None:
-                raise pa.ArrowInvalid("it has fewer rows than its footer says")
-            if batch.num_rows > size:
-                left.append(batch.slice(size))
-                batch = batch.slice(0, size)
-            taken.append(batch)
-            size -= batch.num_rows
-        yield pa.Table.from_batches(taken, None if taken else schema)
+def _take(
+    batches: Iterator[pa.RecordBatch], left: list[pa.RecordBatch], size: int, schema: pa.Schema
+) -> pa.Table:
+    """The next ``size`` rows of what is ``left`` and of ``batches``; what remains of a batch is ``left``."""
+    taken = []
+    while size:
+        batch = left.pop() if left else next(batches, None)
+        if batch is None:
+            raise pa.ArrowInvalid("it has fewer rows than its footer says")
+        if batch.num_rows > size:
+            left.append(batch.slice(size))
+            batch = batch.slice(0, size)
+        taken.append(batch)
+        size -= batch.num_rows
+    return pa.Table.from_batches(taken, None if taken else schema)
 
 
 def _with_partition(
@@ -197,15 +200,15 @@ _REPEATED = 4
 @lru_cache(maxsize=64)
 def repeated_texts(source: Source) -> list[str]:
     """The columns of strings that a file stores as numbers of distinct values: they are read so, and parsed once."""
-    footer, names = footer_of(source), []
-    for index in range(footer.num_columns):
-        parts = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
-        size, count = (
-            sum(part.total_uncompressed_size for part in parts),
-            sum(part.num_values for part in parts),
-        )
-        if parts and parts[0].physical_type == "BYTE_ARRAY" and size <= _REPEATED * count:
-            names.append(parts[0].path_in_schema)
+    footer = footer_of(source)
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    names = []
+    for index, path in enumerate(footer.schema.column(index).path for index in range(footer.num_columns)):
+        parts = [group.column(index) for group in groups]
+        limit = _REPEATED * sum(part.num_values for part in parts)
+        is_text = parts and parts[0].physical_type == "BYTE_ARRAY"
+        if is_text and sum(part.total_uncompressed_size for part in parts) <= limit:
+            names.append(path)
     return names
 
 
