@@ -5,8 +5,7 @@
 
 A recording holds digests of datasets and of checkpoints' tensors, and in full every loss, metric, learning rate
 and sharding plan; clocks, words, pages and configurations are left out. The commands alone are called
-(python -m dlrm_app.cli …), with CHECKOUT on PYTHONPATH and in a folder of their own: modules may move. A name
-that differs between the versions belongs into RENAMED.
+(python -m dlrm_app.cli …), with CHECKOUT on PYTHONPATH and in a folder of their own: modules may move.
 
 One checkout gives the same recording each time, on machines of one kind with the same packages.
 """
@@ -34,8 +33,6 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 
-RENAMED = {"members": "ensemble_size", "hotness": "pooling_factors"}
-"""Old → new name of keys in conf/, as they are given to the commands and as they stand in results."""
 CLOCKS = {
     "time",
     "seconds",
@@ -46,12 +43,10 @@ CLOCKS = {
     "metrics_bytes",
 }
 """Keys of what a clock decides; ``metrics_bytes`` is the length of a text with times in it."""
-GONE = {"skipped", "skipped_steps"}
-"""Keys that earlier versions wrote."""
 SCRATCH = re.compile(re.escape(tempfile.gettempdir()) + r"/same-results-[^/\"]+/")
 """Where a recording's commands work: left out of the paths in what they write."""
 
-PLAIN = {  # what earlier versions did where nothing was typed
+PLAIN = {  # with nothing left to choose
     "dense.transform": "log1p",
     "dense.bucket_columns": "null",
     "dense.bucket_boundaries": "[0,1,2,3,4,6,8,12,16,24,32,64,128,256,512,1024,4096,16384,65536]",
@@ -93,7 +88,7 @@ TRAIN = [
 DCN = ["model=dcn", "model.dcn_low_rank_dim=8", *MLP]
 PROJECTION = ["model=projection", "model.projection_branch1=[16,4]", "model.projection_branch2=[16,4]", *MLP]
 OWN_TABLES = ["tables=own.yaml", "model=concat", "model.top_mlp=[16,1]", "data.path=synthetic"]
-ENSEMBLE = ["tables.embedding_dim=16", "model.{members}=4", "optimizer=adagrad"]
+ENSEMBLE = ["tables.embedding_dim=16", "model.ensemble_size=4", "optimizer=adagrad"]
 RUNS = {  # folder: (ranks, settings)
     "one": (1, ["data.path=hash", *MLP, "trainer.epochs=2", "evaluation.every_steps=40", "evaluation.group_by=cat_5"]),
     "dcn_adagrad": (1, ["data.path=multi_hot", *DCN, "optimizer=adagrad", "evaluation.per_epoch=2"]),
@@ -136,9 +131,9 @@ PLANS = {
 }
 OWN = """
 specs:
-  - {name: shared, count: 3, rows: 700, dim: 8, features: [one, bag], {hotness}: [1, 10]}
+  - {name: shared, count: 3, rows: 700, dim: 8, features: [one, bag], pooling_factors: [1, 10]}
   - {name: halves, rows: 3000, dim: 16, features: [half]}
-  - {name: means, rows: 5000, dim: 4, features: [mean], pooling: mean, {hotness}: [5]}
+  - {name: means, rows: 5000, dim: 4, features: [mean], pooling: mean, pooling_factors: [5]}
   - {name: apart, rows: 90, dim: 12, features: [apart], init: normal, init_scale: 0.1, optimizer: {lr: 0.05}}
 """
 
@@ -150,9 +145,9 @@ def record(checkout: Path, results: Path) -> bool:
     with tempfile.TemporaryDirectory(prefix="same-results-") as name:
         folder = Path(name)
         run = functools.partial(run_command, checkout, folder)
-        write_inputs(folder, run, new_names(checkout))
+        write_inputs(folder, run)
         found = {}
-        for case, work in cases(folder, run, new_names(checkout)):
+        for case, work in cases(folder, run):
             start = time.perf_counter()
             try:
                 found[case] = work()
@@ -164,27 +159,17 @@ def record(checkout: Path, results: Path) -> bool:
     return not any("failed" in value for value in found.values())
 
 
-def new_names(checkout: Path) -> dict[str, str]:
-    """Old → the name that ``checkout`` knows, as its conf/ tells."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in (checkout / "conf").rglob("*.yaml"))
-    return {old: new if re.search(rf"\b{new}:", text) else old for old, new in RENAMED.items()}
-
-
 def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> str:
     """What ``dlrm-NAME`` prints, run in ``folder``. Raises CalledProcessError."""
-    if name == "check" and not (checkout / "conf" / "check.yaml").is_file():  # earlier versions
-        name, settings = "preprocess", tuple(setting.replace("data.path", "check") for setting in settings)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = torchrun if ranks > 1 else []
-    has_table = (checkout / "dlrm_app" / "cli" / "__main__.py").is_file()
-    module = ["dlrm_app.cli", name] if has_table else [f"dlrm_app.cli.{name}"]
-    arguments = [sys.executable, *launcher, "-m", *module, *settings]
+    arguments = [sys.executable, *launcher, "-m", "dlrm_app.cli", name, *settings]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     done = subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
     return done.stdout
 
 
-def write_inputs(folder: Path, run: Callable[..., str], names: dict[str, str]) -> None:
+def write_inputs(folder: Path, run: Callable[..., str]) -> None:
     """The logs that are preprocessed, with bad lines in them, and tables of our own."""
     run("generate", "output=log.tsv", "rows=60000", "max_cardinality=3000", "seed=7")
     run("generate", "output=new.tsv", "rows=6000", "start_row=60000", "max_cardinality=3000", "seed=7")
@@ -197,7 +182,7 @@ def write_inputs(folder: Path, run: Callable[..., str], names: dict[str, str]) -
     (folder / "log.tsv").write_bytes(b"".join(lines))
     (folder / "log.tsv.gz").write_bytes(gzip.compress(b"".join(lines), mtime=0))
     (folder / "shop.csv").write_text("".join(shop_lines(random.Random(0))), encoding="utf-8")
-    (folder / "own.yaml").write_text(OWN.replace("{hotness}", names["hotness"]), encoding="utf-8")
+    (folder / "own.yaml").write_text(OWN, encoding="utf-8")
 
 
 def shop_lines(draw: random.Random) -> Iterator[str]:
@@ -218,9 +203,7 @@ def shop_lines(draw: random.Random) -> Iterator[str]:
             yield "1,2,3\n" if row < 5000 else f'0,old,1.5,nan,{row},"open,1,ff,\n'
 
 
-def cases(
-    folder: Path, run: Callable[..., str], names: dict[str, str]
-) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def cases(folder: Path, run: Callable[..., str]) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """(name, what runs it and tells its results) of everything, in the order in which it can be run."""
 
     def generate(name: str, *settings: str) -> dict[str, Any]:
@@ -235,7 +218,6 @@ def cases(
 
     def train(name: str, ranks: int, settings: list[str]) -> dict[str, Any]:
         settings = [f"output={name}", f"trainer.threads={3 - ranks}", *TRAIN, *settings]
-        settings = [setting.replace("{members}", names["members"]) for setting in settings]
         run("train", *settings, ranks=ranks)
         if name in RESUMED:
             run("train", *settings, "resume=auto", "trainer.max_steps=null", ranks=ranks)
@@ -347,7 +329,7 @@ def parse(text: str) -> Any:
     """JSON without clocks and without the scratch folder's name."""
     return json.loads(
         SCRATCH.sub("", text),
-        object_pairs_hook=lambda pairs: {key: value for key, value in pairs if key not in CLOCKS | GONE},
+        object_pairs_hook=lambda pairs: {key: value for key, value in pairs if key not in CLOCKS},
     )
 
 
@@ -374,10 +356,10 @@ def compare(before: Path, after: Path) -> bool:
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """(place, text) of every number and string in ``value``, under the new names."""
+    """(place, text) of every number and string in ``value``."""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from leaves(part, f"{place}.{RENAMED.get(key, key)}")
+            yield from leaves(part, f"{place}.{key}")
     elif isinstance(value, list):
         for number, part in enumerate(value):
             yield from leaves(part, f"{place}[{number}]")

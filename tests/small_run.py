@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.evaluation.evaluate_checkpoints import EvaluationResult, evaluate_checkpoints
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
@@ -23,10 +25,21 @@ SMALL = [
 CLOCK = ("samples_per_second", "seconds", "step_ms", "time")
 
 
+def small_config(*overrides: str) -> TrainConfig:
+    """SMALL with ``overrides``, on one thread and without a report."""
+    return compose_config(
+        "train", TrainConfig, [*SMALL, "trainer.threads=1", "report.enabled=false", *overrides]
+    )
+
+
 def train_here(output: Path, *overrides: str) -> RunResult:
     """What ``dlrm-train`` does, in this process and on one thread."""
-    keys = [*SMALL, "trainer.threads=1", "report.enabled=false", *overrides, f"output={output}"]
-    return train(compose_config("train", TrainConfig, keys), write_report)
+    return train(small_config(*overrides, f"output={output}"), write_report)
+
+
+def evaluate_here(*overrides: str) -> EvaluationResult:
+    """What ``dlrm-evaluate`` does, in this process and on one thread."""
+    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, ["threads=1", *overrides]))
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

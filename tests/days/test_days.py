@@ -140,24 +140,23 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
-@pytest.mark.parametrize("rows", [None, 1])
-def test_a_day_without_rows_is_named_and_left_out_also_once_it_comes(
-    rows: int | None, log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_days_without_rows_are_named_and_left_out_also_once_they_come(
+    log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The second day has no file, the third a single row."""
     own = shutil.copytree(log, tmp_path / "log")
     shutil.rmtree(own / f"dt={NAMES[1]}")
-    if rows:
-        (own / f"dt={NAMES[1]}").mkdir()
-        lines_of_day = (log / f"dt={NAMES[1]}" / "clicks.tsv").read_text().splitlines(keepends=True)
-        (own / f"dt={NAMES[1]}" / "few.tsv").write_text("".join(lines_of_day[:rows]))
-    words = days_words(own, tmp_path / "out", NAMES[2])
+    third = own / f"dt={NAMES[2]}" / "clicks.tsv"
+    third.write_text(third.read_text().splitlines(keepends=True)[0])
+    words = days_words(own, tmp_path / "out", NAMES[3])
     with caplog.at_level(logging.WARNING):
         learn(words)
-        assert f"without files, or with too few rows to hold one back, left out: {NAMES[1]}" in caplog.text
-        shutil.copytree(log / f"dt={NAMES[1]}", own / f"dt={NAMES[1]}", dirs_exist_ok=True)
+        named = f"without files, or with too few rows to hold one back, left out: {NAMES[1]}, {NAMES[2]}"
+        assert named in caplog.text
+        shutil.copytree(log, own, dirs_exist_ok=True)
         learn(words, nothing)
-    assert f"to learn from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[2]} and run" in caplog.text
-    assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[2]]
+    assert f"to learn from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[3]} and run" in caplog.text
+    assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[3]]
 
 
 @pytest.mark.parametrize(

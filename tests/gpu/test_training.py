@@ -40,7 +40,6 @@ def test_losses_match_the_cpu(
     start_ranks(partial(train_legs, legs, {}), RANKS, RANKS, SECONDS)
     expected, found = losses_of(whole), losses_of(output)
     assert set(found) == set(expected)
-    assert case.name != "skip" or len(expected) <= STEPS
     difference = max(abs(found[key] - value) / abs(value) for key, value in expected.items())
     record_property("losses differ by", f"{difference:.1e}")
     assert found == pytest.approx(expected, rel=case.tolerance)

@@ -13,9 +13,8 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
+from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
@@ -24,7 +23,7 @@ from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run as preprocess
-from tests.small_run import train_here
+from tests.small_run import evaluate_here, train_here
 
 
 def same_scores(table: pa.Table, expected: pa.Table) -> bool:
@@ -144,10 +143,10 @@ def test_metrics_of_both_commands_are_sklearns_of_the_scores(shop: Path, tmp_pat
     keys = [f"model={shop}/run", f"data.path={shop}/dataset", f"output={tmp_path}/s.parquet", "threads=1"]
     predict(compose_config("predict", PredictConfig, keys))
     scores = pq.read_table(tmp_path / "s.parquet")
-    keys = [f"checkpoint={shop}/run", f"scores=[{tmp_path}/s.parquet]", "split=test", "threads=1"]
     labels, probabilities = scores.column("label").to_numpy(), scores.column("score").to_numpy()
     expected_loss = log_loss(labels, probabilities.astype(np.float64))
-    for found in evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models:
+    keys = [f"checkpoint={shop}/run", f"scores=[{tmp_path}/s.parquet]", "split=test"]
+    for found in evaluate_here(*keys).models:
         assert found.metrics["num_samples"] == NUM_TEST == len(scores)
         assert found.metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-9)
         assert found.metrics["logloss"] == pytest.approx(expected_loss, rel=1e-6)

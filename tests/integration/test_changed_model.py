@@ -10,8 +10,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError
 from tests.loader.dataset_fixture import write_dataset
-from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, final_bytes, losses, train_here
+from tests.small_run import final_bytes, losses, train_here
 
 IN_ORDER = "data.shuffle=false"
 ALLOW = "warm_start.allow=[features,dense]"
@@ -77,16 +76,6 @@ def test_what_is_new_needs_a_word_and_changes_nothing_at_first(
     assert ["3", "tables", "whole"] in table
     assert ["t_c1", "new", "1,000"] in table
     assert ["i1", "new", "1"] in table
-    keys = [
-        *SMALL,
-        f"data.path={wide}",
-        IN_ORDER,
-        f"warm_start.checkpoint={former}",
-        ALLOW,
-        "report.enabled=false",
-    ]
-    train_on_ranks(2, *keys, "optimizer.dense.ema_decay=0.9", f"output={tmp_path}/two")
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "run"), rel=1e-5)
 
 
 def test_what_is_left_out_needs_a_word_and_a_run_of_the_rest_goes_on_and_is_resumed(

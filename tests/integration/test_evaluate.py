@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks, train_on_ranks
-from tests.small_run import SMALL, events, final_bytes, losses, train_here
+from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
 
 METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
 
@@ -31,8 +28,7 @@ def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
 
 def evaluated(*overrides: str) -> dict[str, Any]:
     """What dlrm-evaluate finds, run in this process."""
-    config = compose_config("evaluate", EvaluateConfig, ["threads=1", *overrides])
-    return asdict(evaluate_checkpoints(config))
+    return asdict(evaluate_here(*overrides))
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
+from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.dataset.columns import column_problems, describe_columns
 from dlrm_app.dataset.encoding_files import read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.model.initial_weights import draw_block
@@ -24,7 +23,7 @@ from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.tables.specs import Table
 from tests.preprocess.running import run, table_of
 from tests.ranks import train_on_ranks
-from tests.small_run import CLOCK, SMALL, losses, train_here
+from tests.small_run import CLOCK, SMALL, evaluate_here, losses, train_here
 
 YAML = """
 name: shop
@@ -86,9 +85,8 @@ def first(days: dict[str, Manifest], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def measure(model: Path, manifest: Manifest) -> dict[str, float]:
-    keys = [f"checkpoint={model}", f"data.path={manifest.folder}", "split=val", "threads=1"]
-    metrics = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models[0].metrics
-    return {name: value for name, value in metrics.items() if name not in CLOCK}
+    found = evaluate_here(f"checkpoint={model}", f"data.path={manifest.folder}", "split=val")
+    return {name: value for name, value in found.models[0].metrics.items() if name not in CLOCK}
 
 
 def scores(model: Path, manifest: Manifest, output: Path) -> list[float]:

@@ -222,15 +222,3 @@ def test_two_ranks_killed_while_they_save_end_like_undisturbed_ones(dataset: Pat
     train(tmp_path, dataset, *keys, ranks=2)
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_a_full_copy_of_a_run_can_be_taken_up_elsewhere(
-    dataset: Path, undisturbed: Path, cut_run: Path
-) -> None:
-    """resume=PATH into another output carries the metrics over and leaves the first run as it was."""
-    before = (cut_run / "metrics.jsonl").read_bytes()
-    train(cut_run.parent, dataset, f"resume={cut_run}", "output=branch")
-    assert losses(cut_run.parent / "branch") == losses(undisturbed)
-    assert (cut_run / "metrics.jsonl").read_bytes() == before
-    shutil.rmtree(cut_run.parent / "branch")

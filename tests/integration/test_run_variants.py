@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, events, final_bytes, losses, train_here
+from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
 
 GENTLE = ["optimizer=sgd", "optimizer.sparse.lr=0.01"]
 VARIANTS = {
@@ -145,9 +142,7 @@ def test_a_compiled_run_learns_what_a_run_without_learns(runs: Runs, tmp_path: P
 
 def evaluated(run: Path, *keys: str) -> dict[str, float]:
     """Metrics on val of the run's checkpoint."""
-    overrides = [f"checkpoint={run}", "split=val", "threads=1", *keys]
-    (found,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, overrides)).models
-    return found.metrics
+    return evaluate_here(f"checkpoint={run}", "split=val", *keys).models[0].metrics
 
 
 def test_a_checkpoint_predicts_by_the_running_moments(runs: Runs) -> None:

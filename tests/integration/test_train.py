@@ -9,7 +9,6 @@ import yaml
 
 from tests.commands import command, run
 from tests.loader.dataset_fixture import set_value, write_dataset
-from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, losses, train_here
 from tests.training.run_fixture import read_report
 
@@ -82,16 +81,6 @@ def test_the_same_seed_gives_the_same_losses_to_the_bit(
     assert [e["auc"] for e in events(one_rank, "eval")] == [
         e["auc"] for e in events(tmp_path / "run", "eval")
     ]
-
-
-def test_two_ranks_see_the_same_batches(dataset: Path, one_rank: Path, tmp_path: Path) -> None:
-    """Losses are one rank's to float tolerance."""
-    keys = [f"data.path={dataset}", "trainer.epochs=3", f"output={tmp_path}/run"]
-    train_on_ranks(2, *SMALL, *RATES, *keys)
-    assert losses(tmp_path / "run") == pytest.approx(losses(one_rank), abs=1e-4)
-    for found, expected in zip(events(tmp_path / "run", "eval"), events(one_rank, "eval"), strict=True):
-        assert found["num_samples"] == expected["num_samples"]
-        assert found["auc"] == pytest.approx(expected["auc"], abs=1e-3)
 
 
 @pytest.mark.long

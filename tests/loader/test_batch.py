@@ -40,11 +40,6 @@ def rows_of(batch: Batch) -> list[Any]:
     ]
 
 
-def expected_rows(manifest: Manifest, split: str) -> list[Any]:
-    """The split's rows as ``rows_of`` gives them, for FEATURES."""
-    return [(dense, bags, label) for dense, bags, label in written(manifest, split, FEATURES)]
-
-
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2)])
 def test_every_member_reads_an_epoch_of_its_own(manifest: Manifest, rank: int, world_size: int) -> None:
     """Piece k of every batch is what epoch e · K + k has there; resuming and reading a single batch as well."""
@@ -69,7 +64,7 @@ def test_an_evaluation_gives_every_row_once(manifest: Manifest, world_size: int,
         for rank in range(world_size)
     ]
     found = [row for batches in ranks for batch in batches for row in rows_of(batch)]
-    assert found == expected_rows(manifest, "val")
+    assert found == written(manifest, "val", FEATURES)
     assert len({len(batches) for batches in ranks}) == 1
     assert {len(batch.labels) for batches in ranks for batch in batches} == {batch_size}
 

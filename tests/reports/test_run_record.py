@@ -27,11 +27,6 @@ def test_a_run_that_goes_on_is_read_up_to_the_last_whole_line(tmp_path: Path) ->
         assert "Not finished" in write_report(run).read_text()
 
 
-def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("trainer: {epochs: 1}")
-    assert "No steps were logged." in write_report(tmp_path).read_text()
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "[1, 2]", "hello", "3", "a: 1", "trainer: 5", "trainer: {global_batch_size: many}", "a: [", "\x00"],

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.files import held_lock
@@ -16,7 +15,7 @@ from dlrm_app.runs.checkpoint.marker import MARKER
 from dlrm_app.runs.checkpoint.names import list_checkpoints
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import events
+from tests.small_run import events, small_config
 
 SAVE_EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=9", "checkpoint.keep_best=0"]
 
@@ -29,10 +28,8 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small(output: str, *overrides: str) -> TrainConfig:
-    keys = ["data.path=data", f"output={output}", "data.lanes=8", "trainer.threads=1", "trainer.max_steps=6"]
-    keys += ["trainer.global_batch_size=64", "trainer.log_every_steps=1", "tables.embedding_dim=4"]
-    keys += ["model.bottom_mlp=[8]", "model.top_mlp=[8]"]
-    return compose_config("train", TrainConfig, [*keys, *overrides])
+    keys = ["data.path=data", f"output={output}", "trainer.max_steps=6", "trainer.global_batch_size=64"]
+    return small_config(*keys, *overrides)
 
 
 def steps(run: str) -> list[int]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dlrm_app.cli.commands import COMMANDS
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.signals import Stopped
 from dlrm_app.runs.checkpoint.marker import Marker
@@ -19,7 +18,7 @@ from dlrm_app.training.loop import take_step
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import events as events_of
+from tests.small_run import events, small_config
 
 STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
 """Learning rates under which no AUC ever rises."""
@@ -29,26 +28,12 @@ STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30
 def config(tmp_path: Path) -> TrainConfig:
     """Two epochs of ten steps, evaluated after every second."""
     write_dataset(tmp_path / "data", rows={"train": 640, "val": 100, "test": 100})
-    keys = [
-        f"data.path={tmp_path / 'data'}",
-        f"output={tmp_path / 'run'}",
-        "data.lanes=8",
-        "trainer.threads=1",
-    ]
-    keys += ["trainer.global_batch_size=64", "trainer.epochs=2", "evaluation.every_steps=2"]
-    keys += [
-        "tables.embedding_dim=4",
-        "model.bottom_mlp=[8]",
-        "model.top_mlp=[8]",
-        "trainer.log_every_steps=1",
-    ]
-    return compose_config("train", TrainConfig, [*keys, *STILL])
+    keys = [f"data.path={tmp_path / 'data'}", f"output={tmp_path / 'run'}", "trainer.global_batch_size=64"]
+    return small_config(*keys, "trainer.epochs=2", "evaluation.every_steps=2", *STILL)
 
 
-def events(config: TrainConfig, kind: str, split: str) -> list[dict[str, Any]]:
-    lines = (Path(str(config.output)) / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    return [event for event in found if event["event"] == kind and event["split"] == split]
+def evals(config: TrainConfig, split: str) -> list[dict[str, Any]]:
+    return [event for event in events(Path(str(config.output)), "eval") if event["split"] == split]
 
 
 def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
@@ -56,7 +41,7 @@ def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
     result = train(config)
     assert result.steps == 2
     assert "evaluation.target_auc=0.01 is reached" in str(result.ended_because)
-    assert [event["step"] for event in events(config, "eval", "test")] == [2]
+    assert [event["step"] for event in evals(config, "test")] == [2]
     names = [path.name for path in (Path(str(config.output)) / "checkpoints").iterdir()]
     assert names == ["step-000000002"]
 
@@ -92,7 +77,7 @@ def test_patience_decides_as_if_the_run_had_not_been_stopped(
             train(config)
     result = train(config)
     assert (result.steps, result.ended_because) == (undisturbed.steps, undisturbed.ended_because)
-    assert events_of(tmp_path / "run") == events_of(tmp_path / "undisturbed")
+    assert events(tmp_path / "run") == events(tmp_path / "undisturbed")
 
 
 def test_a_finished_run_that_is_started_again_stays_as_it_is(
@@ -127,7 +112,7 @@ def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
     given = COMMANDS["train"].job(config)
-    aucs = [event["auc"] for event in events(config, "eval", "val")]
+    aucs = [event["auc"] for event in evals(config, "val")]
     assert given == max(aucs)
     assert given != aucs[-1]
 

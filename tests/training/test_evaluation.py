@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
-from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.training.evaluation import LARGEST, beyond_chance, shift_to_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, events, final_bytes, losses, train_here
+from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
 
 CALIBRATED = ["model.ensemble_size=2", "optimizer=adagrad", "trainer.calibrate=true"]
 
@@ -106,8 +103,7 @@ def test_without_val_the_run_predicts_as_many_clicks_as_it_learnt_from(tmp_path:
 
 
 def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
-    keys = [f"checkpoint={run}", f"split={split}", f"which={which}", "threads=1"]
-    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models[0].metrics
+    return evaluate_here(f"checkpoint={run}", f"split={split}", f"which={which}").models[0].metrics
 
 
 @pytest.mark.parametrize(

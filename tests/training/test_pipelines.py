@@ -8,22 +8,12 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.train import TrainConfig
 from dlrm_app.training.pipelines import Prefetch
-from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import SMALL, events, final_bytes, losses
+from tests.small_run import events, final_bytes, losses, train_here
 
 ON_CPU = ("base", "sparse_dist")
 VAL_ROWS = 333
-WISHES = [
-    *SMALL,
-    "trainer.epochs=2",
-    "trainer.threads=1",
-    "evaluation.batch_size=64",
-    "report.enabled=false",
-]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +24,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(dataset: Path, output: Path, *overrides: str) -> Path:
-    arguments = [*WISHES, f"data.path={dataset}", f"output={output}", *overrides]
-    train(compose_config("train", TrainConfig, arguments))
+    train_here(output, f"data.path={dataset}", "trainer.epochs=2", "evaluation.batch_size=64", *overrides)
     return output
 
 

@@ -14,7 +14,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.schedules import LearningRates, fit_to_run, lr_factor
 from dlrm_app.training.setup import build_trainable
-from tests.plain_training import assert_trains_like_plain, compose_train, train_both
+from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.random_batches import NUM_DENSE, TABLES
 
 MLPERF = ScheduleSettings("polynomial", warmup_steps=2750, decay_start=49315, decay_steps=27772)
@@ -142,13 +142,6 @@ def test_step_t_updates_with_the_rate_of_step_t(kind: str) -> None:
     """Inside the backward pass and beside it, sparse and dense apart: ten steps equal plain torch's."""
     config = compose_train(f"optimizer={kind}", *SCHEDULED)
     assert_trains_like_plain(config, rates=written_out)
-
-
-def test_the_rate_of_the_step_before_would_be_noticed() -> None:
-    config = compose_train("optimizer=sgd", *SCHEDULED)
-    late = {"rates": lambda step: written_out(max(1, step - 1))}
-    losses, late_losses, _, _ = train_both(config, **late)
-    assert not torch.allclose(losses, late_losses, rtol=1e-4)
 
 
 def test_a_tables_own_rate_keeps_its_ratio() -> None:

@@ -12,7 +12,6 @@ import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import CheckpointConfig, TrainConfig
 from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -25,6 +24,7 @@ from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import on_ranks
+from tests.small_run import small_config
 
 STEPS = 12
 
@@ -32,15 +32,8 @@ STEPS = 12
 def config(tmp_path: Path, output: str, *overrides: str) -> TrainConfig:
     if not (tmp_path / "data").exists():
         write_dataset(tmp_path / "data", rows={"train": 64 * STEPS, "val": 100})
-    keys = [
-        f"data.path={tmp_path / 'data'}",
-        f"output={tmp_path / output}",
-        "data.lanes=8",
-        "trainer.threads=1",
-    ]
-    keys += ["trainer.global_batch_size=64", "trainer.log_every_steps=1", "optimizer=adam"]
-    keys += ["tables.embedding_dim=4", "model.bottom_mlp=[8]", "model.top_mlp=[8]"]
-    return compose_config("train", TrainConfig, [*keys, *overrides])
+    keys = [f"data.path={tmp_path / 'data'}", f"output={tmp_path / output}", "trainer.global_batch_size=64"]
+    return small_config(*keys, "optimizer=adam", *overrides)
 
 
 def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
@@ -67,13 +60,8 @@ def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) 
     (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
     keys = ["checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}"]
     pages: list[Path] = []
-
-    def write_page(folder: Path) -> Path:
-        pages.append(folder)
-        return folder
-
     with pytest.raises(DlrmError, match=r"step-000000003 could not be written: .*Not a directory") as refused:
-        train(config(tmp_path, "run", *keys), write_page)
+        train(config(tmp_path, "run", *keys), lambda folder: pages.append(folder) or folder)
     assert "GiB are free there" in str(refused.value)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) < STEPS
     assert pages == [tmp_path / "run"]
