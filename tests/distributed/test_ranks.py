@@ -58,13 +58,6 @@ def test_a_driver_without_a_device_is_refused_with_what_torch_says(monkeypatch: 
         has_gpu(NEW)
 
 
-def test_a_torch_for_cpu_under_an_fbgemm_for_gpus_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the finding has it: an index with 2.13.0+cpu."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="there is an NVIDIA driver"):
-        has_gpu(NEW)
-
-
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_hidden_gpus_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)

@@ -1,6 +1,7 @@
 """A wish to stop is heard by all ranks, and is not lost where an epoch ends."""
 
 import signal
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +26,6 @@ def ask_after_last_step(runtime: Runtime) -> list[bool]:
     return answers
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_signal_at_the_last_step_of_an_epoch_is_agreed_on_before_the_next(
-    num_ranks: int,
-) -> None:
-    assert on_ranks(ask_after_last_step, num_ranks) == [[False, True]] * num_ranks
-
-
 def be_overdue_on_the_last_rank(runtime: Runtime) -> list[Agreement]:
     """From the second step on, until all have agreed to save."""
     request = StopRequest(runtime)
@@ -45,13 +39,6 @@ def be_overdue_on_the_last_rank(runtime: Runtime) -> list[Agreement]:
     return answers
 
 
-@pytest.mark.parametrize(("num_ranks", "step"), [(1, 1), (2, 2)])
-def test_an_overdue_checkpoint_is_agreed_on_once_and_by_all(num_ranks: int, step: int) -> None:
-    """With several ranks one step later, so that no step waits for the answer."""
-    expected = [Agreement(save=number == step) for number in range(5)]
-    assert on_ranks(be_overdue_on_the_last_rank, num_ranks) == [expected] * num_ranks
-
-
 def save_for_another_reason(runtime: Runtime) -> list[Agreement]:
     """In the step in which the first rank finds a checkpoint overdue."""
     request = StopRequest(runtime)
@@ -62,8 +49,20 @@ def save_for_another_reason(runtime: Runtime) -> list[Agreement]:
     return answers
 
 
-def test_what_was_saved_meanwhile_is_not_saved_again() -> None:
-    assert on_ranks(save_for_another_reason, 2) == [[Agreement()] * 3] * 2
+def all_wishes(runtime: Runtime) -> list[Any]:
+    return [
+        work(runtime) for work in (ask_after_last_step, be_overdue_on_the_last_rank, save_for_another_reason)
+    ]
+
+
+@pytest.mark.parametrize(("num_ranks", "step"), [(1, 1), (2, 2)])
+def test_wishes_of_one_rank_are_agreed_on_by_all(num_ranks: int, step: int) -> None:
+    """A signal at an epoch's last step before the next; an overdue checkpoint once, with several ranks one step later, so
+    that no step waits for the answer; and what was saved meanwhile is not saved again."""
+    for stops, saves, others in on_ranks(all_wishes, num_ranks):
+        assert stops == [False, True]
+        assert saves == [Agreement(save=number == step) for number in range(5)]
+        assert others == [Agreement(save=num_ranks == 1), *[Agreement()] * 2]
 
 
 def test_a_step_does_not_wait_for_its_own_question(monkeypatch: pytest.MonkeyPatch) -> None:

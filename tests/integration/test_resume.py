@@ -1,6 +1,5 @@
 """A run that is stopped, killed or moved to other ranks goes on as if nothing had happened."""
 
-import os
 import random
 import shutil
 import signal
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from tests.commands import children_of, command, succeed, wait_until
+from tests.commands import command, succeed, wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
@@ -203,22 +202,3 @@ def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
     train(tmp_path, dataset, "output=run", "resume=auto")
     assert losses(tmp_path / "run") == losses(undisturbed)
     assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
-
-
-@pytest.mark.long
-def test_two_ranks_killed_while_they_save_end_like_undisturbed_ones(dataset: Path, tmp_path: Path) -> None:
-    """Launcher and ranks by kill -9, at moments spread over a step and the save that follows each; to the bit."""
-    train(tmp_path, dataset, "output=whole", ranks=2)
-    keys = ["output=run", "resume=auto", "checkpoint.every_steps=1", "checkpoint.asynchronous=false"]
-    for attempt in range(5):
-        arguments = train_command(dataset, *keys, ranks=2)
-        with subprocess.Popen(
-            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            wait_for_steps(tmp_path / "run", count_lines(tmp_path / "run") + 1 + attempt, process)
-            time.sleep(0.01 * attempt)
-            for pid in (process.pid, *children_of(process.pid)):
-                os.kill(pid, signal.SIGKILL)
-    train(tmp_path, dataset, *keys, ranks=2)
-    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
-    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")

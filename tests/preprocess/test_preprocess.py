@@ -83,7 +83,8 @@ def test_what_a_vocabulary_that_needs_too_much_memory_asks_for_is_accepted() -> 
     Path("log.tsv").write_bytes(lines_of_new_values(3000))
     given = ("input.train=log.tsv", *VOCAB)
     with pytest.raises(
-        ConfigError, match=r"raise memory_gib, or encoding\.min_count, or set encoding\.top_k"
+        ConfigError,
+        match=r"hold [\d,]+ values or more, .* raise memory_gib, or encoding\.min_count, or set encoding\.top_k",
     ):
         run(Path("k"), *given, "memory_gib=0.001", "threads=1")
     limited = run(Path("k"), *given, "encoding.top_k=5", "memory_gib=0.001")

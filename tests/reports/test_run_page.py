@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,18 +45,6 @@ def test_the_headline_is_the_last_test_evaluation_and_the_best_of_val(tmp_path: 
     report = read_report(write_report(tmp_path / "run"))
     assert (report.numbers[0], report.numbers[4]) == ("0.62000", f"{0.7 + 0.00123 * 40:.5f}")
     assert "best val AUC" in report.text
-
-
-def test_it_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """No address at all; what the configuration holds is text, never markup."""
-    write_run(tmp_path / "run")
-    path = write_report(tmp_path / "run")
-    assert read_report(path).addresses == []
-    page = path.read_text()
-    assert not re.search(r"https?:|@import|url\((?!#)", page)
-    assert "<run>" not in page
-    assert "<run>" in read_report(path).text
-    assert "prefers-color-scheme: dark" in page
 
 
 @pytest.mark.parametrize(

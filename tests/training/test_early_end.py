@@ -46,13 +46,6 @@ def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
     assert names == ["step-000000002"]
 
 
-def test_patience_ends_the_run_after_so_many_evaluations_without_gain(config: TrainConfig) -> None:
-    config.evaluation.patience = 3
-    result = train(config)
-    assert result.steps == 8  # the first evaluation is the best, three follow
-    assert "evaluation.patience=3" in str(result.ended_because)
-
-
 def test_patience_decides_as_if_the_run_had_not_been_stopped(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,16 +195,6 @@ def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: P
     assert encoder.encode(parser.take()).table.to_pylist() == table_of(manifest).to_pylist()
 
 
-def test_a_vocabulary_over_the_memory_limit_is_refused_with_the_figure(clicks: Path, tmp_path: Path) -> None:
-    line = b"0" + b"\t1" * 13 + b"\t%08x" * 26 + b"\n"
-    many = tmp_path / "many.tsv"
-    many.write_bytes(b"".join(line % ((number,) * 26) for number in range(3000)))
-    with pytest.raises(ConfigError, match=r"hold 78,000 values or more, .* raise memory_gib"):
-        run(tmp_path / "out", f"input.train={many}", "encoding=vocab", "memory_gib=0.001")
-    manifest = run(tmp_path / "out", f"input.train={many}", "encoding=vocab", "memory_gib=0.002")
-    assert manifest.sparse[0].distinct == 3000
-
-
 def test_files_without_labels_make_a_split_without_labels(clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_bytes(make_clicks(50, seed=5, labelled=False))
     given = [f"input.train={clicks}", f"input.test={tmp_path}/test.txt"]

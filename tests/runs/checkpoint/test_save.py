@@ -58,7 +58,7 @@ def test_saving_beside_training_saves_the_same_bytes(tmp_path: Path) -> None:
 def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
-    keys = ["checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}"]
+    keys = ["checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}", "report.enabled=true"]
     pages: list[Path] = []
     with pytest.raises(DlrmError, match=r"step-000000003 could not be written: .*Not a directory") as refused:
         train(config(tmp_path, "run", *keys), lambda folder: pages.append(folder) or folder)
