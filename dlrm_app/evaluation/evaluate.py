@@ -4,9 +4,9 @@ While a forward pass is computed, the next batch is copied to the device and its
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sized
+from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
 
@@ -24,12 +24,6 @@ Scored = tuple[Batch, torch.Tensor]
 
 LEAST_ROWS = 4096
 """Rows of a batch on a rank, where nothing else is asked for."""
-
-
-class SizedBatches(Sized, Protocol):
-    """Batches whose number is known beforehand, the same on every rank."""
-
-    def __iter__(self) -> Iterator[Batch]: ...
 
 
 def batch_rows(asked: int | None, global_batch_size: int, num_ranks: int, device_type: str) -> int:
@@ -57,7 +51,7 @@ class ForwardPasses:
         loss, (_, logits, _) = self.model(batch)
         return loss, (batch, logits)
 
-    def over(self, batches: SizedBatches) -> Generator[Scored, None, None]:
+    def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
         """Every batch with its logits by the model, which is in evaluation mode and which no pipeline is attached to.
 
         Close it (``contextlib.closing``): then the model's forward is its own again.
@@ -73,7 +67,7 @@ class ForwardPasses:
 
 def evaluate(
     passes: ForwardPasses,
-    batches: SizedBatches,
+    batches: EvalBatches,
     metrics: ClickMetrics,
     runtime: Runtime,
     title: str,
@@ -99,7 +93,7 @@ def evaluate(
 @torch.no_grad()
 def score_rows(
     passes: ForwardPasses,
-    batches: SizedBatches,
+    batches: EvalBatches,
     runtime: Runtime,
     title: str,
     take: Callable[[Batch, torch.Tensor], None],

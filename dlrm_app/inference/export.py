@@ -16,6 +16,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
+from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
 from dlrm_app.inference.exported_model import open_export, write_reference
@@ -40,7 +41,7 @@ from dlrm_app.inference.record import (
 )
 from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
-from dlrm_app.inference.verification import TIMED_ROWS, Scored, refuse_loss, score_split, verify
+from dlrm_app.inference.verification import TIMED_ROWS, refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
@@ -226,7 +227,7 @@ def _first_rows(source: _Source) -> Inputs:
         return to_inputs(next(iter(batches)))
 
 
-def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> Scored:
+def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:
     """The scores of the held-out rows by the model as it trained."""
     defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
     model = load_trained(source.trained, defaults.sharding, defaults.topology, batch_size, runtime)

@@ -3,13 +3,13 @@
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
+from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.inference.exported_model import from_lines, to_lines
 from dlrm_app.inference.formats import Inputs, Run
 from dlrm_app.inference.record import Verification
@@ -23,44 +23,37 @@ _QUIET_PREEMPTIONS = 75
 """A second of CPU time, at most: up to 50 were counted on a quiet machine, 100 and more beside one busy program."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """``logits`` [n] and ``labels`` [n] bool of a split."""
-
-    split: str
-    logits: torch.Tensor
-    labels: torch.Tensor
-
-
 @torch.no_grad()
 def score_split(
     score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
-) -> Scored:
-    """Scores all rows of ``split`` by ``score``, which gives logits [B]."""
-    logits, labels = [], []
+) -> ClickMetrics:
+    """The scores of all rows of ``split`` by ``score``, which gives logits [B]."""
+    scored = ClickMetrics(split)
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
-            logits.append(score(batch)[: batch.num_valid].to(torch.float32, copy=True))
-            labels.append(batch.labels[: batch.num_valid] > 0.5)
+            scored.update(score(batch)[: batch.num_valid], batch.labels[: batch.num_valid])
             bar.update(1)
-    return Scored(split, torch.cat(logits), torch.cat(labels))
+    return scored
 
 
-def verify(path: Path, run: Run, trained: Scored, batches: EvalBatches, example: Inputs) -> Verification:
+def verify(
+    path: Path, run: Run, trained: ClickMetrics, batches: EvalBatches, example: Inputs
+) -> Verification:
     """Scores ``batches`` with ``run``, the model loaded from ``path``, and compares that with how it ``trained``."""
 
     def score(batch: Batch) -> torch.Tensor:
         return run(to_inputs(batch))[1]
 
-    exported = score_split(score, batches, trained.split, f"verify {path.name}")
-    differences = (exported.logits.double().sigmoid() - trained.logits.double().sigmoid()).abs()
-    comparison = compare_aucs(trained.logits, exported.logits, trained.labels)
+    exported, _ = score_split(score, batches, trained.split, f"verify {path.name}").rows()
+    logits, labels = trained.rows()
+    differences = (exported.double().sigmoid() - logits.double().sigmoid()).abs()
+    comparison = compare_aucs(logits, exported, labels)
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(
         file=path.name,
         split=trained.split,
-        rows=len(trained.logits),
+        rows=len(logits),
         max_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
         auc_trained=comparison.first.value,

@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from dlrm_app.loader.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
 MOST_WORKERS = 8
+Self = TypeVar("Self", bound="_Batches")
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class _Batches:
         self._running.append(stream)
         return stream
 
-    def __enter__(self) -> "_Batches":
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

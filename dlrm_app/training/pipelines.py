@@ -62,8 +62,5 @@ def make_pipeline(
     name: str, model: DistributedModelParallel, optimizer: CombinedOptimizer, device: torch.device
 ) -> Any:
     """The pipeline called ``name``; every batch that it was given is trained on."""
-    if name == "base":
-        return OneByOne(model, optimizer, device)
-    if name == "prefetch":
-        return Prefetch(model, optimizer, device)
-    return TrainPipelineSparseDist(model, optimizer, device)
+    kinds: dict[str, Any] = {"base": OneByOne, "sparse_dist": TrainPipelineSparseDist, "prefetch": Prefetch}
+    return kinds[name](model, optimizer, device)

@@ -12,6 +12,7 @@ import torch
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
@@ -19,7 +20,7 @@ from dlrm_app.loader.soft_labels import read_soft_labels
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.checkpoint.names import checkpoint_name
+from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
@@ -155,7 +156,8 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     folder.continue_from(run.checkpoint)
     if run.before is not None:
         folder.note_changes(asdict(run.before), config, step)
-    if checkpoints.agree_that_none() and step:  # resume=auto would start afresh until the first save
+    is_first_save = broadcast_from_first(not list_checkpoints(folder.path / "checkpoints"))
+    if is_first_save and step:  # resume=auto would start afresh until then
         run.save(checkpoints)
         checkpoints.wait()
     folder.write_start(config, run.manifest, run.runtime, step)

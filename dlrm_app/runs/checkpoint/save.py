@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from dlrm_app.config.train import CheckpointConfig
 from dlrm_app.distributed.collectives import (
     all_gather_objects,
-    broadcast_from_first,
     new_group,
     while_others_wait,
 )
@@ -35,7 +34,6 @@ from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
     complete,
-    list_checkpoints,
     make_partial,
     partial_path,
     remove_old,
@@ -199,10 +197,6 @@ class Checkpoints:
         """True if this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
         done = self._pending
         return done is not None and done.done() and done.exception() is not None
-
-    def agree_that_none(self) -> bool:
-        """True if there is nothing to resume from. Every rank must call it."""
-        return broadcast_from_first(not list_checkpoints(self._folder))
 
     def are_overdue(self) -> bool:
         """True if ``every_minutes`` have passed since the last one, by this rank's clock."""
