@@ -28,9 +28,8 @@ from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, Placed, rank_loads
 from dlrm_app.sharding.planner import make_workload
-from dlrm_app.sharding.search import search
+from dlrm_app.sharding.search import search, smallest_cluster
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import resolve_tables
 

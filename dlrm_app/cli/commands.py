@@ -44,9 +44,8 @@ def _lazily(place: str, *more: Callable[[], Any]) -> Job:
 
 
 def _check(config: Any) -> None:
-    from dlrm_app.check.check_dataset import check_dataset, conclude
+    from dlrm_app.check.check_dataset import check_dataset, conclude, log_tables
     from dlrm_app.check.raw_logs import check_raw
-    from dlrm_app.check.tables import log_tables
 
     if config.input is not None:
         check_raw(config.input, config.output)

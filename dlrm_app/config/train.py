@@ -1,8 +1,9 @@
-"""The configuration of dlrm-train. Values and their explanations stand in conf/train.yaml and its groups."""
+"""The configuration of dlrm-train, also as checkpoints record it. Values and their explanations stand in conf/train.yaml and its groups."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -17,9 +18,11 @@ from dlrm_app.config.schema import (
     Share,
     Threads,
     Whole,
+    build,
 )
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
-from dlrm_app.errors import Problem
+from dlrm_app.errors import DataError, Problem
+from dlrm_app.records import leaves
 from dlrm_app.text import install_command
 
 
@@ -181,3 +184,28 @@ class TrainConfig(Section):
         for key in ("every_steps", "per_epoch"):
             if self.trainer.pipeline == "prefetch" and getattr(self.evaluation, key) is not None:
                 yield Problem(f"evaluation.{key}", rule, cure)
+
+
+def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
+    """The configuration of dlrm-train that ``asdict`` gave ``values`` of.
+
+    Raises DataError, naming the checkpoint ``folder`` that holds it, for what this version does not know.
+    """
+    problems: list[Problem] = []
+    config = build(TrainConfig, values, problems)
+    if config is None or problems:
+        raise DataError(
+            f"checkpoint {folder} has the configuration of another version: {problems[0].key} is not known, missing or "
+            "of another type; use the dlrm-app that saved it"
+        )
+    return config
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """``trainer.epochs 1 → 2`` for every key in which two configurations differ, except resume and output."""
+    then, now = dict(leaves(before)), dict(leaves(after))
+    return [
+        f"{key} {then.get(key)} → {now.get(key)}"
+        for key in dict.fromkeys([*then, *now])
+        if then.get(key) != now.get(key) and key not in ("resume", "output")
+    ]

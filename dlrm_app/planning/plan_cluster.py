@@ -13,11 +13,10 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
-from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan, write_plan
 from dlrm_app.sharding.planner import find_assignment
+from dlrm_app.sharding.search import smallest_cluster
 from dlrm_app.sharding.step_estimate import described_machine, step_work
-from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.table import text_table
 from dlrm_app.text import next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload

@@ -12,8 +12,7 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
 from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import page
-from dlrm_app.reports.run_charts import eval_points, train_points
-from dlrm_app.reports.run_page import METRICS, metric_cell
+from dlrm_app.reports.run_page import METRICS, eval_points, metric_cell, train_points
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.table import Column, Rows, html_table, text_table
 from dlrm_app.text import NONE, count, duration, short

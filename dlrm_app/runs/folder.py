@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import yaml
 
-from dlrm_app.config.saved import changed_keys
+from dlrm_app.config.train import changed_keys
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime

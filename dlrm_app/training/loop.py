@@ -1,21 +1,24 @@
-"""The training loop: step, decide, evaluate, save, until nothing is left to train."""
+"""The training loop: step, decide, evaluate, save, until nothing is left to train; a loss of NaN or inf ends it."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NoReturn
 
+import torch
+
 from dlrm_app.config.train import EvaluationConfig
-from dlrm_app.distributed.collectives import broadcast_from_first
+from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
+from dlrm_app.errors import SharedError
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.marker import Progress
+from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import setting
+from dlrm_app.text import listed, setting
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
-from dlrm_app.training.nonfinite import check_finite
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
@@ -228,3 +231,38 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
     run.folder.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
+
+
+def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
+    """Raises SharedError if a loss of the current epoch, whose ``batches`` these are, was NaN or inf on any rank.
+
+    Every rank must call it.
+    """
+    step, progress = run.state.meter.first_bad_step(), run.progress
+    if step is None:
+        return
+    batch = step - 1 - (progress.step - progress.batch)
+    is_bad = ~torch.isfinite(batches.read(batch).dense_features).all(dim=0)
+    columns = [name for name, bad in zip(batches.dense_columns, is_bad.tolist(), strict=True) if bad]
+    weights = [
+        name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
+        for name, weight in run.trainable.model.named_parameters()
+        if not torch.isfinite(weight).all()
+    ]
+    by_rank = all_gather_objects((batches.describe(batch), columns, weights))
+    rows, columns, weights = (
+        [name for part in parts for name in part] for parts in zip(*by_rank, strict=True)
+    )
+    if columns:
+        cause = f"dense column {listed(sorted({*columns}))} of its rows is not finite: preprocess them again"
+    else:
+        optimizer = run.config.optimizer
+        cause = (
+            f"its inputs are finite, so the weights diverged (not finite now: {listed(sorted({*weights})) or 'none'}): lower "
+            f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
+            "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
+        )
+    raise SharedError(
+        f"the loss was no finite number at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
+        f"  {cause}\n  {resume_hint(run.folder.path / 'checkpoints')}"
+    )

@@ -36,7 +36,7 @@ from dlrm_app.runs.checkpoint.tensors import (
     set_step,
 )
 from dlrm_app.runs.folder import RunFolder
-from dlrm_app.sharding.plan_file import plan_to_dict
+from dlrm_app.sharding.plan import plan_to_dict
 from dlrm_app.text import count
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma

@@ -24,8 +24,7 @@ from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
-from dlrm_app.sharding.plan import log_plan
-from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.sharding.plan import log_plan, write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.training.evaluation import evaluate_split
@@ -33,7 +32,6 @@ from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
 from dlrm_app.training.optimizers import DenseEma
-from dlrm_app.training.resume import check_resumable, with_lanes
 from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.setup import (
     Trainable,
@@ -46,7 +44,7 @@ from dlrm_app.training.setup import (
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start, print_end
-from dlrm_app.training.warm_start import check_warm_start
+from dlrm_app.training.warm_start import check_resumable, check_warm_start, with_lanes
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.check.check_dataset import check_dataset, conclude
-from dlrm_app.check.tables import log_tables
+from dlrm_app.check.check_dataset import check_dataset, conclude, log_tables
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum

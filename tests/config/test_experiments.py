@@ -8,8 +8,7 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.datasets import PreprocessConfig
-from dlrm_app.config.saved import changed_keys
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import TrainConfig, changed_keys
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.specs import resolve_tables
 

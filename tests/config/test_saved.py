@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import TrainConfig, read_saved_config
 from dlrm_app.errors import DataError
 
 

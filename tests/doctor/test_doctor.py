@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.doctor import examine, probes
+from dlrm_app.doctor.examine import State
 from dlrm_app.doctor.probes import Answer
-from dlrm_app.doctor.versions import State
 from dlrm_app.machine import Driver
 from tests.bare_venv import make_bare_venv
 

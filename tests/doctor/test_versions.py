@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.doctor.versions import (
+from dlrm_app.doctor.examine import (
     State,
     check_versions,
     find_fault,

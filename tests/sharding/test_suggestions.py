@@ -14,8 +14,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.cluster import GIB, Cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.search import search
-from dlrm_app.sharding.suggestions import can_fit, explain_misfit, smallest_cluster
+from dlrm_app.sharding.search import can_fit, explain_misfit, search, smallest_cluster
 from tests.sharding.clusters import cluster, one_hot, workload
 
 MIB = 2**20

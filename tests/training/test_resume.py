@@ -10,7 +10,7 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.training.resume import with_lanes
+from dlrm_app.training.warm_start import with_lanes
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import events, train_here
 

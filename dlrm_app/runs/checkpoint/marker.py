@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.train import EvaluationConfig, TrainerConfig
+from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
