@@ -15,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow

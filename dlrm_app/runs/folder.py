@@ -39,6 +39,7 @@ from dlrm_app.files import (
     written_whole,
 )
 from dlrm_app.machine import installed
+from dlrm_app.records import leaves
 from dlrm_app.runs.checkpoint.marker import Checkpoint, Evaluation
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -48,9 +49,52 @@ from dlrm_app.runs.checkpoint.names import (
     restore_replaced,
 )
 from dlrm_app.runs.events import Event, RunResult, event_to_json
-from dlrm_app.runs.tensorboard import TensorBoard
 
 logger = logging.getLogger(__name__)
+
+NO_METRICS = ("epoch", "step")
+"""Numbers that place an event rather than measure something."""
+
+
+class TensorBoard:
+    """Scalars in ``folder``, on disk after every event; if that fails, it ends with a warning, and the run goes on.
+
+    ``first_step``: steps that the run had taken when it began; later ones that it takes again are hidden.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
+        self._has_failed = False
+
+    def add(self, event: Event) -> None:
+        """Adds a scalar for each number of ``event``."""
+        if self._has_failed:
+            return
+        try:
+            values = event_to_json(event)
+            for name, value in scalars(values):
+                self._writer.add_scalar(name, value, event.step, time.time())
+            self._writer.flush()
+        except Exception as error:  # whatever the library raises
+            self._has_failed = True
+            logger.warning("TensorBoard failed and gets no more events (metrics.jsonl does): %s", error)
+
+    def close(self) -> None:
+        """Closes the file; every event is on disk already."""
+        with suppress(Exception):
+            self._writer.close()
+
+
+def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """(name, number) of every number of a line of metrics.jsonl: ``train/lr/sparse``, ``eval/val/auc``."""
+    prefix = "/".join(values[key] for key in ("event", "split") if key in values)
+    measured = {key: value for key, value in values.items() if key not in NO_METRICS}
+    for name, value in leaves(measured, "/"):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}/{name}", float(value)
+
 
 RUNS = Path("runs")
 """The parent folder of runs without ``output``."""

@@ -29,8 +29,7 @@ from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.sharding.planner import plan_model
-from dlrm_app.sharding.sharded_model import shard_model
+from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import make_pipeline

@@ -39,8 +39,7 @@ from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan import plan_to_dict
 from dlrm_app.text import count
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
-from dlrm_app.training.optimizers import DenseEma
-from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.warm_start import inherited_table

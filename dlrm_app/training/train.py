@@ -31,8 +31,7 @@ from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
-from dlrm_app.training.optimizers import DenseEma
-from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import (
     Trainable,
     begin_at_base_rate,

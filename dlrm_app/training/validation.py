@@ -90,20 +90,17 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
 
 def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     """Checks as ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
-    checks = _Checks(config)
-    if config.writes_topology:
-        checks.add(lambda: output_problems("output", Path(config.output or "")))
-        checks.refuse()
-        return
-    if config.data.path is not None:
+    if config.data.path is not None and not config.writes_topology:
         check_training(config, ranks)
         return
-    tables = checks.tables(None, ranks.device_type)
-    checks.batches(None, ranks.world_size)
-    if tables is not None:
-        checks.model(tables, config.num_dense)
+    checks = _Checks(config)
+    if not config.writes_topology:
+        tables = checks.tables(None, ranks.device_type)
+        checks.batches(None, ranks.world_size)
+        if tables is not None:
+            checks.model(tables, config.num_dense)
     if ranks.is_first:
-        checks.output()
+        checks.output(is_folder=not config.writes_topology)
     checks.refuse()
 
 
@@ -199,12 +196,12 @@ class _Checks:
         """The model that reads the tables and so many dense columns."""
         self.add(lambda: model_table_problems(ModelSpec(self._config.model, tables, num_dense)), ["model"])
 
-    def output(self, starts_run: bool = False) -> None:
-        """The folder that is to be written, by the first rank; ``starts_run``: by a run of its own."""
+    def output(self, starts_run: bool = False, is_folder: bool = True) -> None:
+        """The folder, or file, that is to be written, by the first rank; ``starts_run``: by a run of its own."""
         path, resume = self._config.output, self._config.resume
         if not path:
             return
-        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=True)
+        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=is_folder)
         if starts_run and not problems:  # else it cannot be looked into
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)

@@ -17,8 +17,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
-from dlrm_app.sharding.planner import find_assignment
-from dlrm_app.sharding.sharded_model import make_sharder
+from dlrm_app.sharding.planner import find_assignment, make_sharder
 from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.validation import check_plan, plan_workload

@@ -12,7 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.sharded_model import COLUMN_TYPES
+from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES, train_cases

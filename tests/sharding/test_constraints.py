@@ -20,7 +20,7 @@ from dlrm_app.sharding.constraints import (
 )
 from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.placement import Assignment, Placed
-from dlrm_app.sharding.sharded_model import warn_of_other_algorithms
+from dlrm_app.sharding.planner import warn_of_other_algorithms
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 from tests.random_batches import TABLES

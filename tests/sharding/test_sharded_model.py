@@ -8,7 +8,7 @@ import torch
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.sharding import sharded_model
+from dlrm_app.sharding import planner
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks
 from tests.small_run import final_bytes, train_here
@@ -26,7 +26,7 @@ def test_unused_parameters_are_searched_for_where_a_resume_is_exact(
     device: str, is_deterministic: bool, searches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_deterministic)
-    wrapper = sharded_model._replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
+    wrapper = planner._replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
     assert isinstance(wrapper, DefaultDataParallelWrapper)
     assert wrapper._find_unused_parameters == searches
 

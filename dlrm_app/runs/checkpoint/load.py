@@ -38,8 +38,7 @@ from dlrm_app.runs.checkpoint.marker import (
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
-from dlrm_app.sharding.planner import plan_model
-from dlrm_app.sharding.sharded_model import shard_model
+from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.tables.specs import table_of
 from dlrm_app.text import bullets
 
