@@ -148,10 +148,9 @@ def hash_rows(
     """A hash of each row's values, bit by bit."""
     hashes = np.zeros(num_rows, np.uint64)
     for column in columns:
-        if isinstance(column, Bags):
-            _mix_lists_in(hashes, column.values.view(np.uint32), column.offsets)
-        else:
-            _mix_in(hashes, column.view(np.uint32))
+        if not isinstance(column, Bags):
+            column = Bags(column.view(np.int32), np.arange(num_rows + 1, dtype=np.int32))
+        _mix_in(hashes, column.values.view(np.uint32), column.offsets)
     return hashes
 
 
@@ -162,13 +161,7 @@ def _count(ids, counts):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _mix_in(hashes, values):  # type: ignore[no-untyped-def]  # compiled
-    for row in range(len(hashes)):
-        hashes[row] = mix((hashes[row] ^ np.uint64(values[row])) + np.uint64(0x9E3779B97F4A7C15))
-
-
-@njit(nogil=True, cache=True)
-def _mix_lists_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # compiled
+def _mix_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(hashes)):
         state = mix(hashes[row] ^ np.uint64(offsets[row + 1] - offsets[row]))
         for i in range(offsets[row], offsets[row + 1]):

@@ -28,7 +28,7 @@ from dlrm_app.config.schema import (
 )
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import Problem
-from dlrm_app.files import is_file, output_problems
+from dlrm_app.files import output_problems
 from dlrm_app.text import day_number, install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
@@ -117,9 +117,6 @@ class EncodingConfig(Section):
         if kind == "from_dataset" and not folder:
             cure = "the folder of the dataset whose ids to keep"
             yield Problem("path", "is needed by encoding=from_dataset", cure)
-        if folder and not is_file(Path(folder) / "manifest.json"):
-            rule = "must be a finished dataset folder, which holds a manifest.json"
-            yield Problem(source, rule, value=folder)
         if self.day is not None and not _is_day(self.day):
             cure = "such as 2026-11-02; or a whole number, such as 2"
             yield Problem("day", "must be a date", cure, self.day)

@@ -35,7 +35,7 @@ def train_with_ddp_of_gpus(dataset: str, output: str, *overrides: str) -> None:
     """Without the search; as on CUDA otherwise."""
     with pytest.MonkeyPatch.context() as patch:
         without = partial(DefaultDataParallelWrapper, static_graph=False, find_unused_parameters=False)
-        patch.setattr(sharded_model, "DefaultDataParallelWrapper", lambda **_: without())
+        patch.setattr(planner, "DefaultDataParallelWrapper", lambda **_: without())
         train_here(Path(output), f"data.path={dataset}", *overrides)
 
 
