@@ -12,11 +12,11 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, PredictConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
-from dlrm_app.inference.predict.predict import predict
+from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks
 from tests.small_run import train_here
@@ -39,8 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scores")
     write_dataset(folder / "data", rows={"train": 1000, "test": 503})
     train_here(folder / "run", f"data.path={folder}/data")
-    keys = [f"model={folder}/run", f"data.path={folder}/data", f"output={folder}/run.parquet", "threads=1"]
-    predict(compose_config("predict", PredictConfig, keys))
+    predicted(folder / "run.parquet", f"model={folder}/run", f"data.path={folder}/data")
     write(folder / "noise.parquet", score=np.random.default_rng(0).random(503))
     return folder
 

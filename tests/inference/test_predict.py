@@ -15,7 +15,6 @@ from sklearn.metrics import log_loss, roc_auc_score
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import command, run, succeed
@@ -140,9 +139,7 @@ def test_a_checkpoint_scores_as_its_export(shop: Path, expected: pa.Table, tmp_p
 
 
 def test_metrics_of_both_commands_are_sklearns_of_the_scores(shop: Path, tmp_path: Path) -> None:
-    keys = [f"model={shop}/run", f"data.path={shop}/dataset", f"output={tmp_path}/s.parquet", "threads=1"]
-    predict(compose_config("predict", PredictConfig, keys))
-    scores = pq.read_table(tmp_path / "s.parquet")
+    scores = predicted(tmp_path / "s.parquet", f"model={shop}/run", f"data.path={shop}/dataset")
     labels, probabilities = scores.column("label").to_numpy(), scores.column("score").to_numpy()
     expected_loss = log_loss(labels, probabilities.astype(np.float64))
     keys = [f"checkpoint={shop}/run", f"scores=[{tmp_path}/s.parquet]", "split=test"]

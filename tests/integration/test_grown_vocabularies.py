@@ -4,26 +4,21 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.dataset.columns import column_problems, describe_columns
 from dlrm_app.dataset.encoding_files import read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.inference.export import export_model
-from dlrm_app.inference.predict.predict import predict
 from dlrm_app.model.initial_weights import draw_block
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.tables.specs import Table
+from tests.inference.conftest import export_here, predicted
 from tests.preprocess.running import run, table_of
-from tests.ranks import train_on_ranks
-from tests.small_run import CLOCK, SMALL, evaluate_here, losses, train_here
+from tests.small_run import CLOCK, evaluate_here, train_here
 
 YAML = """
 name: shop
@@ -90,10 +85,8 @@ def measure(model: Path, manifest: Manifest) -> dict[str, float]:
 
 
 def scores(model: Path, manifest: Manifest, output: Path) -> list[float]:
-    keys = [f"model={model}", f"data.path={manifest.folder}", "split=val", f"output={output}", "threads=1"]
-    predict(compose_config("predict", PredictConfig, keys))
-    found: list[float] = pq.read_table(output)["score"].to_pylist()
-    return found
+    table = predicted(output, f"model={model}", f"data.path={manifest.folder}", "split=val")
+    return list(table["score"].to_pylist())
 
 
 def go_on(run: Path, former: Path, manifest: Manifest, *overrides: str) -> None:
@@ -151,9 +144,8 @@ def test_ids_given_again_and_other_lineages_are_refused_by_name(
         scores(tmp_path / "third", days["day2"], tmp_path / "scores.parquet")
     with pytest.raises(DataError, match=r"item: its vocab/item.parquet holds other values"):
         measure(first, days["day2_alone"])
-    keys = [f"checkpoint={first}", f"data.path={days['day2'].folder}", f"output={tmp_path}/export"]
     with pytest.raises(DataError, match="item: its vocabulary is of day 2, the model's of day 1"):
-        export_model(compose_config("export", ExportConfig, keys))
+        export_here(f"checkpoint={first}", f"data.path={days['day2'].folder}", f"output={tmp_path}/export")
     with pytest.raises(DataError, match="was trained on another dataset"):
         train_here(first, f"data.path={days['day2'].folder}", "resume=auto", "trainer.epochs=3")
     go_on(tmp_path / "second", first, days["day2"], "trainer.max_steps=1")
@@ -194,12 +186,3 @@ def test_rows_keep_what_they_learnt_and_those_given_again_begin_anew(
     assert sums[0][kept[2:]].all()
     lines = [line.split() for line in caplog.text.splitlines()]
     assert ["t_item", "grown", "and", "reset", f"{len(kept)}", f"{len(now) - 42}", f"{len(again)}"] in lines
-
-
-@pytest.mark.long
-def test_two_ranks_go_on_as_one_does(days: dict[str, Manifest], first: Path, tmp_path: Path) -> None:
-    go_on(tmp_path / "one", first, days["day3"])
-    keys = [f"data.path={days['day3'].folder}", f"warm_start.checkpoint={first}", f"trainer.seed={SEED}"]
-    rows = ["sharding.types=[row_wise]", "report.enabled=false", f"output={tmp_path}/two"]
-    train_on_ranks(2, *SMALL, *keys, *rows)
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)

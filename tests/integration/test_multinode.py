@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.commands import wait_until
-from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long
@@ -87,13 +86,6 @@ def machines() -> Iterator[Machines]:
             for interface in ("lo", "cable"):
                 ip("-n", name, "link", "set", interface, "up")
         yield Machines(names)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
-    return folder
 
 
 def run_to_end(machines: Machines, folder: Path, dataset: Path, *overrides: str) -> list[int]:

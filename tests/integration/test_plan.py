@@ -15,7 +15,6 @@ from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.plan import plan_text
 from tests.commands import command, run
 from tests.integration.test_train import start
-from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import losses
 
 TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]
@@ -37,13 +36,6 @@ def test_it_plans_prints_and_writes_from_any_folder(tmp_path: Path) -> None:
     written = yaml.safe_load((tmp_path / "planned/plan.yaml").read_text())
     assert (written["nodes"], written["devices_per_node"], len(written["tables"])) == (1, 8, 55)
     assert {rank for entry in written["tables"].values() for rank in entry["ranks"]} == set(range(8))
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 2000, "val": 500, "test": 500})
-    return folder
 
 
 CPU = ["topology=cpu_2", "topology.memory_gib=1", "trainer.global_batch_size=128"]

@@ -17,13 +17,6 @@ from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
-    return folder
-
-
 def train_command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
     threads = ["trainer.threads=1"] if ranks == 1 else []
     return command(

@@ -72,10 +72,6 @@ def scores(run: Path) -> torch.Tensor:
     return torch.tensor([[event[name] for name in names if name in event] for event in events(run, "eval")])
 
 
-def steps_of(run: Path, kind: str) -> list[int]:
-    return [event["step"] for event in events(run, kind)]
-
-
 def assert_close(run: Path, expected: Path) -> None:
     some, others = torch.tensor(losses(run)), torch.tensor(losses(expected))
     torch.testing.assert_close(some, others, rtol=1e-5, atol=0)

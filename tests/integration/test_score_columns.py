@@ -8,11 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.inference.predict.predict import predict
+from tests.inference.conftest import predicted
 from tests.preprocess.running import AUTO, rejects_of, run, table_of
 from tests.small_run import train_here
 
@@ -108,8 +106,6 @@ def test_raw_rows_score_as_the_dataset_does(folder: Path, tmp_path: Path) -> Non
     scores = []
     for words in ([f"data.path={folder}/data", "split=test"], [f"input={tmp_path}/test.csv"]):
         output = tmp_path / f"{len(scores)}.parquet"
-        settings = [f"model={tmp_path}/run", f"output={output}", "threads=1", *words]
-        predict(compose_config("predict", PredictConfig, settings))
-        scores.append(pq.read_table(output)["score"].to_pylist())
+        scores.append(predicted(output, f"model={tmp_path}/run", *words)["score"].to_pylist())
     assert scores[0] == scores[1]
     assert len(scores[0]) == ROWS // 4

@@ -15,13 +15,6 @@ from tests.training.run_fixture import read_report
 RATES = ["optimizer.dense.lr=0.005", "optimizer.sparse.lr=0.05"]
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 4000, "val": 1001, "test": 1003})
-    return folder
-
-
 def start(folder: Path, *overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
     """Runs a small training in ``folder``."""
     return run(command("train", *SMALL, *RATES, *overrides, ranks=ranks), folder)

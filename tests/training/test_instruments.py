@@ -72,15 +72,9 @@ def test_what_is_left_out_neither_slows_the_steps_down_nor_drops_them(
     assert throughput.seconds_per_step() == 0.5
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 2100, "val": 100})
-    return folder
-
-
-def test_a_trace_holds_four_steps_and_a_train_event_its_parts(dataset: Path, tmp_path: Path) -> None:
-    train_here(tmp_path / "run", f"data.path={dataset}", "profiler=true", "report.enabled=true")
+def test_a_trace_holds_four_steps_and_a_train_event_its_parts(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", rows={"train": 2100, "val": 100})
+    train_here(tmp_path / "run", f"data.path={tmp_path}/data", "profiler=true", "report.enabled=true")
     trace = json.loads((tmp_path / "run" / "trace-rank-0.json").read_text())
     names = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation"]
     assert sum(name.startswith("## forward") for name in names) == 4

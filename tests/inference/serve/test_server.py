@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
-from tests.commands import command, run
+from tests.commands import command, run, wait_until
 from tests.inference.shop import HEADER, NUM_TEST, draw_rows
 
 Row = dict[str, Any]
@@ -96,13 +95,6 @@ def server(shop: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.kill()
 
 
-def wait_until(is_so: Any) -> None:
-    until = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: list[float]) -> None:
     client = Client(server[1])
     rows = json_rows()
@@ -133,7 +125,7 @@ def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(server
             "POST /score HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
         )
         client.sendall(head.encode() + b'{"rows"')
-    wait_until(lambda: answered(400) > before or answered(500))
+    wait_until(lambda: answered(400) > before or answered(500) > 0, 30, "an answer")
     assert answered(500) == 0
 
 
@@ -179,7 +171,7 @@ class Load:
 def test_no_request_is_lost_at_the_end(server: Any, scores: list[float]) -> None:
     process, port = server
     load = Load(port, scores)
-    wait_until(lambda: load.outcomes["right"] > 100)
+    wait_until(lambda: load.outcomes["right"] > 100, 30, "answers")
     load.is_ending.set()
     process.terminate()
     assert process.wait(30) == 0
