@@ -42,18 +42,12 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             "train data.path=nowhere optimizer.sparse.learning_rate=1",
             "2 problems|no dataset at nowhere|optimizer.sparse.learning_rate is not a known key",
         ),
-        ("train lr=1,2 data.path=x", "lr is not a known key: did you mean optimizer.sparse.lr?"),
-        (
-            "preprocess train=x.tsv output=y",
-            "1 problem in the configuration:\n  - train is not a known key: did you mean input.train?",
-        ),
         (
             "train optimizer.sparse.lr=1,2 data.path=x",
             "optimizer.sparse.lr=1,2 gives several values: a run with each needs --multirun, ",
         ),
         ("train model.top_mlp=1,2 data.path=x", "a list is written 'model.top_mlp=[1,2]'"),
         ("serve model=a,b", "1 problem in the configuration:\n  - model=a,b gives several values: a list"),
-        ("train data.path=x -m optimizer.sparse.lr=a,b", "optimizer.sparse.lr must be a number, got 'a'"),
         (
             "train data.path=x -m model=dlrmm,dcnn",
             "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",

@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.train import TrainConfig, changed_keys
-from dlrm_app.errors import ConfigError
 from dlrm_app.tables.specs import resolve_tables
 
 # Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
@@ -50,13 +49,6 @@ def test_every_recipe_of_preprocessing_has_a_twin_for_training() -> None:
 )
 def test_a_recipe_has_no_problems(command, name: str) -> None:  # type: ignore[no-untyped-def]
     assert command(f"experiment={name}").problems() == []
-
-
-@pytest.mark.parametrize("command", [compose_train, compose_preprocess])
-def test_a_misspelt_recipe_is_refused_with_the_nearest_one(command) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError) as caught:
-        command("experiment=kaggle_smal")
-    assert "did you mean experiment=kaggle_small?" in caught.value.problems[0]
 
 
 def test_what_is_typed_wins_over_the_recipe_and_the_recipe_over_the_defaults() -> None:
