@@ -194,7 +194,10 @@ def start_runtime(
     except BaseException as error:
         failure = fixable(error) or error
         if runtime.world_size > 1 and not isinstance(error, SharedError):
-            _end_now(failure, runtime)
+            code = print_failure(failure, runtime)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # without destructors, so that the launcher ends the other ranks
         if failure is not error:
             raise failure from error
         raise
@@ -222,14 +225,6 @@ def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
     cores = count_cores(frozenset(os.sched_getaffinity(0)), os.environ, Path("/"))
     refuse_if(core_problems(ranks, cores, os.environ))
     return Runtime(**asdict(ranks), num_threads=num_threads or max(1, cores // ranks.local_world_size))
-
-
-def _end_now(error: BaseException, runtime: Runtime) -> None:
-    """Ends this process without destructors, after saying why, so that the launcher ends the other ranks."""
-    code = print_failure(error, runtime)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 @contextmanager

@@ -19,9 +19,6 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.distribution import NUM_SPARSE, Shape, uniform
 from dlrm_app.synthetic.signal import NUM_PAIRING, NUM_TELLING, PAIRED_COLUMNS, Signal
 
-MAX_DAYS = 366
-"""Ids are numbers of 32 bits, enough for so many days of new_ids=1 on the largest column."""
-
 
 class Lives(NamedTuple):
     """Births a day and days of a life [F] of columns with ``cardinality`` [F] living ids.
@@ -112,7 +109,7 @@ def _walk(lives, planted, spread, day, drift, key):  # type: ignore[no-untyped-d
         for r in range(planted.shape[1]):
             number, born = _identify(lives, c, r, day)
             for d in range(planted.shape[2]):
-                stream = ((np.int64(c * 2 + d) << 32) + number) << 9  # room for MAX_DAYS draws of an id
+                stream = ((np.int64(c * 2 + d) << 32) + number) << 9  # room for 366 draws of an id
                 if number < planted.shape[1]:
                     weight = planted[c, number, d]
                 else:

@@ -60,7 +60,8 @@ def check_training(
             needs = ["model", "optimizer", "tables"]
             checks.result(lambda: check_warm_start(config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        checks.model(tables, len(manifest.dense))
+        spec = ModelSpec(config.model, tables, len(manifest.dense))
+        checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
         checks.output(starts_run)
@@ -98,7 +99,8 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
         tables = checks.tables(None, ranks.device_type)
         checks.batches(None, ranks.world_size)
         if tables is not None:
-            checks.model(tables, config.num_dense)
+            spec = ModelSpec(config.model, tables, config.num_dense)
+            checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:
         checks.output(is_folder=not config.writes_topology)
     checks.refuse()
@@ -191,10 +193,6 @@ class _Checks:
             self.add(lambda: table_problems(tables, sparse, sharding, device_type), needs)
             self.add(lambda: sharding_problems(tables, sharding, device_type), ["sharding"])
         return tables
-
-    def model(self, tables: list[Table], num_dense: int) -> None:
-        """The model that reads the tables and so many dense columns."""
-        self.add(lambda: model_table_problems(ModelSpec(self._config.model, tables, num_dense)), ["model"])
 
     def output(self, starts_run: bool = False, is_folder: bool = True) -> None:
         """The folder, or file, that is to be written, by the first rank; ``starts_run``: by a run of its own."""

@@ -140,12 +140,10 @@ def known_values(config: TuneConfig) -> dict[str, Any]:
     values, known = dict(leaves(asdict(config))), {}
     for entry in config.tune.space:
         value = _choice(values.get(entry["key"]))
-        is_number = isinstance(value, int | float)
-        if (
-            value in map(_choice, entry["choices"])
-            if "choices" in entry
-            else is_number and entry["low"] <= value <= entry["high"]
-        ):
+        is_known = (
+            isinstance(value, int | float) and "low" in entry and entry["low"] <= value <= entry["high"]
+        )
+        if is_known or value in map(_choice, entry.get("choices", ())):
             known[entry["key"]] = value
     return known
 
