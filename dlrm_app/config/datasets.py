@@ -299,6 +299,7 @@ class GenerateConfig(Section):
     max_cardinality: Count | None = None
     zipf: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
     signal: SignalConfig = field(default_factory=SignalConfig)
+    # ids of 32 bits are enough for so many days of new_ids=1 on the largest column
     days: Annotated[int, Meta(ge=1, le=366)] = REQUIRED
     first_day: str = REQUIRED
     new_ids: Share = REQUIRED

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import TypeVar
 
@@ -47,49 +48,42 @@ def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> 
     return Loading(prefetch, num_workers, runtime.device)
 
 
-class OneHotLengths:
-    """The lengths of ``size`` bags of one id: made once for each device, and shared by all batches there."""
-
-    def __init__(self, size: int) -> None:
-        self._copies = {CPU: torch.ones(size, dtype=torch.int32)}
-
-    def on(self, device: torch.device) -> torch.Tensor:
-        """[size] int32."""
-        if device not in self._copies:
-            self._copies[device] = self._copies[CPU].to(device)
-        return self._copies[device]
+@lru_cache(maxsize=16)
+def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
+    """[size] int32, the lengths of bags of one id: made once for each device, and shared by all batches there."""
+    return torch.ones(size, dtype=torch.int32).to(device)
 
 
 @dataclass
 class Batch(Pipelineable):
     """``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
-    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``one_hot_lengths``: whose lengths
-    ``sparse_features`` has, if every bag holds one id.
+    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``is_one_hot``: every bag holds one id, and
+    ``sparse_features`` has the lengths that all such batches share.
     """
 
     dense_features: torch.Tensor
     sparse_features: KeyedJaggedTensor
     labels: torch.Tensor
     num_valid: int
-    one_hot_lengths: OneHotLengths | None = None
+    is_one_hot: bool = False
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; the same batch where it is there already."""
-        sparse, lengths = self.sparse_features, self.one_hot_lengths
+        sparse = self.sparse_features
         dense = self.dense_features.to(device, non_blocking=non_blocking)
         labels = self.labels.to(device, non_blocking=non_blocking)
-        if lengths is None:
+        if not self.is_one_hot:
             return Batch(dense, sparse.to(device, non_blocking=non_blocking), labels, self.num_valid)
         moved = KeyedJaggedTensor(
             keys=sparse.keys(),
             values=sparse.values().to(device, non_blocking=non_blocking),
-            lengths=lengths.on(device),
+            lengths=one_hot_lengths(len(sparse.lengths()), device),
             stride=sparse.stride(),
             length_per_key=sparse.length_per_key(),
             offset_per_key=sparse.offset_per_key(),
         )
-        return Batch(dense, moved, labels, self.num_valid, lengths)
+        return Batch(dense, moved, labels, self.num_valid, is_one_hot=True)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Tells the allocator that ``stream`` uses the tensors."""
@@ -113,19 +107,19 @@ class BatchMaker:
         self._batch_size = batch_size
         self._device = device
         self._pinned = device.type == "cuda"
-        # one-hot batches differ in their values alone: the rest is made once and shared
-        self._one_hot = None if multi_hot & set(features) else OneHotLengths(len(features) * batch_size)
+        self._is_one_hot = not multi_hot & set(features)
 
     def make(self, rows: Ranges) -> list[Batch]:
         """The batches that follow each other in ``rows``, padded where they have fewer rows than their size."""
-        addresses = rows.addresses(len(self._features))
+        size, num_features = self._batch_size, len(self._features)
+        addresses = rows.addresses(num_features)
         num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
-        num_batches, size = len(num_rows), self._batch_size
-        shared = self._one_hot if num_rows.min() == size else None
-        dense = self._empty((num_batches, size, self._num_dense), torch.float32)
-        labels = self._empty((num_batches, size), torch.float32)
+        # one-hot batches differ in their values alone: the rest is made once and shared
+        is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
+        dense = self._empty((len(num_rows), size, self._num_dense), torch.float32)
+        labels = self._empty((len(num_rows), size), torch.float32)
         ids = self._empty((int(num_ids.sum()),), torch.int32)
-        lengths = self._empty((num_batches, len(self._features), 0 if shared else size), torch.int32)
+        lengths = self._empty((len(num_rows), num_features, 0 if is_one_hot else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
         arrays = dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
         copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
@@ -139,12 +133,12 @@ class BatchMaker:
             sparse = KeyedJaggedTensor(
                 keys=self._features,
                 values=bags[k],
-                lengths=shared.on(CPU) if shared else lengths[k].view(-1),
+                lengths=one_hot_lengths(num_features * size, CPU) if is_one_hot else lengths[k].view(-1),
                 stride=size,
                 length_per_key=counts[k],
                 offset_per_key=[0, *accumulate(counts[k])],
             )
-            batches.append(Batch(dense[k], sparse, labels[k], num_valid, shared))
+            batches.append(Batch(dense[k], sparse, labels[k], num_valid, is_one_hot))
         return batches
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
