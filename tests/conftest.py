@@ -6,6 +6,9 @@ import sys
 
 gc.disable()  # until every module is imported: it looks through millions of objects in vain
 
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from tests.quick_compose import remember_files  # noqa: E402
@@ -19,6 +22,16 @@ os.fsync = lambda _file: None
 settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
 settings.load_profile("no deadline")
 remember_files()
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For tests that need any: 31 steps of 128 rows an epoch. Not to be changed."""
+    from tests.loader.dataset_fixture import write_dataset  # once the environment is set
+
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 4000, "val": 1001, "test": 1003})
+    return folder
 
 
 def pytest_collection_finish() -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands import wait_until
-from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import content, run
+from tests.preprocess.running import AUTO, content, run
 from tests.slurm.cluster import Cluster, send
 from tests.small_run import SMALL, events, final_bytes
 
@@ -26,13 +25,6 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEM
 PATIENCE = 300
 """Seconds, for a machine with much else to do."""
 WISHES = [*SMALL, "trainer.epochs=8", "trainer.threads=1", "report.enabled=false", "output=run"]
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
-    return folder
 
 
 def submit(cluster: Cluster, folder: Path, script: str, *arguments: str) -> int:
@@ -187,9 +179,7 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
         "layout.unit_mib=1",
         "encoding.crosses=null",
     ]
-    options += [
-        f"dense.{key}=auto" for key in ("transform", "bucket_columns", "bucket_boundaries", "target_columns")
-    ]
+    options += [word for word in AUTO if word.startswith("dense.")]
     array = cluster.submit(
         tmp_path,
         "--array=1-2",
