@@ -166,18 +166,13 @@ def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[
     return Indexed(codes, Columns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
 
 
-def repeating(columns: Columns) -> NDArray[np.int64]:
+@njit(nogil=True, cache=True)
+def repeating(values, begins, ends):  # type: ignore[no-untyped-def]  # compiled
     """[C]: how many values those columns have in whose last values some are equal, 0 for the others.
 
     A guess: it takes a fraction of the time that numbering all of them does.
     """
-    lengths = np.zeros(len(columns), np.int64)
-    _find_repeating(columns.values, columns.begins, columns.ends, lengths)
-    return lengths
-
-
-@njit(nogil=True, cache=True)
-def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-def]  # compiled
+    lengths = np.zeros(len(begins), np.int64)
     table = np.empty(_table_size(_SAMPLE), np.uint16)
     codes, distinct = np.empty(_SAMPLE, np.uint16), np.empty(_SAMPLE + 1, values.dtype)
     for c in range(len(begins)):
@@ -185,6 +180,7 @@ def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-d
         count, _ = _number(sample, values.dtype.type(0), table, codes, distinct)
         if count < len(sample):
             lengths[c] = ends[c] - begins[c]
+    return lengths
 
 
 @njit(nogil=True, cache=True)

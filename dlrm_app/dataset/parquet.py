@@ -193,10 +193,11 @@ _DictionaryPages = tuple[NDArray[np.uint32], tuple[Piece, ...]]
 
 def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
     """The pages of ``indexed``; where distinct keys have become equal values, those are numbered again."""
-    limits = repeating(indexed.distinct)
-    joined = index_columns(indexed.distinct, limits, np.zeros(len(limits), np.uint32))
+    distinct = indexed.distinct
+    limits = repeating(distinct.values, distinct.begins, distinct.ends)
+    joined = index_columns(distinct, limits, np.zeros(len(limits), np.uint32))
     again = _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
-    pages = _dictionary_pages(indexed.codes.where(limits == 0), indexed.distinct.where(limits == 0), None)
+    pages = _dictionary_pages(indexed.codes.where(limits == 0), distinct.where(limits == 0), None)
     return [new or page for new, page in zip(again, pages, strict=True)]
 
 

@@ -39,8 +39,6 @@ def compare_aucs(
 
 
 def _p_value(difference: float, standard_error: float) -> float:
-    if math.isnan(difference) or math.isnan(standard_error):
-        return math.nan
     if standard_error == 0:
         return 1.0 if difference == 0 else 0.0
     return math.erfc(abs(difference) / standard_error / math.sqrt(2))

@@ -167,7 +167,9 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     mask = np.uint64((1 << size.bit_length()) - 1)
     words &= ~mask
     words |= np.arange(size, dtype=np.uint64)
-    return (sort_random(words) & mask).astype(np.int64)
+    num_bits = max(1, size.bit_length() - 1)  # about a word a bucket
+    ordered: NDArray[np.uint64] = sort_random(words, num_bits)
+    return (ordered & mask).astype(np.int64)
 
 
 def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:

@@ -259,18 +259,12 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
                 at += size
 
 
-def sort_random(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``words`` in rising order; of any distribution, but fast where their high bits are evenly spread.
+@njit(nogil=True, cache=True)
+def sort_random(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
+    """``words`` in rising order; of any distribution, but fast where their ``num_bits`` highest bits are evenly spread.
 
     Sorted by numpy on a CPU without AVX-512, the order of a row group's rows takes longer than decoding them.
     """
-    num_bits = max(1, len(words).bit_length() - 1)  # about a word a bucket
-    ordered: NDArray[np.uint64] = _sort(words, num_bits)
-    return ordered
-
-
-@njit(nogil=True, cache=True)
-def _sort(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
     shift = np.uint64(64 - num_bits)
     ends = np.zeros((1 << num_bits) + 1, np.int32)
     for word in words:

@@ -55,5 +55,6 @@ def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -
 def test_repeating_tells_columns_whose_last_values_are_not_all_different() -> None:
     same, different = np.arange(300, dtype=np.uint64), np.arange(300, dtype=np.uint64)
     same[-1] = same[-256]
-    lengths = repeating(Columns.joined([same, different, same[:0]]))
+    columns = Columns.joined([same, different, same[:0]])
+    lengths = repeating(columns.values, columns.begins, columns.ends)
     assert lengths.tolist() == [300, 0, 0]
