@@ -1,7 +1,9 @@
 """Deltas of exports: base and delta give the full export byte for byte, whatever changed; everything else is refused."""
 
+import io
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,12 @@ def apply(folder: Path, output: str = "applied", base: str = "base") -> Path:
     return folder / output
 
 
+def code_bytes(export: dict[str, bytes]) -> int:
+    """Compressed bytes of TorchScript's code: torch numbers its classes through a process, so each export may have another."""
+    entries = zipfile.ZipFile(io.BytesIO(export["model.ts"])).infolist() if "model.ts" in export else []
+    return sum(entry.compress_size for entry in entries if entry.compress_type)
+
+
 @pytest.mark.parametrize(
     "kind", [*list(FORMATS)[:3], *(pytest.param(kind, marks=pytest.mark.long) for kind in list(FORMATS)[3:])]
 )
@@ -77,8 +85,8 @@ def test_base_and_delta_give_the_files_of_the_full_export(
     full = make_delta(tmp_path, trained / "run", later, monkeypatch, *FORMATS[kind])
     assert files_of(apply(tmp_path)) == full
     assert set(full) == {*read_record(tmp_path / "applied").files, "export.json"}
-    size = sum(len(data) for data in files_of(tmp_path / "delta").values())
-    assert size < 0.5 * sum(map(len, full.values()))
+    size, code = sum(map(len, files_of(tmp_path / "delta").values())), code_bytes(full)
+    assert size < code + 0.5 * (sum(map(len, full.values())) - code)
     if kind != "plain":
         assert open_export(tmp_path / "applied").record.checkpoint == "later/step-000000002"
 
