@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -144,6 +143,8 @@ def run_words(name: str, words: Sequence[str], log: Path) -> None:
 
 
 def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
+    import subprocess  # which other commands start without
+
     of_launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     environment = {key: value for key, value in os.environ.items() if key not in of_launcher}
     command = [sys.executable, "-m", "dlrm_app.cli", name, *words]

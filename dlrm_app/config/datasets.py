@@ -18,6 +18,8 @@ from dlrm_app.config.schema import (
     REQUIRED,
     SPLITS,
     Count,
+    DatasetPathConfig,
+    RejectsConfig,
     Section,
     Seed,
     Share,
@@ -190,11 +192,6 @@ class MultiHotConfig(Section):
 
 
 @dataclass(slots=True)
-class RejectsConfig(Section):
-    max_fraction: Share = REQUIRED
-
-
-@dataclass(slots=True)
 class LayoutConfig(Section):
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     row_group_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = REQUIRED
@@ -257,11 +254,6 @@ class PreprocessConfig(Section):
             cure = "Dask's workers have their own numbers of threads"
             yield from self.needless("threads", rule="is for executor=local", cure=cure)
         yield from self.dask.executor_rules(self.executor)
-
-
-@dataclass(slots=True)
-class DatasetPathConfig(Section):
-    path: str | None = None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ A schema is a dataclass whose fields are sections (dataclasses too) or values; m
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
@@ -270,6 +270,16 @@ class Section:
             key: value for key in keys if (value := getattr(self, key)) is not None and value is not False
         }
         return [Problem(key, rule, cure, value) for key, value in given.items() if value != []]
+
+
+@dataclass(slots=True)
+class DatasetPathConfig(Section):
+    path: str | None = None
+
+
+@dataclass(slots=True)
+class RejectsConfig(Section):
+    max_fraction: Share = REQUIRED
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.datasets import DatasetPathConfig, RejectsConfig
 from dlrm_app.config.schema import (
     REQUIRED,
     BatchRows,
     Count,
+    DatasetPathConfig,
     NonNegative,
     Positive,
+    RejectsConfig,
     Section,
     Split,
     Threads,

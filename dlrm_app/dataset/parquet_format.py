@@ -27,11 +27,14 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 
 def varint(number: int) -> bytes:
     """``number`` in seven bits a byte, the lowest first; all but the last byte have their high bit set."""
-    out = b""
+    if number < 0x80:
+        return _BYTES[number]
+    out = []
     while number >= 0x80:
-        out += _BYTES[number & 0x7F | 0x80]
+        out.append(number & 0x7F | 0x80)
         number >>= 7
-    return out + _BYTES[number]
+    out.append(number)
+    return bytes(out)
 
 
 def _number(value: int, kind: int = _I32) -> Value:
@@ -65,28 +68,48 @@ def _struct(fields: Mapping[int, Value]) -> Value:
     return _STRUCT, b"".join(parts) + b"\0"
 
 
-_IS_DATA, _IS_DICTIONARY = _number(_DATA_PAGE), _number(_DICTIONARY_PAGE)
+_SLOT, _LONG_SLOT = (_I32, b"\xff<slot>\xff"), (_I64, b"\xff<slot>\xff")
+"""A number that is filled in later: no UTF-8 holds these bytes."""
+
+
+class _Form:
+    """A struct with slots: made once, for it takes longer than the numbers of a row group to be filled in."""
+
+    def __init__(self, fields: Mapping[int, Value]) -> None:
+        self._first, *self._behind = _struct(fields)[1].split(_SLOT[1])
+
+    def fill(self, *numbers: int) -> bytes:
+        """The struct with the signed ``numbers`` in its slots."""
+        parts = [self._first]
+        for number, behind in zip(numbers, self._behind, strict=True):
+            parts += (varint(number << 1 ^ number >> 63), behind)
+        return b"".join(parts)
+
+
 _ENCODINGS = {encoding: _number(encoding) for encoding in (PLAIN, _RLE, RLE_DICTIONARY, BYTE_STREAM_SPLIT)}
 _LEVELS = {3: _ENCODINGS[_RLE], 4: _ENCODINGS[_RLE]}
+_SIZES = {2: _SLOT, 3: _SLOT, 4: _SLOT}
+_DICTIONARY_FORM = _Form(
+    {1: _number(_DICTIONARY_PAGE), **_SIZES, 7: _struct({1: _SLOT, 2: _ENCODINGS[PLAIN]})}
+)
+_DATA_FORMS = {
+    encoding: _Form({1: _number(_DATA_PAGE), **_SIZES, 5: _struct({1: _SLOT, 2: number, **_LEVELS})})
+    for encoding, number in _ENCODINGS.items()
+}
 
 
 def page_header(encoding: int | None, raw_size: int, size: int, crc: int, count: int) -> bytes:
     """The header of a page of ``count`` values; ``encoding``: of its data, None for a dictionary's page."""
-    sizes = {2: _number(raw_size), 3: _number(size), 4: _number(crc - (crc >> 31 << 32))}
-    if encoding is None:
-        page = {7: _struct({1: _number(count), 2: _ENCODINGS[PLAIN]})}
-        return _struct({1: _IS_DICTIONARY, **sizes, **page})[1]
-    page = {5: _struct({1: _number(count), 2: _ENCODINGS[encoding], **_LEVELS})}
-    return _struct({1: _IS_DATA, **sizes, **page})[1]
+    form = _DICTIONARY_FORM if encoding is None else _DATA_FORMS[encoding]
+    return form.fill(raw_size, size, crc - (crc >> 31 << 32), count)
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """What files say of a column: its entries of the schema, the type that is stored, its path."""
+    """What files say of a column: its entries of the schema, and those of its chunks by their encoding."""
 
     elements: list[Value]
-    kind: Value
-    path: Value
+    chunks: dict[int, _Form]
 
     @classmethod
     def of(cls, field: pa.Field) -> "ColumnFormat":
@@ -103,18 +126,28 @@ class ColumnFormat:
         leaf = {1: stored, 3: _number(_REQUIRED), 4: _text(path[-1])}
         if kind == pa.uint8():
             leaf[6] = _number(_UINT_8)
-        return cls([*outer, _struct(leaf)], stored, _items([_text(name) for name in path]))
+        names = _items([_text(name) for name in path])
+        return cls(
+            [*outer, _struct(leaf)],
+            {encoding: _chunk_form(stored, names, encoding) for encoding in _ENCODINGS},
+        )
 
     def chunk(
         self, encoding: int, codec: int, count: int, raw_size: int, size: int, offsets: Sequence[int]
     ) -> Value:
         """The footer's entry for a chunk of ``count`` values; ``offsets`` of its pages, the one with the data last."""
-        used = [_ENCODINGS[number] for number in sorted({PLAIN, _RLE, encoding})]
-        fields = {1: self.kind, 2: _items(used), 3: self.path, 4: _number(codec)}
-        fields |= {5: _long(count), 6: _long(raw_size), 7: _long(size), 9: _long(offsets[-1])}
-        if encoding == RLE_DICTIONARY:
-            fields[11] = _long(offsets[0])
-        return _struct({2: _long(offsets[0]), 3: _struct(fields)})
+        dictionary = offsets[:1] if encoding == RLE_DICTIONARY else []
+        numbers = (offsets[0], codec, count, raw_size, size, offsets[-1], *dictionary)
+        return _STRUCT, self.chunks[encoding].fill(*numbers)
+
+
+def _chunk_form(stored: Value, path: Value, encoding: int) -> _Form:
+    used = [_ENCODINGS[number] for number in sorted({PLAIN, _RLE, encoding})]
+    fields = {1: stored, 2: _items(used), 3: path, 4: _SLOT}
+    fields |= dict.fromkeys((5, 6, 7, 9), _LONG_SLOT)
+    if encoding == RLE_DICTIONARY:
+        fields[11] = _LONG_SLOT
+    return _Form({2: _LONG_SLOT, 3: _struct(fields)})
 
 
 def row_group(chunks: Sequence[Value], size: int, num_rows: int) -> Value:

@@ -41,7 +41,8 @@ class Counts:
     @property
     def keys(self) -> NDArray[np.uint64]:
         """The distinct keys, in no order."""
-        return self._entries()[0]
+        keys, counts, _ = self._table
+        return keys[np.flatnonzero(counts)]
 
     def add(self, keys: NDArray[np.uint64], spans: NDArray[np.int64] | None = None, weight: int = 1) -> None:
         """Counts ``keys`` [n], missing ones left out, each ``weight`` times; ``spans`` [n, 2] where wanted, or [0, 2]."""
@@ -59,7 +60,7 @@ class Counts:
 
     def _entries(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
         keys, counts, spans = self._table
-        taken = counts > 0
+        taken = np.flatnonzero(counts)
         return keys[taken], counts[taken] - 1, spans[taken]
 
     def sorted(self) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.int64]]:
