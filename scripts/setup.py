@@ -327,12 +327,16 @@ def plan_for_cpu(requirements: list[str], extras: list[str], trio: Trio) -> CpuP
 
 
 def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:
-    """Runs pip; gives False if ``may_lack`` is what its sources lack. Raises SetupError for any other failure."""
+    """Runs pip; gives False if its sources lack ``may_lack``, or a constraint rules it out.
+
+    Raises SetupError for any other failure.
+    """
     command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         return True
-    if may_lack is not None and f"No matching distribution found for {may_lack}" in done.stderr:
+    lacking = (f"No matching distribution found for {may_lack}", f"Cannot install {may_lack} because")
+    if may_lack is not None and any(text in done.stderr for text in lacking):
         return False
     raise SetupError(f"pip failed. {last_lines(done.stderr)}\nThe command was: {' '.join(command)}")
 

@@ -144,7 +144,7 @@ def test_the_builds_for_another_device_are_uninstalled_first(versions, device, m
 class FakePip:
     """Stands in for subprocess.run: records pip's arguments, and fails like pip for the sources that lack torch."""
 
-    def __init__(self, lacking=(), error=None):
+    def __init__(self, lacking=(), error="No matching distribution found for {torch}"):
         self.lacking, self.error, self.commands = lacking, error, []
 
     def __call__(self, command, **options):
@@ -154,8 +154,7 @@ class FakePip:
         is_torch = torch.startswith("torch==")
         source = "pytorch" if setup.PYTORCH_CPU_INDEX in arguments else "configured"
         if is_torch and (source, torch) in self.lacking:
-            message = self.error or f"ERROR: No matching distribution found for {torch}"
-            return subprocess.CompletedProcess(command, 1, "", message)
+            return subprocess.CompletedProcess(command, 1, "", f"ERROR: {self.error.format(torch=torch)}")
         return subprocess.CompletedProcess(command, 0, "", "")
 
 
@@ -230,6 +229,14 @@ def test_where_no_source_has_a_cpu_wheel_the_one_with_cuda_is_taken_and_said_to_
 def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
     with pytest.raises(setup.SetupError, match="PIP_FIND_LINKS"):
         install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU, CONFIGURED_ANY]), monkeypatch)
+
+
+def test_a_wheel_that_a_constraint_of_pips_rules_out_counts_as_lacking(monkeypatch):
+    conflict = "Cannot install {torch} because these package versions have conflicting dependencies."
+    commands = install_with(
+        FakePip([("configured", "torch==2.14.1+cpu")], conflict), monkeypatch, [NEWER, OLDER]
+    )
+    assert commands[-2][0] == f"torch=={OLDER.torch}"
 
 
 def test_another_failure_of_pip_is_shown_and_not_taken_for_a_missing_wheel(monkeypatch):
