@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig
@@ -105,6 +106,19 @@ def test_tables_that_grew_are_in_the_delta(
     assert files_of(apply(tmp_path)) == full
 
 
+def patch_of(
+    before: NDArray[np.uint8], after: NDArray[np.uint8], old_rows: list[RowsAt], new_rows: list[RowsAt]
+) -> pa.Buffer:
+    """The patch of a file, not compressed."""
+    sink = pa.BufferOutputStream()
+    _write_patch(sink, before, after, _cut(before, after, old_rows, new_rows))
+    return sink.getvalue()
+
+
+def patched(before: NDArray[np.uint8], patch: pa.Buffer) -> bytes:
+    return b"".join(map(bytes, _patched(pa.BufferReader(patch), before)))
+
+
 @given(
     st.binary(max_size=3000),
     st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=40)), max_size=5),
@@ -122,10 +136,17 @@ def test_any_bytes_and_any_hints_give_the_new_bytes(
         return [RowsAt("t", i, hint[place], hint[2], hint[3]) for i, hint in enumerate(hints)]
 
     before, after = np.frombuffer(old * 3, np.uint8), np.frombuffer(new * 3, np.uint8)
-    sink = pa.BufferOutputStream()
-    _write_patch(sink, before, after, _cut(before, after, rows(0), rows(1)))
-    given = b"".join(map(bytes, _patched(pa.BufferReader(sink.getvalue()), before)))
-    assert given == new * 3
+    assert patched(before, patch_of(before, after, rows(0), rows(1))) == new * 3
+
+
+def test_a_day_that_changes_a_twentieth_of_the_rows_makes_a_patch_of_less_than_a_tenth() -> None:
+    random = np.random.default_rng(0)
+    before = random.integers(0, 256, (20_000, 20), dtype=np.uint8)
+    after, rows = before.copy(), [RowsAt("t", 0, 0, *before.shape)]
+    after[random.choice(len(after), len(after) // 20, replace=False)] = 1
+    patch = patch_of(before.reshape(-1), after.reshape(-1), rows, rows)
+    assert len(patch) < before.size / 10
+    assert patched(before.reshape(-1), patch) == after.tobytes()
 
 
 def test_rows_are_found_where_they_lie(tmp_path: Path) -> None:
