@@ -48,6 +48,7 @@ def main() -> None:
     if not log.exists():
         size = [f"days={asked.days}", f"rows={asked.rows}", f"max_cardinality={asked.cardinality}"]
         run_words("generate", [*size, f"first_day={FIRST}", f"output={log}"], folder / "log.txt")
+    from_scratch(folder / "scratch", log, days[:1], days[1], asked.train)  # so that all is compiled
     on, on_spent = go_on(folder / "on", log, days, asked.train)
     few, few_spent = go_on(folder / "expire", log, days, asked.train, f"encoding.expire_days={asked.expire}")
     aucs, nightly = [], Counter[str]()
