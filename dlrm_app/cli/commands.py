@@ -101,7 +101,8 @@ def _check_days(config: Any) -> None:
     from dlrm_app.files import output_problems
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
-    for name, words in sample_words(config).items() if config.dataset else ():
+    has_files = config.dataset and not config.input.problems()
+    for name, words in sample_words(config).items() if has_files else ():
         try:
             schema = schema_of(name)
             problems += [f"{name}.{each}" for each in compose_config(name, schema, words).problems()]

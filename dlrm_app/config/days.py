@@ -26,6 +26,7 @@ GIVEN = {
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
 """Commands whose settings are typed behind their name (``train.model=dcn``) → groups, sections and keys that dlrm-days gives."""
+_TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
 """Words for a day → how many days ago it is."""
 
@@ -35,13 +36,13 @@ class DaysInputConfig(Section):
     days: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A place for the day."""
+        """A place for the day, which tells it from all others of two years."""
         try:
-            texts = {self.days.format(day=date(2026, 11, number)) for number in (1, 2)}
-        except (KeyError, IndexError, ValueError):
+            texts = {self.days.format(day=date(2026, 1, 1) + timedelta(number)) for number in range(_TWO_YEARS)}
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             texts = set()
-        if len(texts) < 2 and self.days:  # none is reported already
-            rule = "must name the files of a day, with {day} for its date"
+        if len(texts) < _TWO_YEARS and self.days:  # none is reported already
+            rule = "must name the files of a day, with {day} for its date, and those of no other day"
             yield Problem("days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)
 
 

@@ -83,7 +83,9 @@ class Day:
         scores = self._judge()
         held, holdout, is_retrained = None, None, False
         if self.day.isoformat() not in days.accept:
-            held = reason_before(rows.rows, unseen, scores.get("next_day"), self.published, days)
+            held = reason_before(
+                rows.rows, rows.positives or 0, unseen, scores.get("next_day"), self.published, days
+            )
         if held is None:
             holdout = self._train()
             held = reason_after(holdout)

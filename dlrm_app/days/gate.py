@@ -1,5 +1,5 @@
-"""The gate: rules that hold a day back. Before its rows are learnt: how many there are, how new their values, how well
-yesterday's model knows them. After: is the new model worse than yesterday's on the rows held back?
+"""The gate: rules that hold a day back. Before its rows are learnt: how many there are, whether they are of both classes, how new
+their values, how well yesterday's model knows them. After: is the new model worse than yesterday's on the rows held back?
 
 A day whose labels are shuffled has them shuffled in the rows held back too, where no model is better than another: only the
 first rules find it.
@@ -16,15 +16,21 @@ from dlrm_app.text import percent
 USUAL_CHANGES = 4
 """How many times the usual change of the AUC from day to day is no sign of damage: tastes drift, and some days are harder."""
 
+CHANCE = 0.05
+"""Rows of one class are no sign of damage where so many days or more would have them: clicks may be rare, and days small."""
+
 
 def reason_before(
     rows: int,
+    positives: int,
     unseen: Mapping[str, float],
     next_day: Scores | None,
     before: Sequence[DayRecord],
     settings: DaysSettings,
 ) -> str | None:
     """Why a day is held back unlearnt; ``before``: the days published before it, the last at the end."""
+    if fault := _one_class(rows, positives, before):
+        return fault
     if not before:
         return None
     of_all_days, before = _aucs(before), before[-(settings.replay_window or 1) :]
@@ -54,6 +60,16 @@ def reason_before(
         else "worse than chance"
     )
     return f"yesterday's model has an AUC of {next_day.auc:.4f} on it, {beside}"
+
+
+def _one_class(rows: int, positives: int, before: Sequence[DayRecord]) -> str | None:
+    """Why a day without clicks, or with nothing else, is no chance of the days ``before``: its labels are missing."""
+    share = sum(record.positives for record in before) / max(sum(record.rows for record in before), 1)
+    likely = {0: (1 - share) ** rows, rows: share**rows}.get(positives, 1.0) if before else 0.0
+    if 0 < positives < rows or likely > CHANCE:
+        return None
+    usual = f", {percent(share)} on the days before" * bool(before)
+    return f"{'none' if positives == 0 else 'each'} of its {rows:,} rows is positive{usual}: its labels may be missing"
 
 
 def _aucs(days: Sequence[DayRecord]) -> list[float]:

@@ -52,6 +52,10 @@ def half(text: str) -> str:
     return "".join(rows[: len(rows) * 2 // 5])
 
 
+def without_clicks(text: str) -> str:
+    return "".join(f"0\t{line.partition(chr(9))[2]}\n" for line in text.splitlines())
+
+
 def swapped_columns(text: str) -> str:
     """The id columns of every row in reverse."""
     rows = [line.split("\t") for line in text.splitlines()]
@@ -163,6 +167,7 @@ def test_days_without_rows_are_named_and_left_out_also_once_they_come(
     "poison",
     [
         shuffled_labels,
+        without_clicks,
         pytest.param(half, marks=pytest.mark.long),
         pytest.param(swapped_columns, marks=pytest.mark.long),
     ],

@@ -108,6 +108,10 @@ def column_problems(
     ]
     one_hot = [name for name in names if not is_wide[name] and name not in lists]
     one_hot += map(bucket_name, buckets)
+    if not names and not buckets:
+        problems.append(
+            "no column would have a table: give one the role sparse in dataset.columns, or dense.bucket_columns=all"
+        )
     return problems + _name_problems("dense.target_columns", dense.target_columns, one_hot)
 
 
@@ -236,9 +240,10 @@ def _known_problems(
     given: list[Any] = [(c.name, c.derivation) for c in spec.dense]
     given += [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
     if there != given:
+        other = [each[0] for each in [*there, *given] if each not in there or each not in given]
         problems.append(
             f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
-            f"({', '.join(name for name, *_ in there)}): give the dataset= it was made with ({known.dataset})"
+            f"({listed([*dict.fromkeys(other)]) or 'in another order'}): give the dataset= it was made with ({known.dataset})"
         )
     return problems
 

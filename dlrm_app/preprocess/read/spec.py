@@ -291,8 +291,6 @@ def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
         )
     if label is not None and label not in labels:
         faults.append(f"dataset.label must be a column with the role label, {listed(labels)}, got {label!r}")
-    if not any(column.role == "sparse" for column in columns):
-        faults.append("dataset.columns: at least one column must have the role sparse")
     return faults + [
         f"dataset.columns: {name!r} cannot name a column, for it names a file as well: leave out /"
         for name in names
