@@ -24,6 +24,7 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.preprocess.read.beginning import BYTE_ORDER_MARK, refuse_other_file
 from dlrm_app.preprocess.read.parquet_columns import READABLE, TIME, content_of, is_list, names_in
 from dlrm_app.preprocess.read.parser import NULLS
+from dlrm_app.preprocess.read.spec import is_column_name
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import TextFeed
@@ -80,8 +81,10 @@ class Seen:
             values = values.filter(pc.invert(pc.is_nan(values)))
         elif pa.types.is_boolean(values.type):
             values = values.cast(pa.uint8())
-        distinct, counts = pc.value_counts(values.cast(pa.string()).drop_null()).flatten()
-        self.counts.update(dict(zip(distinct.to_pylist(), counts.to_pylist(), strict=True)))
+        texts = values.cast(pa.string(), safe=False).drop_null()  # bytes that are not UTF-8 too
+        distinct, counts = pc.value_counts(texts.cast(pa.binary())).flatten()
+        for text, count in zip(distinct.to_pylist(), counts.to_pylist(), strict=True):
+            self.counts[text.decode("utf-8", "replace")] += count
 
     def fits(self, pattern: str) -> bool:
         """True if all values, and there are some, are of this form."""
@@ -168,6 +171,7 @@ def sample_rows(sources: Sequence[Source]) -> Sample:
 
 def _look_at_parquet(sources: Sequence[Source]) -> Sample:
     names = names_in(sources[0])
+    _refuse_twice(sources[0].path, names)
     types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
     unread = {name: kind for name, kind in types.items() if content_of(kind) not in READABLE}
     columns = {name: Seen(name, types.get(name, pa.string())) for name in names if name not in unread}
@@ -193,6 +197,7 @@ def _look_at_text(source: Source) -> Sample:
     header = _is_header(top)
     refuse_other_file(source.path, text[:8], header)
     names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
+    _refuse_twice(source.path, names)
     records = list(_fields(lines, delimiter, quote))[header:]
     rows = [row for row in records if len(row) == len(names)]
     values = zip(*rows, strict=True) if rows else [()] * len(names)
@@ -202,6 +207,11 @@ def _look_at_text(source: Source) -> Sample:
     ]
     marks = {"delimiter": delimiter, "quote": quote, "header": header}
     return Sample(columns, {}, len(records) - len(rows), marks, [])
+
+
+def _refuse_twice(path: str, names: Sequence[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    refuse_if([f"{path} names {name} twice: rename one" for name in twice])
 
 
 def _lines(text: bytes) -> list[str]:
@@ -234,9 +244,10 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """True if no field of the first line could be a value, nor comes again in its column."""
+    """True if no field of the first line could be a value, nor comes again in its column; the first may be empty, as of pandas."""
     again = any(field == other for row in rows[1:] for field, other in zip(rows[0], row, strict=False))
-    return not again and not any(_fit(_VALUE, [field]) for field in rows[0])
+    first, *rest = rows[0]
+    return not again and not any(_fit(_VALUE, [field]) for field in [first or rest[0], *rest])
 
 
 def _null_words(column: Seen) -> list[str]:
@@ -275,7 +286,11 @@ def propose(sample: Sample) -> list[Proposed]:
 
 
 def _may_be_label(column: Seen) -> bool:
-    if is_list(column.stored) or not column.fits(r"[01](\.0*)?|true|false"):
+    if (
+        is_list(column.stored)
+        or not is_column_name(column.name)
+        or not column.fits(r"[01](\.0*)?|true|false")
+    ):
         return False
     return _OUTCOME.search(column.name) is not None or (len(column.counts) > 1 and not column.missing)
 
@@ -284,6 +299,10 @@ def _feature(column: Seen, taken: str) -> Proposed:
     """``taken``: characters that cannot separate the elements of lists."""
     name, num_values = column.name, len(column.counts)
     is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
+    if not is_column_name(name):
+        return Proposed(
+            name, "ignore", note="its name is empty, holds / or begins with a dot; rename it to use it"
+        )
     if column.has("[\n\ufffd]"):
         return Proposed(name, "ignore", note="has line breaks, or bytes that are not UTF-8; clean it first")
     if num_values == 0 or (num_values == 1 and not column.missing):
@@ -304,7 +323,7 @@ def _feature(column: Seen, taken: str) -> Proposed:
     if is_id and column.fits(rf"{_WHOLE}(\.0*)?"):
         note = "guess: ids stored as floats; write them without the point, 1018.0 and 1018 are two strings"
         return Proposed(name, "sparse", "string", note=note)
-    if column.fits(_FLOAT):
+    if column.fits(_FLOAT) and not column.fits(r"[+-]?\d+"):  # whole numbers of more digits are ids
         return Proposed(name, "dense", "float")
     separator, kind = _separator(column, taken)
     return Proposed(name, "sparse", kind, separator, "guess: a list" * (separator is not None))
@@ -344,7 +363,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
     lines += [f"# no {role} column was found" for role in ("label", "sparse") if role not in roles]
     lines.append("columns:")
     for each in proposed:
-        entry = {key: value for key, value in zip(each._fields[:4], each, strict=False) if value}
+        entry = {key: value for key, value in zip(each._fields[:4], each, strict=False) if value is not None}
         lines.append(f"  - {_flow(entry)}" + f"  # {each.note}" * bool(each.note))
     made = [
         f"  - {_flow({'name': f'{each.name}_{kind}', 'kind': kind, 'of': each.name})}"

@@ -38,7 +38,9 @@ class DaysInputConfig(Section):
     def rules(self) -> Iterator[Problem]:
         """A place for the day, which tells it from all others of two years."""
         try:
-            texts = {self.days.format(day=date(2026, 1, 1) + timedelta(number)) for number in range(_TWO_YEARS)}
+            texts = {
+                self.days.format(day=date(2026, 1, 1) + timedelta(number)) for number in range(_TWO_YEARS)
+            }
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             texts = set()
         if len(texts) < _TWO_YEARS and self.days:  # none is reported already

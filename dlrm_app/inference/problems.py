@@ -58,7 +58,9 @@ def _look_at_model(path: str) -> None:
     try:
         refuse_no_checkpoint(Path(path))
     except DataError as error:
-        raise DataError(f"model={path} is no folder that dlrm-export wrote, and {error}") from error
+        raise DataError(
+            f"model={path} is no export (of a delta dlrm-export base=EXPORT apply=DELTA makes one), and {error}"
+        ) from error
 
 
 def _look_at_dataset(path: str | None) -> None:

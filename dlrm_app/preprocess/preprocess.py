@@ -31,7 +31,7 @@ from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import body
-from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocess.stages import Stages
 from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.units.journal import (
@@ -309,9 +309,9 @@ def with_file_specs(plan: Plan) -> Plan:
     specs: list[Spec] = []
 
     def look_at(source: Source) -> None:
-        unlabelled = f"input.unlabelled=[{source.split}]"
+        cures = Cures(f"input.unlabelled=[{source.split}]")
         look = parquet_spec if source.format == "parquet" else source_spec
-        specs.append(look(source, plan.spec, plan.has_label(source.split), unlabelled))
+        specs.append(look(source, plan.spec, plan.has_label(source.split), cures))
 
     refuse_all([], *(partial(look_at, source) for source in plan.sources))
     refuse_other_types(plan.sources, specs)

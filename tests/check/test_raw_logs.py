@@ -17,7 +17,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocess.units.source import find_files
-from tests.preprocess.running import CRITEO, NO_CRITEO, run
+from tests.preprocess.running import AUTO, CRITEO, NO_CRITEO, run
 
 ROWS = 600
 ROLES = {
@@ -206,6 +206,41 @@ def test_guesses_are_marked(tmp_path: Path) -> None:
     assert "sparse if" in found["number"].note
 
 
+def test_what_cannot_name_a_column_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is the index that pandas writes."""
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(
+        f"{row},{row % 2},u{row % 9},{row % 5},{row % 4},{2**63 + row % 7}\n" for row in range(300)
+    )
+    Path("log.csv").write_text(f",clicked,user,../a,.b,number\n{rows}")
+    check_raw("log.csv", "log.yaml")
+    roles = {column["name"]: column["role"] for column in read_yaml("log.yaml")["columns"]}
+    left_out = dict.fromkeys(["", "../a", ".b"], "ignore")
+    assert roles == {**left_out, "clicked": "label", "user": "sparse", "number": "sparse"}
+    manifest = run(Path("out"), "dataset=log.yaml", "input.train=log.csv", "rejects.max_fraction=0")
+    assert [column.distinct for column in manifest.sparse] == [9, 7]
+
+
+def test_a_log_of_numbers_alone_has_tables_of_their_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{row % 2},{row % 8}\n" for row in range(300))
+    Path("log.csv").write_text(f"clicked,position\n{rows}")
+    check_raw("log.csv", "log.yaml")
+    manifest = run(Path("out"), "dataset=log.yaml", "input.train=log.csv", *AUTO)
+    assert [column.name for column in manifest.sparse] == ["position_bucket"]
+    with pytest.raises(ConfigError, match=r"no column would have a table.*dense.bucket_columns=all"):
+        run(Path("out2"), "dataset=log.yaml", "input.train=log.csv", "dense.bucket_columns=null")
+
+
+def test_bytes_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    columns = {"clicked": [0, 1] * 150, "user": ["a", "b", "c"] * 100, "key": [b"\xff\x01", b"\xfe"] * 150}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    found = propose(sample_rows(find_files("input", str(tmp_path / "log.parquet"))))
+    assert [each.role for each in found] == ["label", "sparse", "ignore"]
+
+
 @pytest.mark.parametrize(
     ("time", "makes"),
     [
@@ -231,7 +266,7 @@ def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
 
 
 def parquet(*names: str) -> bytes:
-    pq.write_table(pa.table({name: [1, 2] for name in names}), file := io.BytesIO())
+    pq.write_table(pa.Table.from_arrays([pa.array([1, 2])] * len(names), names), file := io.BytesIO())
     return file.getvalue()
 
 
@@ -243,6 +278,8 @@ def parquet(*names: str) -> bytes:
         ({"a": "x,y\n1,2\n".encode("utf-16")}, "is UTF-16"),
         ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "byte order mark"),
         ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "one kind at a time"),
+        ({"a": parquet("x", "y", "x")}, "a names x twice: rename one"),
+        ({"a": b"x,y,x\n1,u,2\n"}, "a names x twice: rename one"),
         ({"a": parquet("x", "y"), "b": parquet("x")}, "b lacks columns that the first file has: y"),
     ],
 )

@@ -57,6 +57,13 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             "plan tables=criteo_kaggle topology=cpu_2 optimizer=lamb tables.init=zeros",
             "so init zeros would never move: use init normal or uniform",
         ),
+        *(
+            (
+                f"days input.days={files} dataset=criteo_kaggle output=o days.from=2026-11-01",
+                "and those of no other day",
+            )
+            for files in ("log/{date}", "log/{day.x}", "log/{day:%d}", "log/{day:%Y%m}")
+        ),
         ("generate rows=10 output=file/sub", "error: "),
         (f"generate rows=10 output={'x' * 300}", "error: "),
         ("train --shell-completion bash", "install=bash"),
@@ -87,7 +94,10 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("predict model=empty input=x", "model=empty is no folder that dlrm-export wrote, and empty is no"),
+        (
+            "predict model=empty input=x",
+            "model=empty is no export (of a delta dlrm-export base=EXPORT apply=DELTA makes one), and empty is no",
+        ),
         (
             "export checkpoint=empty",
             "empty is no complete checkpoint and no run folder that holds one",

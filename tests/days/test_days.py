@@ -144,6 +144,16 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
+def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(
+    log: Path, three: Path, tmp_path: Path
+) -> None:
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    with pytest.raises(AssertionError, match="is not to be run"):
+        learn(days_words(log, output, NAMES[2]), nothing)
+    assert (output / "published").resolve().name == NAMES[1]
+
+
 def test_days_without_rows_are_named_and_left_out_also_once_they_come(
     log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -92,7 +92,8 @@ def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_pat
         (
             unlabelled.partition(b"\n")[2],
             [],
-            "the header of .* lacks the columns hour, price, user, last_items, item, shown_at",
+            "the header of .* lacks the columns hour, price, user, last_items, item, shown_at; .*: "
+            "write them as in the files of training, or add the names above it if the first line is data",
         ),
         (text.replace(b"clicked", b"CLICKED", 1), [], "'CLICKED' is not 'clicked': case and spaces count"),
         (unlabelled, ["labels=true"], "lacks the columns clicked"),

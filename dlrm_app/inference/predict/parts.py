@@ -24,7 +24,7 @@ from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import RejectedLine
-from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocess.units.lake import is_table
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit, read_footers
 from dlrm_app.preprocess.units.source import Source, find_files
@@ -32,7 +32,9 @@ from dlrm_app.preprocess.units.unit_text import UnitText
 from dlrm_app.text import listed
 
 _CHUNK_ROWS = 1 << 15
-_UNLABELLED = "labels=false"
+_CURES = Cures(
+    "labels=false", "write them as in the files of training", "leave it out", "add the names above it"
+)
 NUMBER, KEPT = "number", "keep:"
 """The column that says where a row stands within its part (its line or row, from 0 on); what columns that go along begin with."""
 Chunk = tuple[pa.Table, pa.Table]
@@ -154,7 +156,7 @@ class RawParts:
 
     def _look_at(self, source: Source) -> None:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
-        self._files.append((source, find_spec(source, self._spec, self._labels, _UNLABELLED)))
+        self._files.append((source, find_spec(source, self._spec, self._labels, _CURES)))
         if self._keep and source.format != "parquet":
             raise ConfigError(
                 [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]

@@ -7,7 +7,7 @@ from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.read.lines import locate
 from dlrm_app.preprocess.read.parser import Parser, RejectedLine
-from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.read.spec import Cures, Spec
 from dlrm_app.preprocess.units.source import GZIP_MAGIC, ZSTD_MAGIC, Source
 from dlrm_app.preprocess.units.unit_text import Block, beginning_of
 from dlrm_app.text import bullets
@@ -28,17 +28,17 @@ _LINES = 1000
 """The lines among which one must be good."""
 
 
-def source_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+def source_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``file_spec`` of a file."""
     units = beginning_of(source).items()  # which holds the file open
     text = next(units)
-    return file_spec(source.path, text.load(), spec, labels, unlabelled)
+    return file_spec(source.path, text.load(), spec, labels, cures)
 
 
-def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` as the file ``name``, which begins with ``text``, has it: the columns in its order, with or without the label.
 
-    ``labels``: whether the label is read; None: if it is there. ``unlabelled``: the setting for files without it.
+    ``labels``: whether the label is read; None: if it is there.
     Raises ConfigError where lines could not be read rightly.
     """
     bare = spec.without_label()
@@ -47,12 +47,12 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelle
     refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec.header)
     names, behind = _first_fields(text, spec)
     if spec.header:
-        cure = "correct dataset.columns, or set dataset.header=false if the first line is data"
+        cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
         spec = other = spec.in_columns(names, labels, f"the header of {name}", cure)
         text = text._replace(start=behind)
     else:
         if 2 * len({*names} & {column.name for column in spec.columns}) > len(spec.columns):
-            raise ConfigError([f"the first line of {name} names the columns: set dataset.header=true"])
+            raise ConfigError([f"the first line of {name} names the columns: {cures.header}"])
         if labels is None:
             labels = len(names) != len(bare.columns)
         spec, other = (spec, bare) if labels else (bare, spec)
@@ -60,13 +60,13 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelle
     if not count or len(rejects) < count:
         return spec
     if other != spec and not _parse(text, other, 1)[1]:
-        fault = f"the first line of {name} has a label: leave out {unlabelled}"
+        fault = f"the first line of {name} has a label: leave out {cures.unlabelled}"
         if labels:
-            fault = f"{name} has one column too few: if it has no {spec.label} column, add {unlabelled}"
+            fault = f"{name} has one column too few: if it has no {spec.label} column, add {cures.unlabelled}"
         raise ConfigError([fault])
     first = [f"line {reject.line + 1 + spec.header}: {reject.reason}" for reject in rejects[:3]]
     fault = f"dataset={spec.name} does not describe {name}: none of the first {count:,} lines fits it"
-    raise ConfigError([f"{fault}; correct dataset= or dataset.columns\n{bullets(first)}"])
+    raise ConfigError([f"{fault}; {cures.columns}\n{bullets(first)}"])
 
 
 def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.read.spec import Column, Cures, Spec
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source
 
@@ -31,7 +31,7 @@ READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER,
 TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` as a Parquet file has it, as ``beginning.file_spec`` gives that of a text file.
 
     Its columns are found by name; where no name fits, by position, which is said. Raises ConfigError with every fault.
@@ -51,9 +51,9 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: st
                 )
                 names = [*(column.name for column in described), *names[len(stored.names) :]]
                 break
-    cure = "correct dataset.columns, or add them, of nulls where nothing is known"
+    cure = f"{cures.columns}, or add them, of nulls where nothing is known"
     if labels and spec.label not in names:
-        cure = f"{cure}; if it has no {spec.label} column, add {unlabelled}"
+        cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
     found = spec.in_columns(names, labels, source.path, cure)
     kinds = dict(zip(stored.names, stored.types, strict=True))
     refuse_if(

@@ -143,6 +143,15 @@ class Spec:
         return replace(spec, order=tuple(known.get(name, Column(name, "ignore")) for name in names))
 
 
+class Cures(NamedTuple):
+    """What to do about a file that is not as described. ``unlabelled``: the setting for one without a label."""
+
+    unlabelled: str
+    columns: str = "correct dataset.columns"
+    header: str = "set dataset.header=true"
+    no_header: str = "set dataset.header=false"
+
+
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
     """For each sparse column whether its values are lists, and which of the parser's arrays it has."""
     slots, counts = {}, [0, 0]
@@ -294,5 +303,10 @@ def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
     return faults + [
         f"dataset.columns: {name!r} cannot name a column, for it names a file as well: leave out /"
         for name in names
-        if not isinstance(name, str) or not name or "/" in name or name.startswith(".")
+        if not is_column_name(name)
     ]
+
+
+def is_column_name(name: Any) -> bool:
+    """True if ``name`` can stand in the name of a file."""
+    return isinstance(name, str) and name != "" and "/" not in name and not name.startswith(".")

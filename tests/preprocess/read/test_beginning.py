@@ -8,7 +8,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.read.beginning import source_spec
-from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.read.spec import Column, Cures, Spec
 from dlrm_app.preprocess.units.source import find_files
 from tests.preprocess.running import content, rejects_of, run, table_of
 
@@ -25,7 +25,7 @@ HEADER = replace(NO_HEADER, header=True, quote='"')
 def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spec:
     (folder / "log.csv").write_bytes(text)
     (source,) = find_files("input", str(folder / "log.csv"))
-    return source_spec(source, spec, labels, "unlabelled=true")
+    return source_spec(source, spec, labels, Cures("unlabelled=true"))
 
 
 @pytest.mark.parametrize(

@@ -281,5 +281,5 @@ def test_other_parts_are_another_encoding(tmp_path: Path) -> None:
     other = yaml.read_text().replace("['item', 'shop', 'hour']", "['shop', 'item', 'hour']")
     (tmp_path / "other.yaml").write_text(other)
     keys = (f"dataset={tmp_path}/other.yaml", "encoding=from_dataset", f"encoding.path={tmp_path}/first")
-    with pytest.raises(ConfigError, match="has other columns than dataset=log"):
+    with pytest.raises(ConfigError, match=r"has other columns than dataset=log \(pair\)"):
         run(tmp_path / "second", f"input.test={log}", *keys)
