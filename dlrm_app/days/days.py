@@ -40,9 +40,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
             raise DataError(
                 f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
-        if (
-            ranks.is_first
-        ):  # where the published day was deleted, the one before is published until it is learnt again
+        if ranks.is_first:  # if the published day was deleted, the one before is published again
             conclude(config, output, records)
         for day in new:
             published = [record for record in records if record.published]
