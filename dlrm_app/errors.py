@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 NOT_GIVEN = ...
-"""Stands for a value that a message need not repeat."""
+"""The value of a Problem whose message does not repeat the value."""
 
 
 class DlrmError(Exception):
-    """A refusal or failure whose message tells the user what to do; printed without a traceback."""
+    """An error whose message tells the user what to do; printed without a traceback."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a configuration; as text ``key rule, got value: cure``."""
+    """One problem of a configuration; its text is ``key rule, got value: cure``."""
 
     key: str
     rule: str
@@ -33,7 +33,7 @@ class Problem:
 
 
 class ConfigError(DlrmError):
-    """The configuration cannot work. Holds every problem found in words, not just the first."""
+    """Raised if the configuration cannot work. Holds all problems found, as text."""
 
     exit_code = 2
 
@@ -44,12 +44,12 @@ class ConfigError(DlrmError):
         super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[list[str]]]:
-        """So that it comes whole from another process."""
+        """Lets the error be pickled together with its problems."""
         return ConfigError, (self.problems,)
 
 
 class SharedError(DlrmError):
-    """A failure that every rank knows of, so that one rank's message is enough."""
+    """A failure that every rank knows, so that one rank's message is enough."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class SharedError(DlrmError):
 
 
 class DataError(DlrmError):
-    """The data on disk is missing, damaged, or not what its manifest says."""
+    """Raised if data on disk is missing, damaged, or differs from its manifest."""
 
 
 def refuse_if(problems: Sequence[Problem | str]) -> None:
@@ -67,7 +67,7 @@ def refuse_if(problems: Sequence[Problem | str]) -> None:
 
 
 def refuse_all(problems: Sequence[Problem | str], *looks: Callable[[], object]) -> None:
-    """Raises one error with ``problems`` and what each of ``looks`` raises, if there is anything."""
+    """Raises one error with ``problems`` and the errors of ``looks``, if there are any."""
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
     for look in looks:
         try:
@@ -79,7 +79,7 @@ def refuse_all(problems: Sequence[Problem | str], *looks: Callable[[], object]) 
 
 
 def joined(errors: Sequence[DlrmError]) -> DlrmError:
-    """One error that tells what all do, each problem once: the only one itself, or else a ConfigError."""
+    """One error with the problems of all, each once: the error itself if there is only one, otherwise a ConfigError."""
     if len(errors) == 1:
         return errors[0]
     problems = [

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: a temporary name, fsync, then rename."""
+"""Files that are either complete or absent: a temporary name, fsync, then rename."""
 
 import errno
 import fcntl
@@ -19,14 +19,14 @@ from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.text import bytes_text, without_credentials
 
 MAX_ALIASED = 100_000
-"""Values in a YAML file that has aliases, each counted as often as an alias names it."""
+"""The most values in a YAML file with aliases; a value counts once for each alias that names it."""
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write; it gets its final name only if the block ends well.
+    """Yields a temporary path to write; it gets its final name only if the block succeeds.
 
-    The temporary file lies beside the final one (same file system), so the rename is atomic.
+    The temporary file is beside the final one (same file system), so the rename is atomic.
     """
     temporary = temporary_name(path)
     try:
@@ -34,7 +34,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         rename_synced(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # writing to an open file names none
+        error.filename = error.filename or str(path)  # errors of an open file have none
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -42,7 +42,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """A temporary folder that takes the name, and place, of ``path`` only if the block ends well."""
+    """Yields a temporary folder that replaces ``path`` only if the block succeeds."""
     temporary = temporary_name(path)
     old = temporary.with_suffix(".old")
     try:
@@ -61,8 +61,8 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that no other writer has."""
-    # random, for processes of several machines, of one number even, may write the same file at the same time
+    """A name beside ``path`` that no other writer uses."""
+    # random: processes of several machines, with equal process ids even, may write the same file at the same time
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
@@ -90,17 +90,17 @@ _REFUSED = (
 
 
 def is_disk_error(error: OSError) -> bool:
-    """True if ``error`` is what a disk or a path may do to any program, and no bug."""
+    """True if ``error`` comes from a disk or a path, and is no bug."""
     return _is_full(error) or error.errno in _REFUSED
 
 
 def _is_full(error: OSError) -> bool:
-    """True for a full disk; numpy's tofile and save say so in words alone, without a number."""
+    """True for a full disk. numpy's tofile and save report it only in words, without an error number."""
     return error.errno in _FULL or (error.errno is None and " requested and " in str(error))
 
 
 def ensure_room(folder: Path, num_bytes: int) -> None:
-    """Raises OSError if a file of so many bytes cannot be: for writers in C++ that end the whole process where one fails."""
+    """Raises OSError if a file of ``num_bytes`` cannot be written. For C++ writers that would end the process on failure."""
     if shutil.disk_usage(folder).free < num_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if num_bytes > (limit := file_limit()):
@@ -109,14 +109,14 @@ def ensure_room(folder: Path, num_bytes: int) -> None:
 
 
 def file_limit() -> float:
-    """The bytes that this process may write into one file (``ulimit -f``); inf where nothing limits them."""
+    """The most bytes that this process may write into one file (``ulimit -f``); inf if there is no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 @contextmanager
 def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
-    """Raises DlrmError for what a disk can do to a run; ``then``: what to do once that is fixed."""
+    """Turns disk errors into DlrmError. ``then``: what to do once the cause is fixed."""
     try:
         yield
     except OSError as error:
@@ -128,25 +128,25 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
 
 
 def room_problems(key: str, folder: Path, num_bytes: int) -> list[str]:
-    """Says if ``num_bytes``, which ``key`` asks for, do not fit at ``folder``."""
+    """A problem if ``num_bytes``, which ``key`` asks for, do not fit at ``folder``."""
     free = shutil.disk_usage(folder).free
     if num_bytes <= free:
         return []
     needed = f"{key} needs about {bytes_text(num_bytes)} at {folder}, which has {bytes_text(free)} free"
-    return [f"{needed}: ask for less, or for an output on another disk"]
+    return [f"{needed}: ask for less, or choose an output on another disk"]
 
 
 def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bool = False) -> list[Problem]:
-    """Why ``key`` cannot name the file, or the folder, that a job writes; to be asked before any work.
+    """Reasons why a job cannot write the file or folder ``path`` that ``key`` names. Call it before any work.
 
-    Folders above it need not be there: the job makes them. With ``is_new`` the path itself must not be there.
+    Folders above it need not exist: the job makes them. With ``is_new`` the path itself must not exist.
     """
     if re.match("[a-z][a-z0-9+.-]+:/", str(path)):
         shown = without_credentials(str(path).replace(":/", "://", 1))
         cure = "give a folder, and copy it afterwards"
-        return [Problem(f"{key}={shown}", "is a URL, and output stays on a file system", cure)]
+        return [Problem(f"{key}={shown}", "is a URL, and output must be on a file system", cure)]
     try:
-        nearest = _nearest_there(path.absolute())
+        nearest = _nearest_existing(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself
         return [Problem(f"{key}={path}:", str(error.strerror), "give another name")]
     fault, cure = "", "give another name"
@@ -162,20 +162,20 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
     elif not fault and not os.access(nearest, os.W_OK):
         fault, cure = (
             f"lies in {nearest}, where you may not write",
-            "name another folder, or have it opened to you",
+            "name another folder, or get permission to write there",
         )
     return [Problem(f"{key}={path}", fault, cure)] if fault else []
 
 
 def is_file(path: Path) -> bool:
-    """True if there is such a file; False also for names that are too long or may not be looked at."""
+    """True if ``path`` is a file; False also for names that are too long or cannot be accessed."""
     try:
         return path.is_file()
     except OSError:
         return False
 
 
-def _nearest_there(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     while True:
         try:
             path.stat()
@@ -189,7 +189,7 @@ def _nearest_there(path: Path) -> Path:
 
 @contextmanager
 def held_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Holds the lock file ``path`` while the block runs; a process that is killed lets go of it too.
+    """Holds the lock file ``path`` while the block runs. The lock of a killed process is released too.
 
     Raises DlrmError with ``refusal`` if another process holds it.
     """
@@ -199,7 +199,7 @@ def held_lock(path: Path, refusal: str) -> Iterator[None]:
             is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
-        if not is_ours:  # held, or deleted by its holder since it was opened
+        if not is_ours:  # held by another process, or deleted by it after the open
             raise DlrmError(refusal)
         try:
             yield
@@ -209,7 +209,7 @@ def held_lock(path: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def held_output(output: Path, command: str, *, is_folder: bool = False) -> Iterator[None]:
-    """Holds ``output`` while ``command`` makes it. Raises DlrmError if another one makes it, or has."""
+    """Locks ``output`` while ``command`` makes it. Raises DlrmError if another process makes it, or if it exists."""
     output.parent.mkdir(parents=True, exist_ok=True)
     lock = output.with_name(f".{output.name}.lock")
     with held_lock(lock, f"another {command} makes output={output}: wait for it, or give another name"):
@@ -218,9 +218,9 @@ def held_output(output: Path, command: str, *, is_folder: bool = False) -> Itera
 
 
 def yaml_text(path: Path) -> str:
-    """The text of a YAML file. Raises ValueError if its aliases stand for more values than a person would write.
+    """The text of a YAML file. Raises ValueError if its aliases expand to more values than a person would write.
 
-    Nine lists of nine aliases each, a few hundred bytes, would be 400 million values.
+    Nine lists of nine aliases each, in a few hundred bytes, would expand to 400 million values.
     """
     text = path.read_text(encoding="utf-8")
     if "*" not in text:
@@ -233,7 +233,7 @@ def yaml_text(path: Path) -> str:
     count = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            count += sizes.get(str(event.anchor), MAX_ALIASED + 1)  # one that holds itself has no end
+            count += sizes.get(str(event.anchor), MAX_ALIASED + 1)  # unknown if it contains itself
         elif isinstance(event, yaml.CollectionStartEvent):
             parents.append((event.anchor, count))
         elif isinstance(event, yaml.ScalarEvent | yaml.CollectionEndEvent):
@@ -248,29 +248,29 @@ def yaml_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes ``text`` to ``path``, whole or not at all."""
+    """Writes ``text`` to ``path``; the file is complete or absent."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes ``value`` as indented JSON to ``path``, whole or not at all."""
+    """Writes ``value`` as indented JSON to ``path``; the file is complete or absent."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def escapes(name: str) -> bool:
-    """True if ``name``, a path relative to a folder, may be that of a file outside the folder."""
+    """True if ``name``, a path relative to a folder, may name a file outside of the folder."""
     path = Path(name)
     return path.is_absolute() or ".." in path.parts
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Name → (bytes, checksum) as they are on disk now."""
+    """Name → (bytes, checksum) of the files on disk now."""
     return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
 
 
 def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[str]:
-    """Differences of files from what ``describe_files`` returned for them. Names are not trusted."""
+    """Differences between files and an earlier result of ``describe_files``. Names are not trusted."""
     found = (
         f"{name!r} is outside the folder"
         if escapes(name)
@@ -281,7 +281,7 @@ def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -
 
 
 def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> str | None:
-    """The difference of the file at ``path`` in size and checksum, where these are given."""
+    """The difference of the file at ``path`` from the given size and checksum; None if there is none."""
     if not path.is_file():
         return f"{path} is missing"
     size = path.stat().st_size
@@ -302,7 +302,7 @@ def checksum(path: Path) -> str:
 
 
 def code_checksum(package: Path) -> str:
-    """Checksum of the Python files below ``package``: other code may compute otherwise."""
+    """The checksum of the Python files below ``package``: other code may compute other results."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())

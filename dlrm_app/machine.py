@@ -1,6 +1,6 @@
-"""Finds out what this machine has and allows: limits of its control groups, NVIDIA driver, kernels for its GPUs.
+"""Finds out what this machine has and allows: limits of its control groups, its NVIDIA driver, kernels for its GPUs.
 
-Files are read below ``root``, so that a test can lay out any machine. Needs nothing but Python: scripts/setup.py imports it
+Files are read below ``root``, so that a test can imitate any machine. It needs only Python: scripts/setup.py imports it
 before anything is installed.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNLIMITED = 1 << 62
-"""cgroup v1 says "no limit" with the largest whole number of pages below 2^63 bytes."""
+"""Limits from here on mean none: cgroup v1 writes the largest whole number of pages below 2^63 bytes for "no limit"."""
 
 
 def cpu_limits(root: Path) -> list[float]:
-    """Limits of CPU time, in cores; empty without any."""
+    """Limits of CPU time, in cores; empty if there are none."""
     limits = []
     for group, is_v2 in _groups(root, "cpu"):
         if is_v2:
@@ -36,7 +36,7 @@ def cpu_limits(root: Path) -> list[float]:
 
 
 def memory_limits(root: Path) -> list[int]:
-    """Limits of memory, in bytes; empty without any."""
+    """Limits of memory, in bytes; empty if there are none."""
     texts = [
         read_text(group / ("memory.max" if is_v2 else "memory.limit_in_bytes")).strip()
         for group, is_v2 in _groups(root, "memory")
@@ -45,7 +45,7 @@ def memory_limits(root: Path) -> list[int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """(folder, whether it is of cgroup v2) of each of this process's groups that ``controller`` limits, inside out."""
+    """(folder, True for cgroup v2) of each of this process's groups that ``controller`` limits, innermost first."""
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -56,7 +56,7 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
 
 
 def read_text(path: Path) -> str:
-    """A file's text; empty where this kernel or container has no such file."""
+    """A file's text; empty if this kernel or container has no such file."""
     try:
         return path.read_text()
     except OSError:
@@ -64,7 +64,7 @@ def read_text(path: Path) -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package; None where it is not there."""
+    """The version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -72,7 +72,7 @@ def installed(package: str) -> str | None:
 
 
 class Trio(NamedTuple):
-    """Versions of the three packages that are built for each other; any other three end in an undefined symbol."""
+    """Versions of the three packages that are built for each other; other combinations fail with an undefined symbol."""
 
     torch: str
     fbgemm: str
@@ -80,19 +80,19 @@ class Trio(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What TRIO= takes: 2.13 for torch 2.13.0."""
+        """The value for TRIO=: 2.13 for torch 2.13.0."""
         return self.torch.rpartition(".")[0]
 
 
 TRIOS = (Trio("2.14.1", "1.9.0", "1.9.2"), Trio("2.13.0", "1.8.0", "1.8.0"))
-"""Those that this project runs on, the newest first (docs/versions.md)."""
+"""The trios that this project supports, the newest first (docs/versions.md)."""
 PYTHONS = ((3, 10), (3, 14))
-"""The oldest and the newest Python that they have wheels for."""
+"""The oldest and the newest Python with wheels for them."""
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 WHEELS_CUDA = (13, 0)
-"""What PyPI's CUDA wheels of every trio are built for (their libraries link libcudart.so.13)."""
+"""The CUDA version of PyPI's wheels of every trio (their libraries link libcudart.so.13)."""
 OLDEST_DRIVERS = {(13, 0): 580, (12, 0): 525}
-"""The first driver for each CUDA (NVIDIA's CUDA 13.0 release notes, tables 2 and 3)."""
+"""The first driver for each CUDA version (NVIDIA's CUDA 13.0 release notes, tables 2 and 3)."""
 
 HIDDEN = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES that ask for the CPU."""
@@ -100,7 +100,7 @@ HIDDEN = ("", "-1")
 
 @dataclass(frozen=True)
 class Driver:
-    """``seen``: how it shows itself. ``version``: as 580.65.06. ``cuda``: the newest that it runs, as (13, 0)."""
+    """The NVIDIA driver. ``seen``: how it was found. ``version``: such as 580.65.06. ``cuda``: the newest supported, such as (13, 0)."""
 
     seen: str
     version: str | None = None
@@ -112,7 +112,7 @@ class Driver:
 
     @property
     def fault(self) -> str | None:
-        """Why the CUDA wheels don't run on it; None if they do, or if that cannot be told."""
+        """The reason why the CUDA wheels do not run on it; None if they do, or if that is unknown."""
         cuda = needed_cuda()
         major = int(self.version.split(".")[0]) if self.version else None
         is_old = self.cuda < cuda if self.cuda else major is not None and major < OLDEST_DRIVERS[cuda]
@@ -123,15 +123,15 @@ class Driver:
 
 
 def needed_cuda() -> tuple[int, int]:
-    """The CUDA that a driver must run: of the installed fbgemm's build, as 1.8.0+cu126, or of PyPI's wheels.
+    """The CUDA version that a driver must support: that of the installed fbgemm's build (such as 1.8.0+cu126), or of PyPI's wheels.
 
-    Builds for 12.x run on every driver of CUDA 12 (NVIDIA's minor version compatibility).
+    Builds for 12.x run on every driver for CUDA 12 (NVIDIA's minor version compatibility).
     """
     return (12, 0) if "+cu12" in (installed("fbgemm-gpu") or "") else WHEELS_CUDA
 
 
 def find_driver(root: Path = Path("/")) -> Driver | None:
-    """The NVIDIA driver; None where there is none."""
+    """The NVIDIA driver; None if there is none."""
     cuda = library_cuda()
     if (root / "proc/driver/nvidia").is_dir():
         return Driver("/proc/driver/nvidia is there", kernel_version(root), cuda)
@@ -139,7 +139,7 @@ def find_driver(root: Path = Path("/")) -> Driver | None:
 
 
 def kernel_version(root: Path = Path("/")) -> str | None:
-    """The version of the loaded kernel module, by its own file; None where there is none."""
+    """The version of the loaded kernel module, from its own file; None if there is none."""
     match = re.search(
         r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", read_text(root / "proc/driver/nvidia/version")
     )
@@ -147,7 +147,7 @@ def kernel_version(root: Path = Path("/")) -> str | None:
 
 
 def library_cuda() -> tuple[int, int] | None:
-    """The newest CUDA that the driver's library runs, by itself (cuDriverGetVersion); None where it cannot be loaded.
+    """The newest CUDA that the driver's library supports (cuDriverGetVersion); None if it cannot be loaded.
 
     A container may have a newer library than the machine's driver (NVIDIA's forward compatibility): the library counts.
     """
@@ -165,20 +165,20 @@ def _dotted(version: tuple[int, int] | None) -> str:
 
 
 KERNELS = ((8, 0), (9, 0), (10, 0))
-"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX; 1.9.0's are taken to be alike."""
+"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX; 1.9.0's are assumed to be the same."""
 ANY_MINOR = (8,)
-"""Code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide, binary compatibility), but not sm_90a's and sm_100a's."""
+"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide); code for sm_90a and sm_100a does not."""
 
 
 def has_kernels(capability: tuple[int, int]) -> bool:
-    """Whether fbgemm's wheels run on a GPU of this compute capability."""
+    """True if fbgemm's wheels run on a GPU of this compute capability."""
     return capability in KERNELS or capability[0] in ANY_MINOR
 
 
 def explain_missing(capability: tuple[int, int]) -> str:
-    """The reason given for a GPU without kernels."""
+    """The message about a GPU without kernels."""
     major, minor = capability
     return (
         f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), 9.0 (H100, H200) "
-        "and 10.0 (B200) alone"
+        "and 10.0 (B200) only"
     )

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on the first rank's terminal, nothing on the others; in a log file a line now and then."""
+"""Shows progress: a bar on the first rank's terminal, nothing on other ranks, and a line now and then in a log file."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ LINE_SECONDS = 30
 
 
 class _Lines:
-    """stderr as a log file: each state of a bar is a line."""
+    """Writes to stderr as a log file: each state of a bar is a line."""
 
     def write(self, text: str) -> None:
         if line := text.strip():
@@ -23,20 +23,20 @@ class _Lines:
 
 
 def work_bar(records: Iterable[Any] | None = None, **settings: Any) -> Any:
-    """A tqdm bar; where stderr is no terminal, a line each 30 s of work that takes longer."""
+    """A tqdm bar. If stderr is no terminal, work of more than 30 s prints a line every 30 s."""
     if sys.stderr.isatty():
         return tqdm(records, **settings)
-    rhythm = {"mininterval": LINE_SECONDS, "maxinterval": 2 * LINE_SECONDS, "delay": LINE_SECONDS}
-    return tqdm(records, **settings, **rhythm, file=_Lines(), leave=False)
+    intervals = {"mininterval": LINE_SECONDS, "maxinterval": 2 * LINE_SECONDS, "delay": LINE_SECONDS}
+    return tqdm(records, **settings, **intervals, file=_Lines(), leave=False)
 
 
 @contextmanager
 def progress_bar(
     title: str, total: int, shown: bool, unit: str = "batch", scale: bool = False, initial: int = 0
 ) -> Iterator[Any]:
-    """A tqdm bar with rate and time left; log lines appear above it. Silent unless ``shown``, and where stderr is no terminal."""
+    """A tqdm bar with rate and time left; log lines appear above it. Silent if not ``shown``, or if stderr is no terminal."""
     settings = {"total": total, "initial": initial, "desc": title, "unit": unit, "unit_scale": scale}
-    disable = None if shown else True  # None: tqdm looks for a terminal
+    disable = None if shown else True  # None: tqdm checks for a terminal
     bar = tqdm(**settings, disable=disable, mininterval=0.5, dynamic_ncols=True, leave=False)
     with logging_redirect_tqdm(), bar:
         yield bar

@@ -1,4 +1,4 @@
-"""Records kept as JSON: frozen dataclasses read back, and the values of nested mappings by dotted keys."""
+"""Records stored as JSON: reads them back as dataclasses, and lists the values of nested mappings by dotted keys."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def leaves(values: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(``section.key``, value) of everything in nested mappings, in their order."""
+    """(``section.key``, value) for each value in nested mappings, in order."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from leaves(value, separator, f"{prefix}{key}{separator}")
@@ -19,9 +19,9 @@ def leaves(values: Mapping[str, Any], separator: str = ".", prefix: str = "") ->
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """``value``, read from JSON, as ``kind``: the inverse of ``dataclasses.asdict``.
+    """Converts ``value``, read from JSON, to ``kind``: the inverse of ``dataclasses.asdict``.
 
-    Knows dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and what JSON itself has; fields
+    Supports dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own types; fields
     with a default may be missing. Raises ValueError, naming the field, if it has other fields or types than ``kind``.
     """
     converted: T = _convert(kind, value, "")
@@ -44,7 +44,7 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         raise ValueError(f"{name.lstrip('.')} must be of type {wanted.__name__}, got {repr(value)[:100]}")
     if origin in (tuple, list):
         if parts[0] is int and {type(part) for part in value} == {int}:
-            return origin(value)  # quickly: they can be many
+            return origin(value)  # fast path: there can be many
         return origin(_convert(parts[0], part, f"{name}[{index}]") for index, part in enumerate(value))
     if origin is dict:
         return {key: _convert(parts[1], part, f"{name}.{key}") for key, part in value.items()}
@@ -53,7 +53,7 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
 
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """The types of all fields, and which of them have no default."""
+    """(field → type, the fields without a default)."""
     required = {
         each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING
     }

@@ -1,4 +1,4 @@
-"""Tables of the same columns and cells, as text for logs and as HTML for pages."""
+"""Tables, as text for logs and as HTML for pages."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """``text`` as people read it, and on a page a bar behind it, from 0 to 1 of the cell."""
+    """A cell with ``text``; on a page it also has a bar behind the text, from 0 to 1 of the cell's width."""
 
     text: str
     bar: float | None = None
@@ -38,17 +38,17 @@ Rows = Sequence[Sequence[str | Cell]]
 
 
 def share(value: float | None) -> Cell:
-    """A share as a percentage over a bar of that length, so that a column can be compared by eye."""
+    """A share as a percentage, with a bar of that length."""
     return Cell(percent(value), value)
 
 
 def integer(value: float | None) -> str:
-    """``1,234``; a dash for what is unknown."""
+    """A number such as ``1,234``; a dash if it is unknown."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def text_table(columns: Columns, rows: Rows) -> str:
-    """Headings and ``rows`` in columns of equal width, a line each."""
+    """Headings and ``rows`` as aligned lines of text."""
     heads = _columns(columns)
     lines = [[head.title for head in heads], *([_cell(cell).text for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -62,7 +62,7 @@ def text_table(columns: Columns, rows: Rows) -> str:
 
 
 def html_table(columns: Columns, rows: Rows) -> str:
-    """The same table for a page."""
+    """The table as HTML."""
     heads = _columns(columns)
     classes = [' class="words"' if head.is_words else "" for head in heads]
     head_cells = "".join(
@@ -81,7 +81,7 @@ def _html_cells(row: Sequence[str | Cell], classes: Sequence[str]) -> str:
 
 
 def _columns(columns: Iterable[str | Column]) -> list[Column]:
-    """A table's first column holds names, which are words."""
+    """Headings as Columns; the first column holds names, so it is aligned as words."""
     return [
         column if isinstance(column, Column) else Column(column, is_words=index == 0)
         for index, column in enumerate(columns)

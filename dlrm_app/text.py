@@ -1,4 +1,4 @@
-"""Texts for people: lists, numbers, and commands as they are typed."""
+"""Formats texts: lists, numbers, and commands as they are typed."""
 
 import math
 import re
@@ -10,32 +10,32 @@ from datetime import date, timedelta
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
-    """``a, b, c and 7 more``: the first ``most`` names, and how many are left out."""
+    """``a, b, c and 7 more``: the first ``most`` names, and the number of others."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 def first_lines(lines: Sequence[str], most: int) -> list[str]:
-    """The first ``most`` lines, and one that counts those left out."""
+    """The first ``most`` lines, and a line that counts the others."""
     return [*lines[:most], *([f"… and {len(lines) - most:,} more"] if len(lines) > most else [])]
 
 
 def bullets(lines: Sequence[str], most: int | None = None) -> str:
-    """A line each, of the first ``most``."""
+    """A list with a bullet for each of the first ``most`` lines."""
     return "\n".join(f"  - {line}" for line in first_lines(lines, len(lines) if most is None else most))
 
 
 NONE = "–"
-"""What stands for an undefined or unknown value."""
+"""The text of an undefined or unknown value."""
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    """``0.76543``; a dash for what is undefined."""
+    """A number such as ``0.76543``; a dash if it is undefined."""
     return NONE if value is None or math.isnan(value) else f"{value:,.{decimals}f}"
 
 
 def percent(share: float | None) -> str:
-    """A share as ``42%``, ``4.2%`` or ``0.042%``: two digits that count."""
+    """A share as ``42%``, ``4.2%`` or ``0.042%``: two significant digits."""
     if share is None or math.isnan(share):
         return NONE
     value = 100 * share
@@ -46,7 +46,7 @@ def percent(share: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """``950``, ``12.3k``, ``4.56M``, ``1.2B``: three digits that count."""
+    """A number as ``950``, ``12.3k``, ``4.56M`` or ``1.2B``: three significant digits."""
     if value is None or math.isnan(value):
         return NONE
     for size, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -56,7 +56,7 @@ def short(value: float | None) -> str:
 
 
 def bytes_text(num_bytes: float) -> str:
-    """``3.1 MB``: in powers of ten, as files and disks are measured."""
+    """A size such as ``3.1 MB``, in powers of ten, as for files and disks."""
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
@@ -64,7 +64,7 @@ def bytes_text(num_bytes: float) -> str:
 
 
 def memory_text(num_bytes: float) -> str:
-    """``1,234.5 GiB``, ``12 MiB``, ``0``: in powers of two, as memory is measured; two digits that count."""
+    """A size such as ``1,234.5 GiB``, ``12 MiB`` or ``0``, in powers of two, as for memory; two significant digits."""
     if num_bytes >= 9.95 * 2**30:
         return f"{num_bytes / 2**30:,.1f} GiB"
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
@@ -75,7 +75,7 @@ def memory_text(num_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``4.2 s``, ``42 s``, ``3 min 20 s``, ``5 h 07 min``, ``2 d 03 h``: two units at most."""
+    """A time such as ``4.2 s``, ``42 s``, ``3 min 20 s``, ``5 h 07 min`` or ``2 d 03 h``: at most two units."""
     whole = round(seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -88,18 +88,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
-def count(number: int, thing: str) -> str:
-    """``1 problem``, ``2,000 problems``."""
-    return f"{number:,} {thing}{'s' * (number != 1)}"
+def count(number: int, noun: str) -> str:
+    """A number with its noun: ``1 problem``, ``2,000 problems``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 _PLAIN = re.compile(r"[\w./+@%:-]([\w./+@%: -]*[\w./+@%:-])?", re.ASCII)
-"""Values that are read as they are; in others ``= [ ( , ~`` and quotes would mean something."""
+"""Values that need no quotes; in other values ``= [ ( , ~`` and quotes would have a meaning."""
 _WORDS = ("null", "true", "false")
 
 
 def setting(key: str, value: object) -> str:
-    """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
+    """``key=value`` as it is typed, quoted for Hydra and for the shell if needed."""
     text = str(value)
     if not _PLAIN.fullmatch(text) or text.lower() in _WORDS or _is_number_written_otherwise(text):
         text = quoted(text)
@@ -107,7 +107,7 @@ def setting(key: str, value: object) -> str:
 
 
 def _is_number_written_otherwise(text: str) -> bool:
-    """True if ``text``, such as 0E0 or 1_000, would be read as a number and written in another way."""
+    """True if ``text``, such as 0E0 or 1_000, would be read as a number and written back differently."""
     for kind in (int, float):
         with suppress(ValueError):
             return str(kind(text)) != text
@@ -115,14 +115,14 @@ def _is_number_written_otherwise(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """``text`` in the quotes in which the reader of settings takes it as it stands."""
-    # a backslash means something only before a quote, the closing one too
+    """``text`` in quotes, so that Hydra reads it unchanged."""
+    # a backslash has a meaning only before a quote, the closing one included
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
 
 
 def as_typed(value: object, write: Callable[[str], str] = quoted) -> str:
-    """``value``, of whatever type, as it is typed behind ``key=``; ``write`` says how texts are."""
+    """``value``, of any type, as it is typed after ``key=``. ``write`` formats texts."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping):
@@ -135,18 +135,18 @@ def as_typed(value: object, write: Callable[[str], str] = quoted) -> str:
 
 
 def typed_settings(*without: str) -> list[str]:
-    """The settings that this process was started with, as they were typed, but those of the keys or groups ``without``."""
+    """The settings that this process was started with, as they were typed, without those of the keys or groups ``without``."""
     settings = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
     return [shlex.quote(each) for each in settings if each.partition("=")[0].lstrip("+") not in without]
 
 
 def install_command(extra: str) -> str:
-    """``pip install`` with the packages of ``extra`` by name, which works also where no index has this one."""
+    """``pip install`` with the names of ``extra``'s packages, which also works if no index has this package."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         stated = requires("dlrm-app") or []
-    except PackageNotFoundError:  # run from its folder, without an installation
+    except PackageNotFoundError:  # runs from a source tree, not installed
         stated = []
     parts = [re.fullmatch(r"(.+?)\s*;\s*extra == ['\"](\w+)['\"]", text) for text in stated]
     packages = [part[1] for part in parts if part is not None and part[2] == extra]
@@ -154,7 +154,7 @@ def install_command(extra: str) -> str:
 
 
 def next_line(program: str, settings: Mapping[str, object], *words: str) -> str:
-    """``next: PROGRAM key=value … words``: the command to type after this one."""
+    """``next: PROGRAM key=value … words``: the line with the next command."""
     return " ".join(["next:", program, *(setting(key, value) for key, value in settings.items()), *words])
 
 
@@ -167,11 +167,11 @@ _QUERY = re.compile(
     r"""(?P<url>\b(?P<scheme>[a-z][a-z0-9+.-]*)://[^\s?'"]*)\?(?P<query>[\w.~%-]+=[^\s'"]*)""", re.IGNORECASE
 )
 _HARMLESS = ("delta", "iceberg")
-"""Schemes whose queries say what to read."""
+"""Schemes whose queries choose what to read."""
 
 
 def without_credentials(text: str) -> str:
-    """``text`` with its URLs as they may be shown and stored: without user:password@ and without tokens after a ?."""
+    """``text`` with its URLs made safe to show and store: without user:password@ and without tokens after a ?."""
     text = _LOGIN.sub(lambda match: match["scheme"] or match["web"], text)
     return _QUERY.sub(lambda match: match[0] if match["scheme"].lower() in _HARMLESS else match["url"], text)
 
@@ -180,19 +180,19 @@ _EPOCH = date(1970, 1, 1)
 
 
 def day_number(day: str) -> int:
-    """Days since 1970-01-01 of a date, or the number itself. Raises ValueError for what is neither."""
+    """Days since 1970-01-01 for a date, or the number itself. Raises ValueError for other texts."""
     known = date.fromisoformat(day) if is_date(day) else int(day)
-    if str(known) != day:  # Python reads other forms too
+    if str(known) != day:  # Python accepts other forms too
         raise ValueError(f"{day!r} is neither a date as 2026-11-02 nor a whole number")
     return known if isinstance(known, int) else (known - _EPOCH).days
 
 
 def is_date(day: str) -> bool:
-    """True for a date as 2026-11-02, False for a number."""
+    """True for a date such as 2026-11-02, False for a number."""
     return "-" in day
 
 
 def day_after(day: str, days: int = 1) -> str:
-    """The day that comes ``days`` after ``day``."""
+    """The day that is ``days`` after ``day``."""
     number = day_number(day) + days
     return (_EPOCH + timedelta(number)).isoformat() if is_date(day) else str(number)

@@ -56,7 +56,7 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
         (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
         (tmp_path / "file" / "page.html", {}, "file, which is no folder: give another name"),
         (tmp_path / "link", {}, "is a link to nowhere, which is not there: give another name"),
-        (Path("s3://clicks/made"), {"is_folder": True}, "is a URL, and output stays on a file system"),
+        (Path("s3://clicks/made"), {"is_folder": True}, "is a URL, and output must be on a file system"),
         (tmp_path / "link" / "deep", {"is_folder": True}, "is a link to nowhere, which is not there"),
     ):
         (problem,) = output_problems("output", path, **kind)

@@ -39,7 +39,7 @@ def test_json_and_back(record: StudiedUnit | EncodedUnit) -> None:
 
 
 def test_a_record_with_other_fields_is_damaged(tmp_path: Path) -> None:
-    Journal(tmp_path, Small).land(0, 0, Small(RANGE))
+    Journal(tmp_path, Small).commit(0, 0, Small(RANGE))
     assert Journal(tmp_path, Small).load(0, 0) == Small(RANGE)
     with pytest.raises(
         DataError, match=r"is damaged \(expected the fields text, lines, splits.*\): delete it"

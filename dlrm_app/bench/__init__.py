@@ -1,1 +1,1 @@
-"""dlrm-bench: where the time of a run goes, and this machine as a topology file."""
+"""dlrm-bench: measures the time of a run by part, or this machine for a topology file."""

@@ -1,4 +1,4 @@
-"""dlrm-bench: loader, model and whole step, each alone; or this machine as a topology file."""
+"""dlrm-bench: measures loader, model and whole step separately, or writes a topology file of this machine."""
 
 import os
 import platform
@@ -20,21 +20,21 @@ from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.train import prepare
 
 MIN_ROWS, MIN_BATCHES = 100_000, 8
-"""Synthetic rows: at least so many, and for so many batches."""
+"""The least number of synthetic rows, and of batches."""
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The machine in words, and the sections in the order of measuring."""
+    """A description of the machine, and the measured sections in order."""
 
     machine: dict[str, str]
     sections: tuple[Section, ...]
 
 
 def bench(config: BenchConfig) -> BenchResult | None:
-    """Measures and prints what ``config.measure`` names, and writes bench.json if ``output`` names a folder.
+    """Measures and prints the sections in ``config.measure``, and writes bench.json if ``output`` names a folder.
 
-    If ``output`` names a YAML file, measures this machine for that file instead, and gives None. Raises DlrmError.
+    If ``output`` names a YAML file, writes a topology file of this machine instead, and returns None. Raises DlrmError.
     """
     timeout = timedelta(minutes=config.trainer.timeout_minutes)
     with start_runtime(config.trainer.threads, timeout=timeout) as runtime:

@@ -1,8 +1,8 @@
-"""Measures what this machine can do, and how near a training step comes to that: a topology file for dlrm-plan.
+"""Measures this machine's rates, and how near a training step comes to them, for a topology file for dlrm-plan.
 
-Two small models are trained for some steps on batches in memory, with the configuration's kind of model, optimizers and
-precision. Through both goes a line for each part of a step: what it takes for no rows at all, and the share that it reaches
-of what the machine could do.
+Two small models are trained for some steps on batches in memory, with the configuration's model kind, optimizers and
+precision. For each part of a step a line through both results gives a fixed time, and the efficiency relative to the
+machine's rates.
 """
 
 import statistics
@@ -32,19 +32,19 @@ from dlrm_app.training.loop import train_batches
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.train import prepare
 
-PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
-"""Rows and width of a product of [rows, width] and [width, width], as an MLP's layers are; a GPU's fills all of it."""
-COPIED = {"cpu": 64 << 20, "cuda": 512 << 20}
-"""Bytes copied from place to place: more than the device's caches hold."""
-SENT = 4 << 20
-"""Bytes sent from each rank to all."""
+PRODUCT_SHAPE = {"cpu": (2048, 512), "cuda": (8192, 4096)}
+"""Rows and width of a product of [rows, width] and [width, width], like an MLP's layers; large enough to fill a GPU."""
+COPIED_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Bytes of a copy: more than the device's caches hold."""
+SENT_BYTES = 4 << 20
+"""Bytes sent from each rank to all ranks."""
 SECONDS = 0.3
-"""Each is repeated for so long."""
+"""Seconds for which each measurement is repeated."""
 WARM_STEPS, STEPS = 5, 16
 
 
 def measure_machine(runtime: Runtime) -> Machine:
-    """All ranks measure at once, as they train. Every rank must call it."""
+    """Measures the machine, on all ranks at the same time, as in training. Every rank must call it."""
     return Machine(
         flops={"fp32": gemm_rate(torch.float32, runtime), "bf16": gemm_rate(torch.bfloat16, runtime)},
         memory=memory_rate(runtime),
@@ -55,32 +55,32 @@ def measure_machine(runtime: Runtime) -> Machine:
 
 def gemm_rate(kind: torch.dtype, runtime: Runtime) -> float:
     """Flops a second of matrix products."""
-    rows, width = PRODUCT[runtime.device_type]
+    rows, width = PRODUCT_SHAPE[runtime.device_type]
     factors = [torch.randn(each, width, device=runtime.device).to(kind) for each in (rows, width)]
-    product = multiply if is_for_onednn(factors[0]) else torch.mm  # as the layers have it
+    product = multiply if is_for_onednn(factors[0]) else torch.mm  # as in the layers
     return 2.0 * rows * width * width / median_seconds(lambda: product(*factors), runtime)
 
 
 def memory_rate(runtime: Runtime) -> float:
     """Bytes read and written a second."""
-    num_bytes = COPIED[runtime.device_type]
+    num_bytes = COPIED_BYTES[runtime.device_type]
     source = torch.ones(num_bytes // 4, device=runtime.device)
     target = torch.empty_like(source)
     return 2 * num_bytes / median_seconds(lambda: target.copy_(source), runtime)
 
 
 def exchange_rate(runtime: Runtime) -> float:
-    """Bytes a second that a rank sends when all send to all; without bound for a rank that is alone."""
+    """Bytes a second that a rank sends when all send to all; infinite for a single rank."""
     if runtime.world_size == 1:
         return float("inf")
-    source = torch.ones(SENT // 4, device=runtime.device)
+    source = torch.ones(SENT_BYTES // 4, device=runtime.device)
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: dist.all_to_all_single(target, source), runtime, repeats=20)
-    return SENT * (runtime.world_size - 1) / runtime.world_size / seconds
+    return SENT_BYTES * (runtime.world_size - 1) / runtime.world_size / seconds
 
 
 def median_seconds(work: Callable[[], object], runtime: Runtime, repeats: int | None = None) -> float:
-    """Seconds of ``work``, warmed up. ``repeats``: how often, where every rank must do it alike."""
+    """The median time of ``work`` after a warm-up. ``repeats``: the number of repeats, if it must be the same on every rank."""
     times: list[float] = []
     work()
     ends = time.perf_counter() + SECONDS
@@ -100,7 +100,7 @@ def _finish(runtime: Runtime) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """A model to measure: tables alike, and the widths of its MLPs."""
+    """A model to measure: equal tables, and the widths of its MLPs."""
 
     num_tables: int
     rows: int
@@ -111,7 +111,7 @@ class Probe:
 
 PROBES = (Probe(8, 20_000, 16, (64, 32), 1024), Probe(26, 100_000, 32, (512, 256), 4096))
 Reading = tuple[Mapping[str, float], Mapping[str, float]]
-"""A probe's floors, and what was measured, in milliseconds by part."""
+"""(least times, measured times) of a probe, in milliseconds by part."""
 
 
 def measure_topology(
@@ -147,11 +147,11 @@ def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtim
 
 
 def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
-    """``machine`` with the line of each part through both probes; none goes below zero."""
+    """Adds to ``machine`` the line of each part through both probes; no line goes below zero."""
     efficiency, fixed = {}, {}
     for part, ms in large[1].items():
         floors = [probe[0].get(part, 0.0) for probe in (small, large)]
-        if floors[0] == floors[1]:  # no work here, which only takes time
+        if floors[0] == floors[1]:  # has no counted work, only a fixed time
             fixed[part] = ms
             continue
         slope = (ms - small[1].get(part, 0.0)) / (floors[1] - floors[0])
@@ -163,7 +163,7 @@ def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
 
 
 def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> str:
-    """A topology file of the ranks that measured."""
+    """The text of a topology file for the measuring ranks."""
     cluster = running_cluster(TopologyConfig(), runtime)
     link = 10.0 if runtime.world_size == 1 else round(machine.exchange / 1e9, 4)
     values = {
@@ -187,7 +187,7 @@ def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> st
 
 
 def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtime: Runtime) -> BenchConfig:
-    """``config`` with ``probe``'s tables, MLPs and batch, and rows in ``folder``, which the first rank writes."""
+    """``config`` with ``probe``'s tables, MLPs and batch size; the first rank writes rows for it to ``folder``."""
     names = [f"f_{index}" for index in range(probe.num_tables)]
     like = {"rows": probe.rows, "dim": probe.dim}
     config = replace(
@@ -201,7 +201,7 @@ def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtim
         topology=TopologyConfig(),
         sharding=replace(config.sharding, plan=None, tables={}),
         profiler=False,
-        output=None,  # the topology file, no folder of a run
+        output=None,  # it names the topology file, not a run folder
     )
     rows = probe.batch_size * (WARM_STEPS + steps + 1)
     runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
@@ -209,7 +209,7 @@ def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtim
 
 
 def write_inputs(config: BenchConfig, folder: Path, rows: int) -> None:
-    """Writes a dataset of synthetic rows for ``config.tables``, and a tenth as many of val."""
+    """Writes a dataset of synthetic rows for ``config.tables``; val gets a tenth as many."""
     keys = ["format=dataset", f"output={folder}", f"num_dense={config.num_dense}"]
     asked = compose_config("generate", GenerateConfig, keys)
     asked.tables, asked.rows, asked.val_rows = config.tables, rows, rows // 10

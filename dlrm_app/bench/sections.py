@@ -1,4 +1,4 @@
-"""The sections of dlrm-bench: the loader, and training steps by part, each measured alone; and as text."""
+"""The sections of dlrm-bench: measures the loader and training steps by part, each alone, and formats them as text."""
 
 import itertools
 import statistics
@@ -19,14 +19,14 @@ from dlrm_app.training.state import TrainingRun
 
 REPEATS = 5
 NUM_BATCHES = 16
-"""Kept in memory and taken in turn, where steps are measured without the loader."""
-LOADED = 4_000_000
-"""Rows. The loader's first batch waits for a row group of every lane, which many rows must pay for."""
+"""Batches kept in memory and used in turn when steps are measured without the loader."""
+MAX_LOADED_ROWS = 4_000_000
+"""The most rows that the loader reads: many, because the first batch waits for a row group of every lane."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Milliseconds of one part: median and mean."""
+    """The time of one part in milliseconds: median and mean."""
 
     name: str
     ms: float
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """One thing that was measured, ``all`` of it and its parts; ``rows``: of a repetition, over all ranks."""
+    """One measurement: ``all`` of it and its parts. ``rows``: the rows of one repetition, over all ranks."""
 
     name: str
     all: Line
@@ -44,7 +44,7 @@ class Section:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of all repetitions by their time: batches are read several at a time, which no median shows."""
+        """Rows a second from the mean time: batches are read several at a time, so a median would be wrong."""
         return 1000 * self.rows / self.all.mean
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ def line(name: str, values: Sequence[float]) -> Line:
 
 
 def measure_loader(run: TrainingRun) -> Section:
-    """An epoch of this rank's batches, or the first LOADED rows; no steps meanwhile."""
+    """Measures reading an epoch of this rank's batches, or the first MAX_LOADED_ROWS rows, without training steps."""
     batch_size = run.config.trainer.global_batch_size
-    batches = max(1, min(run.batches_per_epoch, LOADED // batch_size))
+    batches = max(1, min(run.batches_per_epoch, MAX_LOADED_ROWS // batch_size))
     times = []
     for _ in range(1 + REPEATS):  # the first one compiles
         started = time.perf_counter()
@@ -76,7 +76,7 @@ def measure_loader(run: TrainingRun) -> Section:
 
 
 def measure_model(run: TrainingRun, warm_up: int, steps: int) -> Section:
-    """Steps on batches in memory: no reader works beside them."""
+    """Measures steps on batches in memory, without a reader running."""
     batches: list[Batch] = []
     while len(batches) < NUM_BATCHES:  # a small dataset has fewer
         with train_batches(run) as loader:
@@ -85,7 +85,7 @@ def measure_model(run: TrainingRun, warm_up: int, steps: int) -> Section:
 
 
 def measure_whole(run: TrainingRun, warm_up: int, steps: int) -> Section:
-    """Steps as dlrm-train takes them, from disk."""
+    """Measures steps from disk, as in dlrm-train."""
     with closing(_epochs(run)) as epochs:
         return _section("whole step, from disk", run, time_steps(run, epochs, warm_up, steps))
 
@@ -97,7 +97,7 @@ def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
 
 
 Times = list[tuple[float, dict[str, float]]]
-"""(milliseconds, those of each part that took any) of steps."""
+"""(milliseconds, milliseconds by part) of each step; parts without time are left out."""
 
 
 def _section(name: str, run: TrainingRun, times: Times) -> Section:
@@ -107,10 +107,10 @@ def _section(name: str, run: TrainingRun, times: Times) -> Section:
 
 
 def time_steps(run: TrainingRun, batches: Iterator[Batch], warm_up: int, steps: int) -> Times:
-    """Times of ``steps`` steps after ``warm_up`` others, means over ranks.
+    """Times of ``steps`` steps after ``warm_up`` other steps, as means over ranks.
 
-    The device is waited for, and ranks tell each other their times, at the end: in training a step is queued while the
-    one before is computed, too. Every rank must call it.
+    Waits for the device and exchanges times between ranks only at the end: in training, too, a step is queued while the
+    previous one is computed. Every rank must call it.
     """
     parts = run.instruments.parts
     stream, marks = parts.waiting(batches), []

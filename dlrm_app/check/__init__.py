@@ -1,1 +1,1 @@
-"""dlrm-check's job: is a dataset whole, and what is in it."""
+"""dlrm-check: verifies a dataset and describes its content."""

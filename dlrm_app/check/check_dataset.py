@@ -1,6 +1,6 @@
-"""dlrm-check's job: one look at every value of a dataset, to see what is wrong with it and what is in it; and its tables.
+"""dlrm-check: reads every value of a dataset once, finds problems and statistics, and formats them as tables.
 
-Checked are the files, then of every value: types, missing values, labels, ids within tables, finite dense values.
+It checks the files, then all values: types, missing values, labels, ids within tables, finite dense values.
 """
 
 import logging
@@ -39,26 +39,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Findings:
-    """The contents of a dataset. ``studied`` splits are those that features are described by: train if any."""
+    """The content of a dataset. ``studied``: the splits that features are described by: train if it exists, otherwise all."""
 
     manifest: Manifest
     studied: list[str]
     dense: dict[str, DenseValues]
     sparse: dict[str, Popularity] = field(default_factory=dict)
-    """Of the features whose ids could be counted in memory."""
+    """Feature → counts of its ids, for the features whose counts fit into memory."""
     lookups: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(feature, split) → ids read there."""
+    """(feature, split) → number of ids read."""
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(feature, split) → lookups there of ids that the studied splits do not have."""
+    """(feature, split) → lookups of ids that the studied splits do not have."""
     rows: Counter[str] = field(default_factory=Counter)
     positives: Counter[str] = field(default_factory=Counter)
-    """split → rows, and positives, read of it."""
+    """split → rows read, and positives read."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def unseen_share(self, feature: str, split: str) -> float | None:
-        """The share of a split's lookups that go to ids which the studied splits do not have; None if not counted."""
+        """The share of a split's lookups whose ids the studied splits do not have; None if not counted."""
         if feature not in self.sparse:
             return None
         return self.unseen[feature, split] / max(self.lookups[feature, split], 1)
@@ -78,7 +78,7 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
 
 
 def conclude(findings: Findings) -> None:
-    """Logs that the dataset is whole and what comes next. Raises DataError naming every problem."""
+    """Logs that the dataset is intact, with the next command. Raises DataError naming every problem."""
     folder = findings.manifest.folder
     if findings.problems:
         found = f"{folder}: {count(len(findings.problems), 'problem')} found; {SUGGESTION}"
@@ -87,7 +87,7 @@ def conclude(findings: Findings) -> None:
 
 
 def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
-    """(every problem, the paths of the shards that are whole)."""
+    """Checks the files. Returns (every problem, the paths of the intact shards)."""
     shards, problems, whole = manifest.shards, [], set()
     with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
         found = map_in_order(
@@ -113,7 +113,7 @@ def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[s
 
 
 def _shard_problem(path: Path, shard: Shard) -> str | None:
-    """A fault in a shard's bytes or row groups; None if it is as it was written."""
+    """A problem of a shard's bytes or row groups; None if it is intact."""
     try:
         difference = file_difference(path, shard.bytes, shard.checksum)
         return difference or row_group_difference(pq.read_metadata(path), path, shard)
@@ -136,7 +136,7 @@ class _RowGroup:
 
 @dataclass
 class _Values:
-    """The columns of a row group; one with a fault is left out.
+    """The columns of a row group, without those that have a fault.
 
     labels uint8 [R], dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of rows uint64 [R].
     """
@@ -149,7 +149,7 @@ class _Values:
 
     @contextmanager
     def keep_fault(self) -> Iterator[None]:
-        """A block that reads a column, left at its first fault."""
+        """Keeps the first fault of the block, which reads a column."""
         try:
             yield
         except ColumnError as error:
@@ -157,7 +157,7 @@ class _Values:
 
 
 def _read(manifest: Manifest, group: _RowGroup) -> _Values:
-    """All columns of a row group."""
+    """Reads all columns of a row group."""
     values = _Values()
     try:
         with pq.ParquetFile(manifest.folder / group.shard.path) as file:
@@ -179,14 +179,14 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
         with values.keep_fault():
             values.ids[sparse.name] = read_ids(table, sparse)
     if not values.faults:
-        # equal rows of train, in different folds, and of val differ in target columns
+        # target columns are left out: they differ between equal rows of train in different folds, and of val
         compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
         values.hashes = hash_rows([*compared, *values.ids.values()], group.rows)
     return values
 
 
 def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
-    """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' hashes."""
+    """Reads the shards in ``whole``. Half of ``memory_bytes`` is for counters, half for the rows' hashes."""
     splits = manifest.splits
     studied = ["train"] if "train" in splits else list(splits)
     findings = Findings(manifest, studied, {column.name: DenseValues() for column in manifest.dense})
@@ -197,7 +197,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
         if shard.path in whole
         for index in range(len(shard.row_groups))
     ]
-    # the studied splits come first: only then is it known which ids of the others were never seen
+    # the studied splits come first, so that unseen ids of the others can be counted
     groups.sort(key=lambda group: group.split not in studied)
     findings.sparse = {
         column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
@@ -224,7 +224,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
 
 
 def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
-    """Adds a row group to what is counted of columns."""
+    """Adds a row group to the counts."""
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     is_studied = group.split in findings.studied
@@ -243,7 +243,7 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
 
 
 def _disagreements(findings: Findings) -> list[str]:
-    """Sums over all values that differ from the manifest's."""
+    """Problems: sums over all values that differ from the manifest's."""
     problems = []
     rows = sum(findings.rows[name] for name in findings.studied)
     for name, split in findings.manifest.splits.items():
@@ -289,7 +289,7 @@ def log_tables(findings: Findings) -> None:
 
 
 def split_table(findings: Findings) -> Table:
-    """A row for every split."""
+    """The table of splits."""
     heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", "also in train")
     rows: list[list[str | Cell]] = []
     for name, split in findings.manifest.splits.items():
@@ -310,18 +310,18 @@ def split_table(findings: Findings) -> Table:
 
 
 def overlap_note(findings: Findings) -> str:
-    """Names the splits that share too many rows with train; empty without any."""
+    """A note that names the splits that share too many rows with train; empty if there are none."""
     names = [name for name, overlap in findings.overlap.items() if overlap.is_suspicious]
     if not names:
         return ""
     return (
         f"note: {' and '.join(names)} share more rows with train than repeats within train explain: "
-        "was the input split as it should be?"
+        "was the input split correctly?"
     )
 
 
 def sparse_table(findings: Findings) -> Table:
-    """A row for every sparse feature."""
+    """The table of sparse features."""
     others = [name for name in findings.manifest.splits if name not in findings.studied]
     figures = ("table rows", "ids used", "values", "colliding", "missing", "unknown", "top 1", "top 10")
     columns: Columns = ("sparse feature", *figures, *(f"unseen in {name}" for name in others))
@@ -341,7 +341,7 @@ def sparse_table(findings: Findings) -> Table:
 
 
 def dense_table(findings: Findings) -> Table:
-    """A row for every dense feature."""
+    """The table of dense features."""
     figures = ("missing", "zero", "min", "mean", "max")
     columns: Columns = ("dense feature", *figures, Column("transform", is_words=True))
     rows: list[list[str | Cell]] = []

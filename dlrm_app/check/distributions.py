@@ -1,7 +1,7 @@
-"""Figures of a dataset in one pass: moments of dense columns, ids of sparse ones counted, repeated rows.
+"""Statistics of a dataset in one pass: moments of dense columns, counts of ids, repeated rows.
 
-A row's hash has 64 bits, so two different rows have the same one with a chance of 2^-64. Where memory does not hold the
-hashes of all rows, a share of them is kept: equal rows are all in this sample, or none is.
+A row's hash has 64 bits, so two different rows have the same hash with probability 2^-64. If memory cannot hold the
+hashes of all rows, a sample is kept; it contains either all rows with a hash or none of them.
 """
 
 from collections import defaultdict
@@ -58,12 +58,12 @@ class Popularity:
 
     @property
     def missing(self) -> int:
-        """Occurrences of the id that stands for a missing value."""
+        """Occurrences of the id of missing values."""
         return 0 if self._missing_id is None else int(self._counts[self._missing_id])
 
     @property
     def unknown_share(self) -> float | None:
-        """The share of lookups of values that the vocabulary does not know; None without one."""
+        """The share of lookups of values that the vocabulary does not have; None without a vocabulary."""
         if self._rare_id is None:
             return None
         return float(self._counts[self._rare_id] / max(self._counts.sum() - self.missing, 1))
@@ -73,7 +73,7 @@ class Popularity:
         return int(np.count_nonzero(self._counts)) - (self.missing > 0)
 
     def top(self, k: int) -> float:
-        """The share of lookups that go to the ``k`` most frequent ids, missing values left out."""
+        """The share of lookups of the ``k`` most frequent ids, without missing values."""
         counts = self._counts.copy()
         if self._missing_id is not None:
             counts[self._missing_id] = 0
@@ -83,7 +83,7 @@ class Popularity:
 
 
 def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
-    """The columns whose ids can be counted in ``memory_bytes``: small tables first."""
+    """The columns whose ids can be counted within ``memory_bytes``; small tables come first."""
     ordered = sorted(columns, key=lambda column: column.num_embeddings)
     needed = np.cumsum([_COUNT_BYTES * column.num_embeddings for column in ordered])
     return ordered[: int(np.searchsorted(needed, memory_bytes, "right"))]
@@ -91,10 +91,10 @@ def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseCo
 
 @dataclass(frozen=True)
 class Overlap:
-    """Rows of one split that are in the training split as well; for train itself, that are in it more than once.
+    """The number of rows of a split that are also in the training split; for train itself, rows that occur more than once.
 
-    The label is not compared. ``expected``: as many as if the split's rows were drawn like the training rows, of which
-    this share occur more than once; None for train itself. ``is_estimate``: counted in a sample.
+    The label is not compared. ``expected``: the number if the split's rows had the same share of repeats as the
+    training rows; None for train itself. ``is_estimate``: counted in a sample.
     """
 
     repeated: int
@@ -103,23 +103,23 @@ class Overlap:
 
     @property
     def is_suspicious(self) -> bool:
-        """More than twice what is expected, and more than chance makes of a handful."""
+        """True if there are more than twice the expected repeats, and more than chance gives in small numbers."""
         return self.expected is not None and self.repeated > 2 * self.expected + 10
 
 
 class RowHashes:
-    """The hashes of the rows of each split, ``total`` at most, or of a share of them."""
+    """The hashes of the rows of each split (at most ``total`` rows), or of a sample of them."""
 
     def __init__(self, total: int, memory_bytes: int) -> None:
         self._hashes: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
-        room = max(memory_bytes // (2 * 8), 1)  # twice, while they are put together
+        room = max(memory_bytes // (2 * 8), 1)  # twice, because they are concatenated
         self._sample_bits = max(-(-total // room) - 1, 0).bit_length()
 
     def add(self, split: str, hashes: NDArray[np.uint64]) -> None:
         self._hashes[split].append(hashes[hashes <= np.uint64((1 << 64 - self._sample_bits) - 1)])
 
     def overlaps(self, rows: Mapping[str, int]) -> dict[str, Overlap]:
-        """The overlap of each split, of which ``rows`` were added; empty without a training split to compare with."""
+        """The overlap of each split, with the number of its ``rows``; empty without a training split."""
         if not rows.get("train"):
             return {}
         train = self._sorted("train")
@@ -145,7 +145,7 @@ class RowHashes:
 def hash_rows(
     columns: Iterable[NDArray[np.float32] | NDArray[np.int32] | Bags], num_rows: int
 ) -> NDArray[np.uint64]:
-    """A hash of each row's values, bit by bit."""
+    """A hash of the bits of each row's values."""
     hashes = np.zeros(num_rows, np.uint64)
     for column in columns:
         if not isinstance(column, Bags):

@@ -1,6 +1,6 @@
-"""dlrm-check on raw logs that nothing describes yet: a table of a sample of their rows, and a proposed dataset= for them.
+"""dlrm-check on raw logs without a description: a table of a sample of their rows, and a proposed dataset= for them.
 
-The sample is the beginning of a text file, or those of some Parquet files, evenly spread.
+The sample is the beginning of a text file, or the beginnings of some Parquet files, evenly spread.
 """
 
 import csv
@@ -34,12 +34,12 @@ from dlrm_app.text import listed, next_line, percent, setting
 logger = logging.getLogger(__name__)
 
 _FILES, _BYTES = 8, 8 << 20
-"""Parquet files that are looked at, and bytes of all together."""
+"""The most Parquet files to read, and the bytes of all together."""
 _LINES = 200
-"""Lines that tell the delimiter, the quote and whether there is a header."""
+"""Lines that are used to find the delimiter, the quote and the header."""
 _DELIMITERS, _SEPARATORS = "\t\x01,;|", "|;, "
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
-"""Words that mean a missing value beside other words too; the rest of NULLS beside numbers alone."""
+"""Words that mean a missing value in any column; the rest of NULLS do so only in columns of numbers."""
 _OUTCOME = re.compile(r"click|label|target|conver|purchas|bought|buy|order|install|^y$", re.I)
 _IDENTIFIER = re.compile(
     r"(?i:(^|_)(id|key|code|zip|hash|user|item|campaign|shop|device)s?(_|$))|[a-z]I[dD]$"
@@ -48,18 +48,18 @@ _WHOLE = r"[+-]?\d{1,18}"
 _MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _VALUE = rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|"
-"""Texts that name no column."""
+"""Texts that cannot be the name of a column."""
 _FEW_ROWS = 100
-"""No value comes twice in so many by chance."""
+"""The least number of rows in which values that all differ are no accident."""
 _ID_DIGITS, _LARGE_ID = 4, 1e5
 _LIST_SHARE = 0.05
-"""The share of values that hold a separator from which they are taken for lists."""
+"""Values are read as lists if at least this share of them has a separator."""
 _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 
 
 @dataclass
 class Seen:
-    """A column of the sample. ``counts``: how often each value is there, as text; of lists their elements."""
+    """A column of the sample. ``counts``: occurrences of each value as text; for lists, of their elements."""
 
     name: str
     stored: Any
@@ -68,7 +68,7 @@ class Seen:
     empty_lists: int = 0
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Counts ``values`` of a file."""
+        """Adds the ``values`` of a file to the counts."""
         self.rows += len(values)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -87,11 +87,11 @@ class Seen:
             self.counts[text.decode("utf-8", "replace")] += count
 
     def fits(self, pattern: str) -> bool:
-        """True if all values, and there are some, are of this form."""
+        """True if there are values and all of them match ``pattern``."""
         return _fit(pattern, self.counts)
 
     def has(self, pattern: str) -> float:
-        """The share of values that hold ``pattern``."""
+        """The share of values that contain ``pattern``."""
         holding = sum(count for value, count in self.counts.items() if re.search(pattern, value))
         return holding / max(self.counts.total(), 1)
 
@@ -101,7 +101,7 @@ class Seen:
         return (self.empty_lists if is_list(self.stored) else self.rows - self.counts.total()) / self.rows
 
     def cells(self) -> list[str | Cell]:
-        """What the table shows."""
+        """The column's row in the table."""
         often = [
             f"{value[:24]!r} {percent(count / self.counts.total())}"
             for value, count in self.counts.most_common(1)
@@ -115,7 +115,7 @@ def _fit(pattern: str, values: Iterable[str]) -> bool:
 
 
 class Sample(NamedTuple):
-    """``unread``: name → type that cannot be used. ``marks``: of text its delimiter, quote, whether there is a header."""
+    """A sample of a log. ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header."""
 
     columns: list[Seen]
     unread: dict[str, Any]
@@ -126,7 +126,7 @@ class Sample(NamedTuple):
 
 
 def check_raw(given: Any, output: str | None) -> None:
-    """Logs what the files ``given`` hold, and prints a dataset's YAML for them or writes it to ``output``."""
+    """Logs the content of the files ``given``, and prints a dataset's YAML for them or writes it to ``output``."""
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
@@ -142,11 +142,11 @@ def check_raw(given: Any, output: str | None) -> None:
     text = as_yaml(name, origin, proposed, sample)
     if output is None:
         print(f"\n{text}", flush=True)
-        logger.info(f"save this as {name}.yaml, look at its guesses, then")
+        logger.info(f"save this as {name}.yaml, check its guesses, then")
     else:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         write_text(Path(output), text)
-        logger.info(f"look at the guesses in {output}, then")
+        logger.info(f"check the guesses in {output}, then")
     is_one = isinstance(given, str)
     train = setting("input.train", given) if is_one else shlex.quote(f"input.train=[{','.join(given)}]")
     has_label = any(each.role == "label" for each in proposed)
@@ -156,7 +156,7 @@ def check_raw(given: Any, output: str | None) -> None:
 
 
 def sample_rows(sources: Sequence[Source]) -> Sample:
-    """Reads the sample. Raises ConfigError for what is no log, and for files of different kinds or columns."""
+    """Reads the sample. Raises ConfigError for files that are not logs, and for files of different kinds or columns."""
     if len({source.format == "parquet" for source in sources}) > 1:
         raise ConfigError(["input names Parquet and text: check one kind at a time"])
     sample = _look_at_parquet(sources) if sources[0].format == "parquet" else _look_at_text(sources[0])
@@ -187,7 +187,7 @@ def _look_at_parquet(sources: Sequence[Source]) -> Sample:
 
 
 def _look_at_text(source: Source) -> Sample:
-    units = TextFeed(source, _BYTES, last=1).items()  # which holds the file open
+    units = TextFeed(source, _BYTES, last=1).items()  # keeps the file open
     block = next(units).load()
     text = block.text[block.start : block.stop].tobytes()
     refuse_other_file(source.path, text[:8], True)
@@ -220,7 +220,7 @@ def _lines(text: bytes) -> list[str]:
 
 
 def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
-    """The fields of each record, up to a quote that nothing closes."""
+    """The fields of each record, up to a quote that is never closed."""
     kind: Any = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
     ended = (f"{line}\n" for line in lines)
     with suppress(csv.Error):
@@ -228,7 +228,7 @@ def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator
 
 
 def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
-    """(delimiter, quote, the lines' fields): of the delimiter by which most lines have as many fields as the first."""
+    """Returns (delimiter, quote, the lines' fields) for the delimiter with which most lines have as many fields as the first."""
     found = []
     for place, delimiter in enumerate(_DELIMITERS):
         opening = re.compile(rf'(^|{re.escape(delimiter)})"')
@@ -244,7 +244,10 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """True if no field of the first line could be a value, nor comes again in its column; the first may be empty, as of pandas."""
+    """True if no field of the first line could be a value, and none occurs again in its column.
+
+    The first field may be empty, as pandas writes it.
+    """
     again = any(field == other for row in rows[1:] for field, other in zip(rows[0], row, strict=False))
     first, *rest = rows[0]
     return not again and not any(_fit(_VALUE, [field]) for field in [first or rest[0], *rest])
@@ -257,7 +260,7 @@ def _null_words(column: Seen) -> list[str]:
 
 
 class Proposed(NamedTuple):
-    """A column's line in the YAML, with a comment behind it where it is a guess."""
+    """A column's line in the YAML, with a comment after it if it is a guess."""
 
     name: str
     role: str
@@ -265,11 +268,11 @@ class Proposed(NamedTuple):
     separator: str | None = None
     note: str = ""
     makes: tuple[str, ...] = ()
-    """The kinds of derived columns that are made of it."""
+    """The kinds of columns to derive from it."""
 
 
 def propose(sample: Sample) -> list[Proposed]:
-    """What each column seems to be."""
+    """Proposes a role and a kind for each column."""
     labels = [column.name for column in sample.columns if _may_be_label(column)]
     outcomes = [name for name in labels if _OUTCOME.search(name)]
     taken = f"{sample.marks.get('delimiter', '')}{sample.marks.get('quote') or ''}"
@@ -278,7 +281,7 @@ def propose(sample: Sample) -> list[Proposed]:
         if column.name not in (outcomes or labels[:1]):
             found.append(_feature(column, taken))
             continue
-        note = "guess: it holds 0 and 1 alone" * (len(outcomes) != 1)
+        note = "guess: it holds only 0 and 1" * (len(outcomes) != 1)
         if column.missing:
             note = f"{percent(column.missing)} of the rows have none, and are rejected"
         found.append(Proposed(column.name, "label", note=note))
@@ -296,7 +299,7 @@ def _may_be_label(column: Seen) -> bool:
 
 
 def _feature(column: Seen, taken: str) -> Proposed:
-    """``taken``: characters that cannot separate the elements of lists."""
+    """Proposes how to read a feature. ``taken``: characters that cannot separate the elements of lists."""
     name, num_values = column.name, len(column.counts)
     is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
     if not is_column_name(name):
@@ -330,7 +333,7 @@ def _feature(column: Seen, taken: str) -> Proposed:
 
 
 def _look_like_ids(numbers: Iterable[str]) -> bool:
-    """True for whole numbers that all have as many digits, or are mostly large."""
+    """True for whole numbers that all have the same number of digits, or are mostly large."""
     sizes = {len(number) for number in numbers}
     return (len(sizes) == 1 and min(sizes) >= _ID_DIGITS) or statistics.median(
         map(float, numbers)
@@ -338,7 +341,7 @@ def _look_like_ids(numbers: Iterable[str]) -> bool:
 
 
 def _separator(column: Seen, taken: str) -> tuple[str | None, str]:
-    """(the separator of a column's lists or nothing, the kind of their elements)"""
+    """Returns (the separator of a column's lists or None, the kind of their elements)."""
     for mark in _SEPARATORS:
         if mark in taken or column.has(re.escape(mark)) < _LIST_SHARE:
             continue
@@ -374,7 +377,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
 
 
 def _flow(value: Any) -> str:
-    """``value`` as YAML writes it on one line."""
+    """``value`` as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True
     )

@@ -1,4 +1,4 @@
-"""One file a command: compose, validate, call the job. No logic."""
+"""The commands: compose the configuration, validate it, call the job. No other logic."""
 
 import sys
 from typing import Any
@@ -7,7 +7,7 @@ _show = sys.excepthook
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    if issubclass(kind, KeyboardInterrupt):  # in the first second, while modules are imported
+    if issubclass(kind, KeyboardInterrupt):  # during the imports
         print("interrupted", file=sys.stderr)
     else:
         _show(kind, error, trace)

@@ -1,4 +1,4 @@
-"""``python -m dlrm_app.cli NAME key=value …`` is ``dlrm-NAME key=value …``, in the form that torchrun takes."""
+"""``python -m dlrm_app.cli NAME key=value …`` is the same as ``dlrm-NAME key=value …``, in a form that torchrun can start."""
 
 import sys
 

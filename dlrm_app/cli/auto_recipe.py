@@ -1,6 +1,6 @@
-"""``experiment=auto``, the default of dlrm-train, dlrm-bench and dlrm-tune: a recipe by the dataset's rows, below what is typed.
+"""``experiment=auto``, the default of dlrm-train, dlrm-bench and dlrm-tune: chooses a recipe by the dataset's rows. Typed values win.
 
-A run that begins with another's weights takes that run's settings instead.
+A run that begins with another run's weights takes that run's settings instead.
 """
 
 import logging
@@ -20,22 +20,22 @@ from dlrm_app.text import as_typed, count
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""Up to so many rows of Criteo Kaggle kaggle_small was measured, and small_clicks of any log (docs/experiments/quality.md)."""
+"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on any log), as measured (docs/experiments/quality.md)."""
 MAX_TABLE_BYTES = 2**30
-"""Of a recipe's tables with the optimizer's state. Beyond that, as with hashed ids that few rows never fill, making and
-saving them would take longer than the epoch."""
+"""The most bytes of a recipe's tables with optimizer state. Larger tables (hashed ids that few rows never fill) would take
+longer to make and save than the epoch."""
 MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
-"""Of an epoch: where rows are few, smaller batches learn more from each (docs/experiments/quality.md)."""
+"""The least number of steps of an epoch: with few rows, smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 GROUPS = ("tables", "model", "optimizer", "schedule")
 SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
-"""The tables of an ensemble are as wide as its models' together."""
+"""Keys of the ensemble and of the tables' width, which is the sum over its models."""
 
 
 def with_recipe(overrides: list[str]) -> list[str]:
-    """Checked ``overrides`` after the settings that ``experiment=auto`` stands for, and a log line that tells them.
+    """Puts the settings of ``experiment=auto`` before the checked ``overrides``, and logs them.
 
-    Unchanged where a recipe is typed, or the dataset cannot be read, which is reported with all else that is wrong.
+    Returns ``overrides`` unchanged if a recipe is typed, or if the dataset cannot be read (which is reported later).
     """
     from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.loader.batch_order import enough_lanes
@@ -56,7 +56,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
     if not isinstance(path, str):
         return overrides
     if "sharding.plan" in typed:
-        logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for tables of its own")
+        logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for its own tables")
         return overrides
     lanes = lanes if isinstance(lanes, int) and lanes > 0 else enough_lanes(started_ranks().world_size)
     try:
@@ -75,7 +75,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
 
 
 def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
-    """The recipe for a dataset with a labelled train split, and its values by group and key. No shard is read."""
+    """The name of the recipe for a dataset with a labelled train split, and its values by group and key. Reads no shards."""
     rows, name = manifest.splits["train"].rows, "linear_decay"
     if manifest.dataset == "criteo_kaggle" and rows <= KAGGLE_ROWS:
         name = "kaggle_small"
@@ -85,7 +85,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     if name != "linear_decay" and _table_bytes(config, manifest) > MAX_TABLE_BYTES:
         name = "linear_decay"
         config = _composed(name)
-    # smaller where that leaves too few steps, and dealt to the ranks
+    # smaller if there would be too few steps, and a multiple of the lanes
     enough = max(MIN_BATCH, rows // MIN_STEPS.get(name, 100))
     batch = max(1, min(config.trainer.global_batch_size, enough) // lanes) * lanes
     files: Any = [
@@ -99,10 +99,10 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
 
 
 def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
-    """What of ``recipe`` stands below the ``typed`` keys.
+    """The values of ``recipe`` that the ``typed`` keys do not replace.
 
-    Another choice of a group, or another kind, leaves out all that the recipe has in there, which is for its own choice.
-    An ensemble's tables are as wide as its models together: where the typed ones are not, there is one model.
+    Another choice of a group, or another kind, drops all of the recipe's values there, since they belong to its own choice.
+    An ensemble's tables must be as wide as its models together; if typed widths do not fit, there is one model.
     """
     typed = dict(leaves(typed))
     scopes = []
@@ -135,7 +135,7 @@ def _composed(name: str) -> TrainConfig:
 
 
 def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
-    """Bytes of all tables' weights and of their optimizer's state, over all ranks."""
+    """Bytes of all tables' weights and optimizer state, over all ranks."""
     import numpy as np
 
     from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
@@ -150,17 +150,18 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
 
 
 def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) -> list[str]:
-    """``overrides`` after what the run ``earlier`` had of model, tables, optimizer, schedule and batch.
+    """Puts the settings of the run ``earlier`` for model, tables, optimizer, schedule and batch before ``overrides``.
 
-    Groups and keys that are ``typed`` are chosen again, all of them by a recipe. Unchanged if the run cannot be read.
+    Groups and keys that are ``typed`` are left out. Returns ``overrides`` unchanged if the run cannot be read.
     """
-    from dlrm_app.training.warm_start import read_former, settings_of
+    from dlrm_app.training.warm_start import read_previous, settings_of
 
     try:
-        trained, config = read_former(earlier)
+        trained, config = read_previous(earlier)
     except DlrmError:
         return overrides
     logger.info(
-        "what is not typed of model, tables, optimizer, schedule and batch is that of %s", trained.folder
+        "settings of model, tables, optimizer, schedule and batch that are not typed come from %s",
+        trained.folder,
     )
     return [*settings_of(config, exclude=typed), *overrides]

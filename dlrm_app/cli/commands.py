@@ -1,4 +1,4 @@
-"""The commands: what each reads, checks and runs, and the page that it leaves. All is imported once it is needed."""
+"""The commands: the schema, checks and job of each, and the page that it writes. Modules are imported only when they are needed."""
 
 import os
 import shlex
@@ -21,13 +21,13 @@ Job = Callable[[Any], Any]
 
 
 def _find(place: str) -> Any:
-    """What is called ``folder.module.name``, imported now."""
+    """Imports and returns the object ``folder.module.name``."""
     module, _, name = place.rpartition(".")
     return getattr(import_module(f"dlrm_app.{module}"), name)
 
 
 def _job(place: str) -> Job:
-    """The job at ``place``, which is loaded once it is to run."""
+    """The job at ``place``, which is imported when it runs."""
 
     def run(config: Any) -> None:
         with loading():
@@ -38,7 +38,7 @@ def _job(place: str) -> Job:
 
 
 def _lazily(place: str, *more: Callable[[], Any]) -> Job:
-    """Calls what is at ``place`` with the configuration and what ``more`` give; imported then."""
+    """A function that imports ``place`` and calls it with the configuration and the results of ``more``."""
     return lambda config: _find(place)(config, *(each() for each in more))
 
 
@@ -55,7 +55,7 @@ def _check(config: Any) -> None:
 
 
 def _train(config: Any) -> float | None:
-    """The best AUC on val; None without a labelled val split."""
+    """Trains. Returns the best AUC on val; None without a labelled val split."""
     with loading():
         from dlrm_app.reports.run_page import write_report
         from dlrm_app.training.train import train
@@ -68,7 +68,7 @@ def _tune(config: Any) -> None:
     from dlrm_app.text import typed_settings
     from dlrm_app.tuning.study import tune
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # trials save themselves then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trials save on SIGTERM too
     typed = typed_settings("output")
     try:
         tune(config, [word for word in typed if not word.lstrip("'+").startswith("tune.")])
@@ -78,7 +78,7 @@ def _tune(config: Any) -> None:
 
 
 def report_runs(config: Any) -> None:
-    """Writes the page of a run, or one that compares several, and prints where it is. Raises DlrmError."""
+    """Writes the page of a run, or a comparison of several, and prints its path. Raises DlrmError."""
     from dlrm_app.reports.comparison import read_runs, write_comparison
     from dlrm_app.reports.run_page import write_report
     from dlrm_app.text import next_line
@@ -95,7 +95,7 @@ def report_runs(config: Any) -> None:
 
 
 def _check_days(config: Any) -> None:
-    """All that is wrong, with the settings of other commands too, as far as no dataset is needed to see it."""
+    """Raises one error with all problems that can be found without a dataset, those of other commands' settings included."""
     from dlrm_app.config.compose import compose_config
     from dlrm_app.days.words import sample_words
     from dlrm_app.files import output_problems
@@ -125,15 +125,15 @@ def _days(config: Any) -> None:
 
 
 def run_words(name: str, words: Sequence[str], log: Path) -> None:
-    """Runs ``dlrm-<name>`` with ``words`` in this process, an export in one of its own; what it prints goes to the end of ``log``.
+    """Runs ``dlrm-<name>`` with ``words`` in this process (an export in its own), and appends its output to ``log``.
 
     Raises DlrmError.
     """
     from dlrm_app.config.compose import compose_config
 
-    if name == "export":  # which works on one rank, and compiles
+    if name == "export":  # runs on one rank, and compiles
         return _run_alone(name, words, log)
-    typed, sys.argv = sys.argv, [f"dlrm-{name}", *words]  # for what it prints to be typed next
+    typed, sys.argv = sys.argv, [f"dlrm-{name}", *words]  # for the next command that it prints
     try:
         with log.open("a", encoding="utf-8") as file, redirect_stdout(file):
             print(f"\n$ {shlex.join(sys.argv)}", flush=True)
@@ -144,7 +144,7 @@ def run_words(name: str, words: Sequence[str], log: Path) -> None:
 
 
 def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
-    import subprocess  # which other commands start without
+    import subprocess  # other commands do not need it
 
     of_launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     environment = {key: value for key, value in os.environ.items() if key not in of_launcher}
@@ -170,10 +170,10 @@ def _check_schema(config: Any) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """The place of a schema below config/, and what works on a configuration of that schema.
+    """The place of a schema below config/, and the functions for configurations of that schema.
 
-    ``check`` raises one error with all that is wrong before any work, and loads no torch. ``complete`` gives the checked
-    overrides with what they leave open, ``reworded`` the words as settings that are not typed as such.
+    ``check`` raises one error with all problems before any work, and does not import torch. ``complete`` adds to the checked
+    overrides the settings that they leave open. ``reworded`` turns words that are not settings into settings.
     """
 
     schema: str
@@ -190,7 +190,7 @@ COMMANDS = {
     "train": Command(
         "train.TrainConfig",
         _train,
-        # all ranks check it once more together, after they have joined
+        # all ranks check it again together, after they have joined
         lambda config: _find("training.validation.check_training")(config, started_ranks(), starts_run=True),
         _with_recipe,
     ),
@@ -248,7 +248,7 @@ def schema_of(name: str) -> type[Any]:
 
 
 def run(name: str) -> None:
-    """Runs ``dlrm-<name>`` with the words behind it."""
+    """Runs ``dlrm-<name>`` with the words on the command line."""
     command = COMMANDS[name]
     try:
         from dlrm_app.cli.launch import launch
@@ -263,7 +263,7 @@ def run(name: str) -> None:
 
 
 def _examine_without_hydra(reason: ImportError) -> None:
-    """Examines an installation that cannot even compose a configuration, with the value of conf/doctor.yaml."""
+    """Examines an installation that cannot compose a configuration, with the timeout of conf/doctor.yaml."""
     print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
     try:
         _doctor(180)
@@ -272,7 +272,7 @@ def _examine_without_hydra(reason: ImportError) -> None:
 
 
 def __getattr__(name: str) -> Callable[[], None]:
-    """``commands.train`` and the others, as pyproject's scripts name them."""
+    """``commands.train`` and the others, for pyproject's scripts."""
     if name not in COMMANDS:
         raise AttributeError(name)
     return partial(run, name)

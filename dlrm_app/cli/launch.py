@@ -1,4 +1,4 @@
-"""Launching a command: check the overrides, compose, run the job, end with a clear message."""
+"""Launches a command: checks the overrides, composes, runs the job, ends with a clear message."""
 
 import argparse
 import logging
@@ -34,24 +34,24 @@ Job = Callable[[Any], Any]
 Complete = Callable[[list[str]], list[str]]
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
-"""Words that a shell takes as they are."""
+"""Words that a shell does not change."""
 logger = logging.getLogger(__name__)
 COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
 SILENT_SECONDS = 10
-"""How long the other ranks leave the first to report what all of them know: a launcher ends all once one has ended."""
+"""Seconds that the other ranks wait while the first reports a shared error: a launcher ends all ranks once one has ended."""
 
 
 def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Complete = list) -> None:
-    """Runs ``job`` with the configuration of ``dlrm-<name>``, composed from ``sys.argv`` and checked.
+    """Runs ``job`` with the configuration of ``dlrm-<name>``, which is composed from ``sys.argv`` and checked.
 
-    ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line.
-    ``complete`` gives the checked overrides with what they leave open.
-    Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
+    ``validate`` raises all problems of the configuration; they are reported together with those of the command line.
+    ``complete`` adds to the checked overrides the settings that they leave open.
+    Exit codes: 0 success, 1 failure, 2 bad configuration, 130 interrupted.
     """
     _set_up_process()
-    # Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered
+    # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
     parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="key=value")
     parser.add_argument("--help", "-h", action="store_true")
@@ -98,21 +98,21 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
 
 def _set_up_process() -> None:
     stop_with_launcher()
-    # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
-    # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
+    # OpenMP threads that spin long while they wait take cores from the reader, other ranks and other
+    # programs; threads that sleep at once make an idle machine slow. So they spin a little (see docs/experiments.md).
     # It must be set before torch loads OpenMP.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.pop("NUMBA_DISABLE_JIT", None)  # compiled functions do not run as Python
-    # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
+    # torch's C++ warnings cannot be filtered one by one, and one advises against a setting that makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     set_up_streams()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Discreet("%(message)s"))
+    handler.setFormatter(_WithoutCredentials("%(message)s"))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("dlrm_app").setLevel(logging.INFO if is_first_rank() else logging.WARNING)
 
 
-class _Discreet(logging.Formatter):
+class _WithoutCredentials(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials(super().format(record))
 
@@ -127,27 +127,27 @@ def _refuse_lost_folder() -> None:
 
 
 def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Job) -> None:
-    """Hands over to Hydra with its options and checked overrides as ``arguments``."""
+    """Runs Hydra. ``arguments``: its options and checked overrides."""
     import hydra
 
     sys.argv[1:] = arguments
-    # else it prints what goes wrong in its own way, and ends the process
+    # otherwise it prints errors in its own way and ends the process
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register_schema(command, schema)
-    # Python 3.14's; Hydra 1.3 makes a help text only when it is shown
+    # Python 3.14 checks help texts, which Hydra 1.3 makes only when they are shown
     if hasattr(argparse.ArgumentParser, "_check_help"):
         argparse.ArgumentParser._check_help = lambda parser, action: None
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 
 
 def or_explain(work: Callable[[], Any]) -> Any:
-    """Result of ``work``; for an error that a user can fix, the process ends with a message in place of a traceback."""
+    """The result of ``work``. For an error that a user can fix, ends the process with a message instead of a traceback."""
     try:
         return work()
     except DlrmError as error:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
-        if is_first_rank() or not isinstance(error, SharedError):  # the first would have ended us by now
+        if is_first_rank() or not isinstance(error, SharedError):  # else rank 0 has reported it
             rank = "" if is_first_rank() else f" (rank {os.environ['RANK']})"
             print(without_credentials(f"error{rank}: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
@@ -163,11 +163,11 @@ def or_explain(work: Callable[[], Any]) -> Any:
 
 
 def leave(code: Any) -> NoReturn:
-    """Ends the process; without Python's finalisation if torch is loaded.
+    """Ends the process, without Python's finalisation if torch is loaded.
 
     gloo's worker threads outlive destroy_process_group while anything holds the group (DDP does), and free the
-    tensors of their last collectives when they get to it. A thread that asks for the interpreter's lock during
-    finalisation is unwound by force, inside a destructor: std::terminate, SIGABRT, about one run in fifteen.
+    tensors of their last collectives some time later. A thread that asks for the interpreter's lock during
+    finalisation is unwound by force, inside a destructor: std::terminate and SIGABRT in about one run of fifteen.
     """
     if "torch" in sys.modules and isinstance(code, int | None):
         logging.shutdown()
@@ -178,7 +178,7 @@ def leave(code: Any) -> NoReturn:
 
 
 def is_first_rank() -> bool:
-    """True if this process speaks for all, by the rank that its launcher has given it."""
+    """True if this process is the first rank, by its launcher's environment."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -201,10 +201,10 @@ def run_sweep(
 
 
 def print_completion(asked: str, answer: Callable[[], object]) -> None:
-    """Prints what ``answer`` prints to ``asked``, which is ``query=bash``, ``install=zsh``, …
+    """Prints the output of ``answer`` for ``asked``, such as ``query=bash`` or ``install=zsh``.
 
-    bash expands the words that it is offered (``compgen -W``): a file called ``$(rm -r x).yaml`` would be run. So words
-    that hold anything a shell would read are left out.
+    bash expands offered words (``compgen -W``): the name of a file ``$(rm -r x).yaml`` would be executed. So words
+    with characters that mean something to a shell are left out.
     """
     said = StringIO()
     try:

@@ -1,4 +1,4 @@
-"""The process of a command: imports without collecting garbage, and output that cannot make a job fail."""
+"""The process of a command: imports without garbage collection, and output that cannot make a job fail."""
 
 import gc
 import io
@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Disables garbage collection during imports, a fifth of a start, then freezes what was imported.
+    """Disables garbage collection during imports (a fifth of a start), then freezes the imported objects.
 
-    Once in a process: a sweep's next job has all it needs, and what the one before left must be collected.
+    This happens once in a process: a sweep's next job has no imports left, and the objects of the previous job must be collected.
     """
     if gc.get_freeze_count():
         yield
@@ -29,7 +29,7 @@ def loading() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A reader may leave at any moment, as ``| head`` does: the rest of the output is dropped, and the job continues."""
+    """A stream whose reader may leave at any moment, such as ``| head``: the rest of the output is dropped, and the job continues."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -39,27 +39,27 @@ class _Pipe(io.FileIO):
 
 
 _COMMANDS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)")
-"""Characters that a terminal obeys. A carriage return at an end of what is written is a progress bar's."""
+"""Characters that control a terminal. A carriage return at either end of a text comes from a progress bar."""
 
 
 class _Printable(io.TextIOWrapper):
-    """Writes characters that a terminal would obey as ``\\x1b``: they come from names of files, headers and values."""
+    """Writes control characters as text, such as ``\\x1b``: they come from names of files, headers and values."""
 
     def write(self, text: str, /) -> int:
         return super().write(_COMMANDS.sub(lambda found: repr(found[0])[1:-1], text))
 
 
 def set_up_streams() -> None:
-    """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that outlive their readers, give no commands to a
-    terminal, print "?" for what its encoding lacks, and swallow all where whoever started us closed them."""
-    sys.stdout = _patient(sys.stdout, sys.__stdout__)
-    sys.stderr = _patient(sys.stderr, sys.__stderr__)
+    """Replaces ``sys.stdout`` and ``sys.stderr`` by streams that survive the loss of their readers, do not control the
+    terminal, print "?" for characters that its encoding lacks, and drop everything if the parent process closed them."""
+    sys.stdout = _safe_stream(sys.stdout, sys.__stdout__)
+    sys.stderr = _safe_stream(sys.stderr, sys.__stderr__)
 
 
-def _patient(stream: TextIO | None, first: TextIO | None) -> TextIO:
+def _safe_stream(stream: TextIO | None, first: TextIO | None) -> TextIO:
     if stream is None:
-        return Path(os.devnull).open("w")  # as long as the process lives
-    if stream is not first:  # a test's
+        return Path(os.devnull).open("w")  # stays open as long as the process
+    if stream is not first:  # replaced by a test
         return stream
     stream.flush()
     pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))

@@ -1,1 +1,1 @@
-"""The typed schema of every command's configuration, and the checks that precede work."""
+"""The typed schema of every command's configuration, and the checks before work."""

@@ -1,4 +1,4 @@
-"""Finding conf/ and composing a command's configuration from it."""
+"""Finds conf/ and composes a command's configuration from it."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_
 from dlrm_app.text import install_command
 
 BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
-"""Commands whose file begins with another's: one schema, which extends the other's, is that of both."""
+"""Command → the command whose file its own builds on; its schema extends the other's and is used for both files."""
 
 
 def conf_dir() -> Path:
-    """conf/ inside the installed wheel, or beside the package in a source tree."""
+    """The path of conf/: inside the installed wheel, or beside the package in a source tree."""
     package = Path(__file__).resolve().parents[1]
     installed, source = package / "conf", package.parent / "conf"
     return installed if installed.is_dir() else source
 
 
 def register_schema(command: str, schema: type[Any]) -> None:
-    """Lets conf/<command>.yaml, or that of the command it builds on, name its schema in its defaults list."""
+    """Registers the schema for the defaults list of conf/<command>.yaml and of the file that it builds on."""
     for name in (command, BUILDS_ON.get(command)):
         if name is not None:
             ConfigStore.instance().store(name=f"{name}_schema", node=defaults_of(schema))
@@ -43,10 +43,10 @@ def compose_config(
     validate: Callable[[Schema], None] = lambda _: None,
     complete: Callable[[list[str]], list[str]] = list,
 ) -> Schema:
-    """The configuration that ``dlrm-<command> *overrides`` runs with.
+    """Composes the configuration of ``dlrm-<command> *overrides``.
 
-    ``complete`` gives the checked overrides with what they leave open.
-    Raises one error with all unknown keys, wrong types and missing values, and all that ``validate`` finds.
+    ``complete`` adds to the checked overrides the settings that they leave open.
+    Raises one error with all unknown keys, wrong types, missing values, and problems that ``validate`` finds.
     """
     checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
     tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
@@ -56,9 +56,9 @@ def compose_config(
 def compose_tree(
     command: str, schema: type[Any], overrides: list[str]
 ) -> tuple[DictConfig, dict[str, str | None]]:
-    """The configuration, which may lack required values, and group → choice. ``overrides`` are checked ones.
+    """Composes the configuration (required values may be missing), and group → choice. ``overrides`` must be checked.
 
-    Raises ConfigError for what Hydra cannot compose.
+    Raises ConfigError if Hydra cannot compose it.
     """
     register_schema(command, schema)
     taken, overrides = take_settings(schema, overrides)
@@ -66,7 +66,7 @@ def compose_tree(
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             whole = compose(command, overrides, return_hydra_config=True)
-    # ValueError: a user's defaults list
+    # ValueError: from a user's defaults list
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = str(error).splitlines()[0]
         cure = f": {install_command('sweep')} brings submitit's launchers" if "hydra/launcher" in text else ""
@@ -76,7 +76,7 @@ def compose_tree(
         for group, choice in whole.hydra.runtime.choices.items()
         if not group.startswith("hydra/")
     }
-    HydraConfig.instance().set_config(whole.copy())  # for what a value asks of Hydra: ${hydra:job.num}
+    HydraConfig.instance().set_config(whole.copy())  # for values such as ${hydra:job.num}
     with open_dict(whole):
         del whole["hydra"]
     for key, value in taken.items():
@@ -85,7 +85,7 @@ def compose_tree(
 
 
 def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:
-    """(key → value of the settings that are named as groups, which Hydra would look for a choice in; the others)."""
+    """(key → value of the settings with the name of a group, which Hydra would read as choices; the other overrides)."""
     names = settings_named_as_groups(schema, conf_dir())
     taken = {key: value for key, value in plain_values(overrides).items() if key in names}
     return taken, [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
@@ -97,7 +97,7 @@ def checked_config(
     problems: Sequence[str],
     validate: Callable[[Schema], None],
 ) -> Schema:
-    """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
+    """Builds the configuration. Raises one error with ``problems`` and those that ``validate`` finds, if there are any."""
     found: list[Problem] = []
     others: list[str] = []
     config = build(schema, resolved(tree), found)
@@ -106,18 +106,18 @@ def checked_config(
     except DlrmError as error:
         if not problems:
             raise
-        # what follows from one of them is no problem of its own
+        # leaves out problems that only follow from these
         reported = {re.split("[= ]", problem)[0] for problem in problems}
         reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(problems)))
         texts = error.problems if isinstance(error, ConfigError) else [str(error)]
         others = [text for text in texts if not reported & {*re.findall(r"[\w.]+", text)}]
     refuse_if([*problems, *others])
-    assert config is not None  # else something was found
+    assert config is not None  # otherwise a problem was found
     return config
 
 
 def resolved(tree: DictConfig) -> dict[str, Any]:
-    """The values, with what each ``${...}`` stands for. Raises ConfigError where there is nothing that it stands for."""
+    """The values with every ``${...}`` resolved. Raises ConfigError if one cannot be resolved."""
     try:
         plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:

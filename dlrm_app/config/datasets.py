@@ -1,6 +1,6 @@
-"""The configurations of commands that make or check datasets: dlrm-preprocess, dlrm-check, dlrm-generate.
+"""The configurations of the commands that make or check datasets: dlrm-preprocess, dlrm-check, dlrm-generate.
 
-Values and their explanations stand in conf/<command>.yaml.
+Values and their explanations are in conf/<command>.yaml.
 """
 
 import math
@@ -35,18 +35,18 @@ from dlrm_app.text import day_number, install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
 AUTO = "auto"
-"""What is chosen by a look at the rows (``dlrm_app.preprocess.choose``)."""
+"""The value of settings that are chosen from a sample of the rows (``dlrm_app.preprocess.choose``)."""
 CHOSEN_KEYS = ("num_embeddings", "min_count", "top_k", "shared")
-"""Keys of an encoding that may be given with ``auto``."""
-OF_VOCAB = ("min_count", "top_k", "shared", "grow_from", "day", "capacity", "expire_days")
-OWNERS = {"num_embeddings": "hash", **dict.fromkeys(OF_VOCAB, "vocab"), "path": "from_dataset"}
-"""Key of an encoding → the kind that it is for."""
+"""Keys of an encoding that can be combined with ``auto``."""
+VOCAB_KEYS = ("min_count", "top_k", "shared", "grow_from", "day", "capacity", "expire_days")
+OWNERS = {"num_embeddings": "hash", **dict.fromkeys(VOCAB_KEYS, "vocab"), "path": "from_dataset"}
+"""Key of an encoding → the kind that it belongs to."""
 KINDS = (AUTO, *OWNERS.values())
 
 
 @dataclass(slots=True)
 class DatasetConfig(Section):
-    """See ``dlrm_app.preprocess.read.spec`` for what each of ``columns`` holds."""
+    """The format of a raw log. ``dlrm_app.preprocess.read.spec`` describes the entries of ``columns``."""
 
     name: str = REQUIRED
     delimiter: str = "\t"
@@ -69,7 +69,7 @@ class InputConfig(Section):
     unlabelled: list[Split] = field(default_factory=list)
 
     def rules(self) -> Iterator[Problem]:
-        """Splits whose value names no files, or no split at all."""
+        """Problems: splits whose value names no files, or no split at all."""
         for name in SPLITS:
             yield from _no_files(name, getattr(self, name))
         if self.train is None and self.val is None and self.test is None:
@@ -104,7 +104,7 @@ class EncodingConfig(Section):
     path: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Keys of another kind, those that this one needs, and those that cannot go with vocabularies that grow."""
+        """Problems: keys of another kind, missing keys of this one, and keys that do not fit growing vocabularies."""
         kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
         free = {AUTO: CHOSEN_KEYS, "vocab": ("num_embeddings",) * hashes_some}.get(kind, ())
@@ -137,7 +137,7 @@ class EncodingConfig(Section):
 
 
 def _is_day(day: Any) -> bool:
-    """True for a date after 1970-01-01, and for a number from 1 on."""
+    """True for a date after 1970-01-01 or a number from 1 on."""
     try:
         return not isinstance(day, bool | float) and 0 < day_number(str(day)) < 1 << 30
     except ValueError:
@@ -152,7 +152,7 @@ class DenseConfig(Section):
     target_columns: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Transforms that there are not, and boundaries that do not rise; each may be a mapping by column name."""
+        """Problems: unknown transforms, and boundaries that do not rise. Both may be mappings by column name."""
         for which, value in _by_column(self.transform):
             if value not in (*TRANSFORMS, AUTO) and not _is_standardize(value):
                 yield Problem(f"transform{which}", f"must be {', '.join(TRANSFORMS)} or {AUTO}", value=value)
@@ -163,7 +163,7 @@ class DenseConfig(Section):
 
 
 def _by_column(value: Any) -> list[tuple[str, Any]]:
-    """(the column in words, its value) of a mapping by column name; of any other value itself."""
+    """(the column in words, its value) for each entry of a mapping by column name; ("", value) for other values."""
     if not isinstance(value, dict):
         return [("", value)]
     return [(f" of {name}", each) for name, each in value.items()]
@@ -174,7 +174,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_standardize(value: Any) -> bool:
-    """True for a standardize whose moments are given, as a manifest has it."""
+    """True for a standardize with given moments, as in a manifest."""
     match value:
         case {"kind": "standardize", "mean": mean, "deviation": deviation, **rest}:
             return not rest and _is_number(mean) and _is_number(deviation) and deviation > 0
@@ -200,12 +200,12 @@ class LayoutConfig(Section):
 
 @dataclass(slots=True)
 class DaskConfig(Section):
-    """A running scheduler's ``address``."""
+    """The ``address`` of a running scheduler."""
 
     address: str | None = None
 
     def executor_rules(self, executor: str) -> Iterator[Problem]:
-        """Problems with ``executor``, a missing package included."""
+        """Problems of ``executor``, a missing package included."""
         if executor != "dask" and self.address is not None:
             yield Problem("dask.address", "is for executor=dask", "add that, or leave it out")
         if executor == "dask" and find_spec("distributed") is None:
@@ -234,7 +234,7 @@ class PreprocessConfig(Section):
     output: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Splits that are made twice or from nothing, and an executor that does not fit."""
+        """Problems: splits that are made twice or from nothing, and an executor that does not fit."""
         fractions = {"val": self.split.val, "test": self.split.test}
         for name in [name for name, fraction in fractions.items() if fraction is not None]:
             if getattr(self.input, name) is not None:
@@ -265,10 +265,10 @@ class CheckConfig(Section):
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A dataset or raw logs, and a file for the description of these alone."""
+        """Problems: not exactly one of a dataset and raw logs, or an output for a dataset."""
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
-            yield Problem("data.path", "or input must say what is to be checked", cure)
+            yield Problem("data.path", "or input must name what to check", cure)
         yield from _no_files("input", self.input)
         if self.input is None:
             rule = "is for raw logs (input=), whose description is written there"
@@ -291,7 +291,7 @@ class GenerateConfig(Section):
     max_cardinality: Count | None = None
     zipf: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
     signal: SignalConfig = field(default_factory=SignalConfig)
-    # ids of 32 bits are enough for so many days of new_ids=1 on the largest column
+    # 32-bit ids suffice for this many days with new_ids=1 in the largest column
     days: Annotated[int, Meta(ge=1, le=366)] = REQUIRED
     first_day: str = REQUIRED
     new_ids: Share = REQUIRED
@@ -305,16 +305,16 @@ class GenerateConfig(Section):
     overwrite: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Tables for a dataset, and for nothing else; days of a log that have dates; an output that can be written."""
+        """Problems: tables missing or not needed, days without valid dates, an output that exists or cannot be written."""
         is_dataset = self.format == "dataset"
         if is_dataset and not self.tables.specs:
             cure = "add tables=merlin_tiny, or another"
             yield Problem("format=dataset", "needs tables, whose rows it draws ids of", cure)
         elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
-            yield Problem("tables", rule, "add format=dataset, or leave tables= away")
+            yield Problem("tables", rule, "add format=dataset, or leave out tables=")
         if is_dataset and self.days > 1:
-            yield Problem("days", "are of format=criteo", "leave days= or format= away", self.days)
+            yield Problem("days", "are of format=criteo", "leave out days= or format=", self.days)
         try:
             date.fromisoformat(self.first_day) + timedelta(self.days)
         except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The configuration of dlrm-days. Values and their explanations stand in conf/days.yaml."""
+"""The configuration of dlrm-days. Values and their explanations are in conf/days.yaml."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from dlrm_app.config.schema import REQUIRED, Count, Section, Share, Whole, requi
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
-GIVEN = {
+RESERVED = {
     "preprocess": (
         "dataset",
         "input",
@@ -25,10 +25,10 @@ GIVEN = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Commands whose settings are typed behind their name (``train.model=dcn``) → groups, sections and keys that dlrm-days gives."""
+"""Commands whose settings are typed after their name (``train.model=dcn``) → groups, sections and keys that dlrm-days sets itself."""
 _TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
-"""Words for a day → how many days ago it is."""
+"""Word for a day → the number of days ago."""
 
 
 @dataclass(slots=True)
@@ -36,14 +36,14 @@ class DaysInputConfig(Section):
     days: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A place for the day, which tells it from all others of two years."""
+        """Problems: ``days`` without a place for the day, or the same files for two days."""
         try:
             texts = {
                 self.days.format(day=date(2026, 1, 1) + timedelta(number)) for number in range(_TWO_YEARS)
             }
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             texts = set()
-        if len(texts) < _TWO_YEARS and self.days:  # none is reported already
+        if len(texts) < _TWO_YEARS and self.days:  # an empty value is reported already
             rule = "must name the files of a day, with {day} for its date, and those of no other day"
             yield Problem("days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)
 
@@ -65,7 +65,7 @@ class DaysSettings(Section):
     keep: Count = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Dates, in their order."""
+        """Problems: invalid dates, or dates in the wrong order."""
         for key, day in [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]:
             if day and _date(day) is None:
                 yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)
@@ -74,7 +74,7 @@ class DaysSettings(Section):
             yield Problem("to", f"must not lie before days.from ({first})", value=self.to)
 
     def days(self) -> list[date]:
-        """The days from the first to the last; none while the last lies before the first."""
+        """The days from the first to the last; empty if the last is before the first."""
         first, last = _date(self.from_), _date(self.to)
         assert first is not None
         assert last is not None
@@ -82,14 +82,14 @@ class DaysSettings(Section):
 
     @property
     def num_kept(self) -> int:
-        """Days whose datasets and models stay: ``keep``, or those of the longest window."""
+        """The number of days whose datasets and models are kept: ``keep``, or the longest window if that is larger."""
         retrained = self.retrain_window if self.full_retrain else 1
         return max(self.keep, self.replay_window + 1, retrained + 1)
 
 
 def _date(text: str) -> date | None:
     if text in RELATIVE:
-        return date.today() - timedelta(RELATIVE[text])  # the machine's own calendar, as cron's
+        return date.today() - timedelta(RELATIVE[text])  # the machine's local date, like cron
     try:
         return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else None
     except ValueError:
@@ -107,10 +107,10 @@ class DaysConfig(Section):
     export: list[str] = field(default_factory=list)
 
     def rules(self) -> Iterator[Problem]:
-        """A place to work in, and no settings that each day has of its own."""
+        """Problems: no output, or settings that dlrm-days sets itself for each day."""
         if not self.output:
             yield required("output")
-        for command, keys in GIVEN.items():
+        for command, keys in RESERVED.items():
             for word in getattr(self, command):
                 if is_of(word, keys):
                     key = f"{command}.{word.partition('=')[0]}"
@@ -120,23 +120,23 @@ class DaysConfig(Section):
 
 
 def is_of(word: str, keys: Sequence[str]) -> bool:
-    """True if the setting ``word`` is of one of the groups, sections and ``keys``."""
+    """True if the setting ``word`` belongs to one of ``keys``, which may be groups, sections or keys."""
     return f"{word.partition('=')[0].lstrip('+')}.".startswith(tuple(f"{key}." for key in keys))
 
 
 def with_words(words: Sequence[str]) -> list[str]:
-    """The words behind ``dlrm-days``, with those of other commands, ``train.model=dcn``, as one ``train=[…]`` each.
+    """The words after ``dlrm-days``, with other commands' settings (``train.model=dcn``) joined into one ``train=[…]`` each.
 
-    So that they are read as that command reads them: its groups, recipes and YAML files too.
+    The other command can then read them itself, with its groups, recipes and YAML files.
     """
     rest: list[str] = []
     given: dict[str, list[str]] = {}
     for word in words:
         command, _, setting = word.partition(".")
         key, _, value = word.partition("=")
-        if command in GIVEN and "=" in setting:
+        if command in RESERVED and "=" in setting:
             given.setdefault(command, []).append(quoted(setting))
-        elif key == "input.days" and value[:1] not in ("'", '"'):  # = and {day} mean something in settings
+        elif key == "input.days" and value[:1] not in ("'", '"'):  # = and {day} have a meaning in settings
             rest.append(f"{key}={quoted(value)}")
         else:
             rest.append(word)

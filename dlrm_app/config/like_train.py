@@ -1,6 +1,6 @@
-"""The configurations of dlrm-plan, dlrm-bench and dlrm-tune: dlrm-train's keys, recipes too, and their own.
+"""The configurations of dlrm-plan, dlrm-bench and dlrm-tune: dlrm-train's keys and recipes, and their own keys.
 
-So the same words say what to plan, measure or tune. Values and explanations stand in conf/train.yaml and conf/<command>.yaml.
+So the same settings plan, measure or tune a training. Values and explanations are in conf/train.yaml and conf/<command>.yaml.
 """
 
 import math
@@ -32,7 +32,7 @@ NOT_TUNED = ("output", "resume")
 
 @dataclass(slots=True)
 class PlanDataConfig(DataConfig):
-    path: str | None = None  # type: ignore[assignment]  # table specs may say all that a dataset would
+    path: str | None = None  # type: ignore[assignment]  # table specs can replace a dataset
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class PlanConfig(TrainConfig):
     num_dense: Whole = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A cluster and tables must be named."""
+        """Problems: no cluster, or no tables."""
         yield from TrainConfig.rules(self)
         if not self.topology.is_described:
             cure = "choose one, as topology=a100_80g_8 or topology=custom"
@@ -61,11 +61,11 @@ class BenchConfig(TrainConfig):
 
     @property
     def writes_topology(self) -> bool:
-        """True if ``output`` is a topology file of this machine, in place of a folder for what a run takes."""
+        """True if ``output`` is a topology file for this machine instead of a folder for the timings of a run."""
         return self.output is not None and self.output.endswith((".yaml", ".yml"))
 
     def rules(self) -> Iterator[Problem]:
-        """Something to measure, and rows for it."""
+        """Problems: nothing to measure, or no rows for it."""
         yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.measure:
             yield Problem("measure", "is empty", "name some of what --help lists")
@@ -92,7 +92,7 @@ class TuneSettings(Section):
     space: list[Any] = field(default_factory=list)
 
     def rules(self) -> Iterator[Problem]:
-        """Keys that are not dlrm-train's, and values that they do not take."""
+        """Problems: an empty space, or a key that is named twice."""
         if not self.space:
             yield Problem("space", "is empty", "name at least one key and its values")
         keys = [entry.get("key") for entry in self.space if isinstance(entry, Mapping)]
@@ -105,7 +105,7 @@ class TuneConfig(TrainConfig):
     tune: TuneSettings = field(default_factory=TuneSettings)
 
     def rules(self) -> Iterator[Problem]:
-        """A folder for the study, which resumes by itself, and optuna."""
+        """Problems: no folder for the study, a needless resume, no optuna, or invalid entries of the space."""
         yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.output:
             yield required("output")

@@ -24,7 +24,7 @@ from dlrm_app.errors import Problem, refuse_if
 
 DenseKind = Literal["sgd", "adagrad", "adam", "adamw"]
 DENSE_STATES: dict[str, int] = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
-"""Kind → floats that it keeps for each weight."""
+"""Kind → number of floats that it keeps for each weight."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class OptimizerSettings(Section):
 
 @dataclass(slots=True)
 class SparseSettings(OptimizerSettings):
-    """Its kinds are those of the registry in tables/sparse_optimizers, which checks them."""
+    """The optimizer of tables. The registry in tables/sparse_optimizers has the kinds and checks them."""
 
     max_gradient: Positive | None = None
     stochastic_rounding: bool | None = None
@@ -55,7 +55,7 @@ class DenseSettings(OptimizerSettings):
     ema_decay: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Momentum where there is none."""
+        """Problems: momentum for an optimizer without it."""
         if self.kind != "sgd" and self.momentum:
             yield from self.needless("momentum", rule="is only for kind=sgd")
 
@@ -68,7 +68,7 @@ class OptimizerConfig(Section):
 
 def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> SparseSettings:
     """``settings`` with a table's own ``changes``. Raises ConfigError for a value of the wrong type."""
-    if not changes:  # most tables have none, and checking types takes its time for thousands of them
+    if not changes:  # most tables have none, and checking types of thousands of tables takes time
         return replace(settings)
     kinds = types_of(SparseSettings)
     faults = [type_problem(f"optimizer.{key}", value, kinds[key]) for key, value in changes.items()]
@@ -89,11 +89,11 @@ class ScheduleSettings(Section):
 
     @property
     def first_decay_step(self) -> int:
-        """Number of steps before the decay."""
+        """The number of steps before the decay."""
         return self.warmup_steps if self.decay_start is None else self.decay_start
 
     def rules(self) -> Iterator[Problem]:
-        """Values out of order, or without effect."""
+        """Problems: values in the wrong order, or without effect."""
         if self.kind not in ("polynomial", "cosine"):
             keys = [key for key in ("decay_start", "decay_steps") if getattr(self, key)]
             yield from self.needless(*keys, rule="is only for kind=polynomial or cosine")
@@ -118,14 +118,14 @@ class ScheduleConfig(Section):
 
 
 def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
-    """Decays that were to end with a run of ``num_steps``, but would not have begun by then."""
+    """Problems: decays that must end with a run of ``num_steps``, but would not begin before its end."""
     problems = []
     for part, settings in (("sparse", schedule.sparse), ("dense", schedule.dense)):
         is_open = settings.kind in ("polynomial", "cosine") and settings.decay_steps is None
         if is_open and num_steps and settings.first_decay_step >= num_steps:
             key = "warmup_steps" if settings.decay_start is None else "decay_start"
             problems.append(
-                f"schedule.{part}.{key} must be less than the run's {num_steps} steps, for the decay is to end with "
+                f"schedule.{part}.{key} must be less than the run's {num_steps} steps, because the decay ends with "
                 f"the run, got {settings.first_decay_step}: lower it, train longer, or set schedule.{part}.decay_steps"
             )
     return problems

@@ -1,4 +1,4 @@
-"""Refusing mistyped ``key=value`` overrides before Hydra composes, all of them in one message."""
+"""Refuses mistyped ``key=value`` overrides before Hydra composes, all in one message."""
 
 import difflib
 import hashlib
@@ -22,25 +22,25 @@ from dlrm_app.files import yaml_text
 from dlrm_app.text import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
-"""~ at the beginning of a value, or of one in a list."""
+"""~ at the beginning of a value, or of a value in a list."""
 HOME_IN_YAML = re.compile(r"""(?<=[\s\[,"'])~(?=/)""")
-OF_HYDRA = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
-"""What a sweep may set of Hydra's."""
+HYDRA_KEYS = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
+"""Hydra's own settings that a sweep may set."""
 PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
-"""Keys that a path without a key may be meant for: the first that a command has as a setting, and that is not typed."""
+"""Keys that a path without a key may be meant for: the first one that the command has and that is not typed."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 
 def check_overrides(
     words: Sequence[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
-    problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
+    """Checks every override against ``schema`` and the groups in ``conf``. Returns the good ones in Hydra's form, and the
+    problems of the others: unknown keys (with the nearest known one), wrong types and unknown choices.
 
-    Where a group has a folder named after ``command``, its choices are the files in there (docs/adr/0005).
-    A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
-    ``is_sweep``: a key may have several values, each a run of its own.
-    Raises ConfigError with all these problems if a word cannot be read: what else is missing or wrong is then unknown.
+    If a group has a folder named after ``command``, its choices are the files in that folder (docs/adr/0005).
+    A group's choice may be the path of a YAML file (``tables=my_tables.yaml``), which is registered as a choice.
+    ``is_sweep``: a key may have several values, one for each run.
+    Raises ConfigError with all these problems if a word cannot be read, because other problems are then unknown.
     """
     reader = _Reader(schema, conf, command, is_sweep)
     parser = OverridesParser.create()
@@ -64,18 +64,18 @@ def check_overrides(
 
 
 def plain_values(overrides: list[str]) -> dict[str, object]:
-    """key or group → value of checked ``overrides``; None where there are several, each a run of its own."""
+    """Key or group → value, from checked ``overrides``; None if there are several values, one for each run."""
     parsed = OverridesParser.create().parse_overrides(overrides)
     return {each.key_or_group: None if each.is_sweep_override() else each.value() for each in parsed}
 
 
 def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
-    """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
+    """Keys with a plain value and the name of a folder in ``conf``, where Hydra would look for a choice."""
     return {key for key, kind in types_of(schema).items() if not is_section(kind) and (conf / key).is_dir()}
 
 
 def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
-    """The folder of ``group``'s choices, below ``conf/group`` with a slash at its end or nothing, and their names."""
+    """The folder of ``group``'s choices below ``conf/group`` ("" or with a slash at the end), and the names of the choices."""
     folder = f"{command}/" if (conf / group / command).is_dir() else ""
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
@@ -99,7 +99,7 @@ def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem |
 
 @dataclass(frozen=True)
 class _Reader:
-    """Overrides of one command as Hydra takes them; raises ConfigError for those that it should not see."""
+    """Turns overrides of one command into Hydra's form; raises ConfigError for those that Hydra must not see."""
 
     schema: type[Any]
     conf: Path
@@ -107,7 +107,7 @@ class _Reader:
     is_sweep: bool
 
     def read(self, override: Override, word: str, text: str) -> str:
-        """``text``, which was typed as ``word`` and parsed as ``override``."""
+        """Reads ``text``, which was typed as ``word`` and parsed as ``override``."""
         key, value = override.key_or_group, text.partition("=")[2]
         kind = type_of(key, self.schema)
         values, is_listed = [override.value()], override.value_type in SWEEPS
@@ -118,8 +118,8 @@ class _Reader:
         if override.package is not None or override.is_delete():
             raise ConfigError([f"{word}: a key cannot be moved or deleted: write {key}={value or 'null'}"])
         if re.match(r"hydra\b", key):
-            if not key.startswith(OF_HYDRA) or "_target_" in text:  # which names code to call
-                raise ConfigError([f"{word}: of Hydra's own settings there are {', '.join(OF_HYDRA)}"])
+            if not key.startswith(HYDRA_KEYS) or "_target_" in text:  # _target_ names code to call
+                raise ConfigError([f"{word}: of Hydra's own settings there are {', '.join(HYDRA_KEYS)}"])
             return text
         if kind is None and not is_group:
             raise ConfigError([unknown_key(key, self.schema)])
@@ -128,16 +128,16 @@ class _Reader:
             ways = f"a list is written {shlex.quote(f'{key}=[{value}]')}, one text {setting(key, value)}"
             raise ConfigError([f"{word} gives several values: {each}{ways}"])
         if is_group and all(isinstance(value, str | None) for value in values):
-            # + is left out: every group has its place in the defaults
+            # without +: every group has its place in the defaults
             return f"{key}={','.join(self._choices(key, [each or 'null' for each in values]))}"
-        if is_listed or override.value_type is ValueType.ELEMENT:  # not a range, whose numbers Hydra makes
+        if is_listed or override.value_type is ValueType.ELEMENT:  # Hydra itself makes the numbers of a range
             refuse_if([fault for each in values for fault in mapping_problems({key: each}, self.schema)])
-        # Hydra would refuse keys of a mapping that are not there yet
+        # without ++ Hydra would refuse new keys of a mapping
         is_mapping = isinstance(values[0], dict) and override.type is OverrideType.CHANGE
         return f"++{text}" if is_mapping and is_free_form(kind) else text
 
     def _choices(self, group: str, given: Sequence[str]) -> list[str]:
-        """Names for Hydra of each of the choices ``given``."""
+        """Hydra's names of the choices ``given``."""
         folder, known = choices_of(group, self.conf, self.command)
         defaults = OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
         names, unknown = [], []
@@ -164,7 +164,7 @@ class _Reader:
         return names
 
     def _register_file(self, path: Path, group: str) -> str:
-        """Makes the file a choice of ``group`` and gives its name there. Raises ConfigError for what no schema has."""
+        """Registers the file as a choice of ``group`` and returns its name. Raises ConfigError for keys outside of the schema."""
         if not path.is_file():
             raise ConfigError([f"no such file (looked in {Path.cwd()})"])
         try:
@@ -172,7 +172,7 @@ class _Reader:
             content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
         except (
             Exception
-        ) as error:  # the parser's errors have no common class; the author of the file fixes each
+        ) as error:  # the parser's errors have no common class; the file's author can fix all of them
             raise ConfigError([f"is not readable YAML: {error}"]) from error
         if not isinstance(content, dict):
             raise ConfigError(["the file must hold keys and their values, got a list or a word"])
@@ -182,8 +182,8 @@ class _Reader:
         values = {key: value for key, value in content.items() if key != "defaults"}
         refuse_if([*mapping_problems(values, self.schema, "" if is_recipe else f"{group}.")])
         digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]
-        name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # no text that = would end, and no other file's
-        # what a recipe sets stands at the top, which a file in conf/ says by its first line
+        name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # safe for Hydra, and unique to the file
+        # a recipe's keys are at the top level; a file in conf/ says so in its first line
         return _register(name, group, content, "_global_" if is_recipe else None)
 
 

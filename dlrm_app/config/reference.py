@@ -1,4 +1,4 @@
-"""The meaning of every key, from the comments in conf/: as the text of ``--help``, a JSON schema, and for the page of the docs."""
+"""The meaning of every key, from the comments in conf/: for ``--help``, for a JSON schema, and for the docs."""
 
 import json
 import re
@@ -29,7 +29,7 @@ _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
 
 
 class Entry(NamedTuple):
-    """A key with its value as it would be typed."""
+    """A key, its value as it would be typed, and its meaning."""
 
     key: str
     value: str
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The ``choice`` in force and its meaning, and the names of all."""
+    """The current ``choice`` of a group and its meaning, and the names of all choices."""
 
     choice: str
     about: str
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The groups of a command, and its keys in the order of the schema: title and meaning of each section → its keys."""
+    """The groups of a command, and its keys in the order of the schema: (title, meaning, keys) of each section."""
 
     header: str
     groups: dict[str, Group]
@@ -53,7 +53,7 @@ class Reference(NamedTuple):
 
 
 def read_comments(path: Path) -> dict[str, str]:
-    """Dotted key → the comment behind it, and below it, in a file of conf/, indented by two; "" → the file's first lines."""
+    """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines."""
     comments = {"": ""}
     parents: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -72,7 +72,7 @@ def read_comments(path: Path) -> dict[str, str]:
 
 
 def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Reference:
-    """The keys of ``dlrm-<command> *overrides``, with their values and what they mean. Raises ConfigError."""
+    """Reads the keys of ``dlrm-<command> *overrides``, with their values and meanings. Raises ConfigError."""
     conf = conf_dir()
     tree, chosen = compose_tree(command, schema, overrides)
     comments: dict[str, str] = {}
@@ -82,7 +82,7 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
     for group, path in chosen.items():
         folder, choices = choices_of(group, conf, command)
         choice, about = Path(path or "null").name, ""
-        # the first comment counts, so that the keys of the choice in force have their own
+        # the first comment counts, so the current choice comes first
         for each in sorted(choices, key=lambda each: each != choice):
             of_file = read_comments(conf / group / folder / f"{each}.yaml")
             about = of_file[""] if each == choice else about
@@ -90,7 +90,7 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
         groups[group] = Group(choice, about, choices)
     entries = []
     for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), schema):
-        # a setting that tables and dense weights share is explained once
+        # a setting for both tables and dense weights is explained once
         meaning = comments.get(key) or comments.get(key.replace(".dense.", ".sparse."), "")
         entries.append(Entry(key, _shown(value), meaning))
     sections: list[tuple[str, str, list[Entry]]] = []
@@ -112,7 +112,7 @@ def _leaves(values: Any, schema: type[Any], prefix: str = "") -> Iterator[tuple[
 
 
 def _shown(value: Any) -> str:
-    """``value`` as it would be given on the command line; of a long list, how many entries it has."""
+    """``value`` as it would be typed; for a long list, the number of its entries."""
     text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
     is_long = isinstance(value, list) and len(text) > _LONGEST_VALUE
     return f"[… {len(value)} entries]" if is_long else text
@@ -140,9 +140,9 @@ def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
 
 
 def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:
-    """Text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning.
+    """The text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning.
 
-    ``asked``: parts of the keys to show, all others are left out. Raises ConfigError for what no key has.
+    ``asked``: parts of the keys to show; other keys are left out. Raises ConfigError for a part that no key has.
     """
     reference = read_reference(command, schema, overrides)
     keys = [*reference.groups, *(entry.key for *_, entries in reference.sections for entry in entries)]
@@ -153,7 +153,7 @@ def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequ
         lines += ["== Groups and their choices =="]
         for name in groups:
             choice, about, choices = reference.groups[name]
-            # what a section of keys is stands above its keys
+            # the meaning of a section is shown above its keys
             says = f"{about}. Choices: " if about and type_of(name, schema) is None else ""
             lines += _wrapped(f"{name}={choice}: {says}{', '.join(choices)}", 4)
         lines += [""]

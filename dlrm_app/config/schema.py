@@ -1,6 +1,6 @@
-"""Schemas of configurations: types, ranges and choices by annotations, rules over several keys.
+"""Schemas of configurations: types, ranges and choices by annotations, and rules over several keys.
 
-A schema is a dataclass whose fields are sections (dataclasses too) or values; msgspec reads a value's annotation, as
+A schema is a dataclass whose fields are sections (dataclasses too) or values. msgspec reads a value's annotation, such as
 ``Annotated[int, Meta(ge=1)]`` or ``Literal["auc", "logloss"]``. A field without a default, or with "???", is required.
 """
 
@@ -20,14 +20,14 @@ from dlrm_app.text import listed
 
 Schema = TypeVar("Schema")
 REQUIRED: Any = "???"
-"""What stands in conf/ for a value that has no default."""
-EVERYDAY = {
+"""The mark in conf/ of a value without a default."""
+COMMON_NAMES = {
     "batchsize": "trainer.global_batch_size",
     "learningrate": "optimizer.sparse.lr",
     "dataset": "data.path",
 }
-"""Words that other programs have → the key that they stand for here."""
-_GONE = {
+"""Keys of other programs → the key with the same meaning here."""
+_REMOVED = {
     "type dlrm-check data.path=DATASET": "check",
     "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml": "calibrate",
     "leave it out: shards are compressed where that pays": "layout.compression layout.compression_level",
@@ -62,22 +62,22 @@ _GONE = {
     "limit requests in the proxy before dlrm-serve": "limits.requests_per_second",
     "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler": "dask.slurm",
 }
-"""What to do instead → the keys of earlier versions that it is for, sections too."""
-GONE = {key: cure for cure, keys in _GONE.items() for key in keys.split()}
-"""Key of earlier versions → what to do instead: refused where it is typed."""
+"""Cure → the keys and sections of earlier versions that it is for."""
+REMOVED = {key: cure for cure, keys in _REMOVED.items() for key in keys.split()}
+"""Key of earlier versions → the cure that is printed if it is typed."""
 _types: dict[Any, dict[str, Any]] = {}
 _FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
-BatchRows = Annotated[int, msgspec.Meta(ge=1, le=2**24)]  # of one rank: memory for more would not survive
+BatchRows = Annotated[int, msgspec.Meta(ge=1, le=2**24)]  # of one rank: more would not fit into memory
 Threads = Annotated[int, msgspec.Meta(ge=1, le=4096)]  # of one process
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_FP32_MAX)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_FP32_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-# a year, whose end torch can name to the nanosecond
+# up to a year: torch can represent it in nanoseconds
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -85,7 +85,7 @@ Which = Literal["newest", "best"]
 
 
 def types_of(schema: Any) -> dict[str, Any]:
-    """Key → its annotation, in the order of the fields. ``from_`` is the field of the key ``from``, a word of Python's."""
+    """Key → its annotation, in the order of the fields. ``from_`` is the field of the key ``from``, which is reserved in Python."""
     if schema not in _types:
         hints = get_type_hints(schema, include_extras=True)
         _types[schema] = {field.name.rstrip("_"): hints[field.name] for field in fields(schema)}
@@ -93,12 +93,12 @@ def types_of(schema: Any) -> dict[str, Any]:
 
 
 def is_section(annotation: Any) -> bool:
-    """True if it is a part of the configuration with keys of its own."""
+    """True if ``annotation`` is a section, a part of the configuration with its own keys."""
     return is_dataclass(annotation)
 
 
 def type_of(key: str, schema: Any) -> Any:
-    """The annotation of the dotted ``key``; None where there is no such key. Below a value of any kind all keys are."""
+    """The annotation of the dotted ``key``; None if there is no such key. Below a value of type Any all keys exist."""
     found: Any = schema
     for name in key.split("."):
         if is_section(found):
@@ -111,7 +111,7 @@ def type_of(key: str, schema: Any) -> Any:
 
 
 def is_free_form(annotation: Any) -> bool:
-    """True if any keys may stand in such a value."""
+    """True if such a value may have any keys."""
     return get_origin(annotation) is dict
 
 
@@ -124,7 +124,7 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def defaults_of(schema: Any) -> dict[str, Any]:
-    """Every key with its default, "???" where there is none."""
+    """Every key with its default, or "???" if it has none."""
     return {
         key: defaults_of(annotation) if is_section(annotation) else _default(field)
         for field, (key, annotation) in zip(fields(schema), types_of(schema).items(), strict=True)
@@ -132,16 +132,16 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 
 def unknown_key(key: str, schema: Any) -> Problem:
-    """The refusal of ``key``, with the nearest key of ``schema``, or what to do instead of one that is gone."""
-    for old in GONE:
+    """The problem of an unknown ``key``, with the nearest key of ``schema``, or with the cure for a removed key."""
+    for old in REMOVED:
         if f"{key}.".startswith(f"{old}.") and type_of(old, schema) is None:  # another command may have it
-            return Problem(key, "is gone", GONE[old])
+            return Problem(key, "is gone", REMOVED[old])
     known = [*known_keys(schema), "experiment"]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
-    # the last word may be right and its section wrong or left out
+    # the last word may be right, and the section wrong or missing
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
     near += [last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)]
-    if (usual := EVERYDAY.get(key.replace("_", ""))) in known:
+    if (usual := COMMON_NAMES.get(key.replace("_", ""))) in known:
         near = [str(usual)]
     return Problem(
         key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
@@ -149,14 +149,14 @@ def unknown_key(key: str, schema: Any) -> Problem:
 
 
 def required(key: str) -> Problem:
-    """The refusal where ``key`` is not given."""
+    """The problem of a missing ``key``."""
     return Problem(key, "is required and has no default", f"give {key}=...")
 
 
 def mapping_problems(
     values: Mapping[Any, Any], schema: Any, prefix: str = "", *, is_resolved: bool = False
 ) -> Iterator[Problem]:
-    """Keys that ``schema`` does not know, and values of a wrong type; what ``${...}`` stands for may not be known yet."""
+    """Problems: keys that are not in ``schema``, and values of a wrong type. A ``${...}`` that is not resolved yet is accepted."""
     for name, value in values.items():
         key = f"{prefix}{name}"
         is_open = isinstance(value, str) and (value == REQUIRED or ("${" in value and not is_resolved))
@@ -169,10 +169,10 @@ def mapping_problems(
 
 
 def build(schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem]) -> Schema | None:
-    """The configuration of these values; adds keys that are unknown, missing or of a wrong type to ``problems``.
+    """Builds the configuration of these values; adds keys that are unknown, missing or of a wrong type to ``problems``.
 
-    None where a value cannot be made. A missing text is empty instead, so that what else is wrong can be found.
-    Values out of their range or choices are kept: ``Section.problems`` finds them.
+    Returns None if a value cannot be converted. A missing text becomes empty, so that other problems can be found.
+    Values outside of their range or choices are kept: ``Section.problems`` finds them.
     """
     problems += mapping_problems(values, schema, is_resolved=True)
     return _made(schema, values, problems, "")
@@ -198,14 +198,14 @@ def _made(
 
 
 def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
-    """Why a value of this annotation cannot be ``value``, whatever its range."""
+    """The problem of ``value`` if its type does not fit ``annotation``; its range is not checked."""
     if is_section(annotation):
         names = listed(list(types_of(annotation)), most=8)
         return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
     try:
         converted(value, annotation)
     except msgspec.ValidationError:
-        choices = [] if _given(annotation) is bool else _choices(_given(annotation))
+        choices = [] if _without_none(annotation) is bool else _choices(_without_none(annotation))
         rule = f"one of {', '.join(choices)}" if choices else _kind(_bare(annotation))
         if _beyond_64_bits(value):
             rule = f"a number of at most 63 bits, {_INT64_MAX}"
@@ -214,7 +214,7 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
 
 
 def converted(value: Any, annotation: Any) -> Any:
-    """``value`` as the annotation's type has it, "5" as 5. Raises msgspec.ValidationError, but not for its range."""
+    """Converts ``value`` to the annotation's type, such as "5" to 5. Raises msgspec.ValidationError, but not for its range."""
     if _beyond_64_bits(value):
         raise msgspec.ValidationError("on which arithmetic would fail later")
     bare = _bare(annotation)
@@ -222,8 +222,8 @@ def converted(value: Any, annotation: Any) -> Any:
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
-    """Why a value of this annotation cannot be ``value``: its type, or its range or choices."""
-    given = _given(annotation)
+    """Problems of ``value`` with this annotation: its type, its range or its choices."""
+    given = _without_none(annotation)
     if wrong_type := type_problem(key, value, annotation):
         yield wrong_type
     elif value is None or given is Any:
@@ -243,12 +243,12 @@ def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
 
 
 class Section:
-    """A part of a configuration, or the whole of it."""
+    """A part of a configuration, or a whole configuration."""
 
     __slots__ = ()
 
     def problems(self, prefix: str = "") -> list[Problem | str]:
-        """Values out of their range or choices, and what ``rules`` tells, in all sections."""
+        """Problems of all sections: values outside of their range or choices, and those from ``rules``."""
         found: list[Problem | str] = []
         for field, (name, annotation) in zip(
             fields(cast(Any, self)), types_of(type(self)).items(), strict=True
@@ -261,11 +261,11 @@ class Section:
         return [*found, *(replace(each, key=f"{prefix}{each.key}".strip(".")) for each in self.rules())]
 
     def rules(self) -> Iterable[Problem]:
-        """Problems of several keys together; names of keys as in this section, none for the section itself."""
+        """Problems of several keys together. Keys are named as in this section; "" is the section itself."""
         return ()
 
     def needless(self, *keys: str, rule: str, cure: str = "leave it out") -> list[Problem]:
-        """Refusals of those ``keys`` that are given, where they have no effect."""
+        """Problems: those of ``keys`` that are given although they have no effect."""
         given = {
             key: value for key in keys if (value := getattr(self, key)) is not None and value is not False
         }
@@ -283,7 +283,7 @@ class RejectsConfig(Section):
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
-    """Problems of a name from a list, where a registry or a user's file knows the list."""
+    """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
 
 
@@ -295,7 +295,7 @@ def _default(field: "Field[Any]") -> Any:
 
 @cache
 def _bare(annotation: Any) -> Any:
-    """The annotation without ranges, and with the types of its choices in their place."""
+    """The annotation without ranges, and with choices replaced by their types."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _bare(arguments[0])
@@ -306,16 +306,16 @@ def _bare(annotation: Any) -> Any:
     return origin[tuple(map(_bare, arguments))] if origin in (list, dict) else annotation
 
 
-def _given(annotation: Any) -> Any:
-    """The annotation of a value that is not None."""
+def _without_none(annotation: Any) -> Any:
+    """The annotation without None."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
     return reduce(or_, (each for each in get_args(annotation) if each is not NoneType))
 
 
 def _with_text(value: Any, bare: Any) -> Any:
-    """``value`` with numbers as texts where texts are asked for."""
-    given = _given(bare)
+    """``value`` with numbers turned into texts if ``bare`` asks for texts."""
+    given = _without_none(bare)
     if given is str and type(value) in (int, float):
         return str(value)
     if get_origin(given) is list and isinstance(value, list):
@@ -326,16 +326,16 @@ def _with_text(value: Any, bare: Any) -> Any:
 
 
 def _beyond_64_bits(value: Any) -> bool:
-    """True if ``value`` holds a whole number that no 64 bits hold."""
+    """True if ``value`` holds a whole number that does not fit into 64 bits."""
     if isinstance(value, Mapping | list):
         return any(map(_beyond_64_bits, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, int) and abs(value) > _INT64_MAX
 
 
 def _kind(bare: Any) -> str:
-    """``a whole number``, ``a list of texts``."""
+    """A type in words: ``a whole number``, ``a list of texts``."""
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    given = _given(bare)
+    given = _without_none(bare)
     if get_origin(given) is dict:
         return "a mapping, as {name: value}"
     if get_origin(given) is list:
@@ -354,7 +354,7 @@ def _choices(given: Any) -> list[str]:
 
 
 def _rule(given: Any, value: Any) -> str:
-    """``must be at least 1``, ``must be above 0 and at most 1``, ``must be one of auc, logloss``."""
+    """A rule in words: ``must be at least 1``, ``must be above 0 and at most 1``, ``must be one of auc, logloss``."""
     if choices := _choices(given):
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
@@ -367,6 +367,6 @@ def _rule(given: Any, value: Any) -> str:
     shown = [
         f"{word} {bound:.3g}" if isinstance(bound, float) else f"{word} {bound}"
         for word, bound in bounds.items()
-        if bound is not None and (bound != _FP32_MAX or value > bound)  # which nobody meets by mistake
+        if bound is not None and (bound != _FP32_MAX or value > bound)  # not a usual mistake
     ]
     return f"must be {' and '.join(shown)}"

@@ -1,6 +1,6 @@
-"""The configurations of commands that take a trained model: dlrm-evaluate, -predict, -export, -serve and -report; and dlrm-doctor's.
+"""The configurations of commands for trained models (dlrm-evaluate, -predict, -export, -serve and -report), and of dlrm-doctor.
 
-Values and their explanations stand in conf/<command>.yaml.
+Values and their explanations are in conf/<command>.yaml.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ class EvaluateConfig(Section):
     output: Annotated[str, Meta(pattern=r"\.json$")] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Something to evaluate, what only a checkpoint has, and weights of a blend."""
+        """Problems: nothing to evaluate, settings that need a checkpoint, or wrong weights of a blend."""
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
@@ -80,7 +80,7 @@ class EvaluateConfig(Section):
             yield Problem("blend", rule, cure, self.blend)
 
 
-OF_SCORES = ("score", "label", "file", "line")
+RESERVED = ("score", "label", "file", "line")
 """Columns of dlrm-predict's output."""
 
 
@@ -102,12 +102,12 @@ class PredictConfig(Section):
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Rows of one kind."""
+        """Problems: not exactly one kind of rows, or settings for the other kind."""
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
-            yield Problem("input", "or data.path must say what is to be scored", cure)
-        rule = "names a column that the scores have of their own"
-        yield from (Problem("keep", rule, "leave it out", name) for name in OF_SCORES if name in self.keep)
+            yield Problem("input", "or data.path must name what to score", cure)
+        rule = "names a column that the scores already have"
+        yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
         if self.data.path is not None:
             rule = "is for raw logs (input=), the dataset at data.path has its own"
             yield from self.needless("encoding", "labels", "keep", rule=rule)
@@ -135,11 +135,11 @@ class ExportConfig(Section):
 
     @property
     def formats(self) -> list[str]:
-        """``format``, which may be one or a list."""
+        """``format`` as a list."""
         return list(self.format) if isinstance(self.format, list) else [self.format]
 
     def rules(self) -> Iterator[Problem]:
-        """A checkpoint or a delta, and formats that cannot hold what is asked for."""
+        """Problems: no checkpoint and no delta, or formats that cannot hold the requested tables."""
         yield from value_problems("format", self.formats, list[Format])
         if self.base is None and self.apply is None and not self.checkpoint:
             yield required("checkpoint")
@@ -154,7 +154,7 @@ class ExportConfig(Section):
         kinds = {"quantize": self.quantize, **kinds}
         if self.shards > 1:
             if others := [name for name in self.formats if name != "torchscript"]:
-                rule = f"is of format=torchscript alone, not {others[0]}"
+                rule = f"is for format=torchscript only, not {others[0]}"
                 yield Problem("shards", rule, "give format=torchscript, or shards=1", self.shards)
             for key, kind in kinds.items():
                 if not kind.startswith("int"):
@@ -205,7 +205,7 @@ class DoctorConfig(Section):
 
 
 def with_runs(words: Sequence[str]) -> list[str]:
-    """The words behind ``dlrm-report`` with its run folders, which are typed as they are, as one ``runs=[…]``."""
+    """The words after ``dlrm-report``, with the run folders, which are typed without a key, joined into one ``runs=[…]``."""
     folders: list[str] = []
     rest: list[str] = []
     for before, word in zip(["", *words], words, strict=False):

@@ -25,18 +25,18 @@ CollectiveType = Literal["fp32", "fp16", "bf16"]
 CONSTRAINTS: dict[str, Any] = {
     "types": list[ShardingType],
     "kernels": list[Kernel],
-    "min_partition": Annotated[int, Meta(ge=4, multiple_of=4)],  # the least columns of a shard
+    "min_partition": Annotated[int, Meta(ge=4, multiple_of=4)],  # the least number of columns of a shard
     "cache_load_factor": Annotated[float, Meta(gt=0, le=1)],  # the share of rows on the GPU
 }
-"""What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
+"""Constraints that a table can have, in its spec or by a pattern of ``sharding.tables``."""
 Gib = Annotated[float, Meta(ge=0, le=2**30)]  # of a rank: an exbibyte at most
 MAX_RANKS = 65_536
-"""Of a described cluster: more than anyone has, and 26 tables are planned for in seconds."""
+"""The most ranks of a described cluster: more than any real one, and 26 tables can be planned for it in seconds."""
 
 
 @dataclass(slots=True)
 class CollectivesConfig(Section):
-    """Number formats in which pooled embeddings travel to the ranks of their rows, and their gradients back."""
+    """Number formats for sending pooled embeddings to the ranks of their samples, and their gradients back."""
 
     forward: CollectiveType = "fp32"
     backward: CollectiveType = "fp32"
@@ -44,7 +44,7 @@ class CollectivesConfig(Section):
 
 @dataclass(slots=True)
 class ShardingConfig(Section):
-    """``tables`` maps a pattern of table names to constraints (CONSTRAINTS) for the tables that it fits."""
+    """The sharding of tables. ``tables``: pattern of table names → constraints (CONSTRAINTS) for the tables that it fits."""
 
     types: list[str] | None = None
     kernels: list[str] | None = None
@@ -53,14 +53,14 @@ class ShardingConfig(Section):
     plan: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Constraints that no table can have."""
+        """Problems: constraints that no table can have."""
         yield from constraint_faults("", {"types": self.types, "kernels": self.kernels})
         for pattern, each in self.tables.items():
             yield from constraint_faults(f"tables.{pattern}", each)
 
 
 def constraint_faults(where: str, constraints: Any) -> Iterator[Problem]:
-    """Problems of one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
+    """Problems of one table's or pattern's constraints, with keys as ``where``.key; null values are ignored."""
     known = ", ".join(CONSTRAINTS)
     if not isinstance(constraints, Mapping):
         yield Problem(where, f"must be a mapping with {known}", value=constraints)
@@ -75,7 +75,7 @@ def constraint_faults(where: str, constraints: Any) -> Iterator[Problem]:
 
 @dataclass(slots=True)
 class TopologyConfig(Section):
-    """A described cluster; memory and bandwidths are each rank's own. Null: what is there."""
+    """A described cluster; memory and bandwidths are per rank. Null: the actual value of the started ranks."""
 
     nodes: Count | None = None
     devices_per_node: Count | None = None
@@ -95,11 +95,11 @@ class TopologyConfig(Section):
 
     @property
     def is_described(self) -> bool:
-        """True if it names a cluster rather than what is there."""
+        """True if it describes a cluster; False for the ranks that are started."""
         return not (self.nodes is None and self.devices_per_node is None and self.device is None)
 
     def rules(self) -> Iterator[Problem]:
-        """More ranks than anyone has, and a description that is not whole."""
+        """Problems: too many ranks, or an incomplete description."""
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
             yield Problem(

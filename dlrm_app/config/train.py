@@ -1,4 +1,4 @@
-"""The configuration of dlrm-train, also as checkpoints record it. Values and their explanations stand in conf/train.yaml and its groups."""
+"""The configuration of dlrm-train, which checkpoints record too. Values and their explanations are in conf/train.yaml and its groups."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class DataConfig(Section):
 
 @dataclass(slots=True)
 class TablesConfig(Section):
-    """See ``dlrm_app.tables.specs`` for what each of ``specs`` holds. ``data_types``: by pattern of table names."""
+    """The tables. ``dlrm_app.tables.specs`` describes the entries of ``specs``. ``data_types``: pattern of table names → type."""
 
     from_dataset: bool = False
     embedding_dim: int | None = None
@@ -52,7 +52,7 @@ class TablesConfig(Section):
 
 @dataclass(slots=True)
 class ModelConfig(Section):
-    """The registry in model/architectures checks what an architecture needs of these."""
+    """The model. The registry in model/architectures checks which keys an architecture needs."""
 
     kind: str = REQUIRED
     bottom_mlp: list[Count] = REQUIRED
@@ -70,7 +70,7 @@ class ModelConfig(Section):
     bottom_dropout: BelowOne | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """A last layer has nothing to read without a hidden one."""
+        """Problems: a top MLP without a hidden layer."""
         if self.top_mlp in ([], [1]):
             yield Problem("top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", self.top_mlp)
 
@@ -122,7 +122,7 @@ class EvaluationConfig(Section):
     test: bool = True
 
     def rules(self) -> Iterator[Problem]:
-        """Two rhythms at once."""
+        """Problems: two settings for the times of evaluations."""
         if self.every_steps is not None and self.per_epoch is not None:
             yield Problem("every_steps", "and evaluation.per_epoch both say when", "set one to null")
 
@@ -142,7 +142,7 @@ class LoggingConfig(Section):
     tensorboard: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """A package that is missing."""
+        """Problems: a missing package."""
         if self.tensorboard and find_spec("tensorboard") is None:
             rule = "needs the package tensorboard, which is not installed"
             yield Problem("tensorboard", rule, install_command("watch"))
@@ -174,12 +174,10 @@ class TrainConfig(Section):
     output: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """The folder to resume in, and evaluations in mid-epoch beside the pipeline ``prefetch``."""
+        """Problems: no folder to resume in, or evaluations within an epoch together with the pipeline ``prefetch``."""
         if self.resume == "auto" and self.output is None:
             yield Problem("resume=auto", "needs output, the folder of the run", "add output=RUN")
-        rule = (
-            "would take the rows away that trainer.pipeline=prefetch holds in the cache for the current batch"
-        )
+        rule = "would evict rows that trainer.pipeline=prefetch holds in the cache for the current batch"
         cure = "set it to null, or use trainer.pipeline=sparse_dist"
         for key in ("every_steps", "per_epoch"):
             if self.trainer.pipeline == "prefetch" and getattr(self.evaluation, key) is not None:
@@ -187,9 +185,9 @@ class TrainConfig(Section):
 
 
 def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
-    """The configuration of dlrm-train that ``asdict`` gave ``values`` of.
+    """The configuration of dlrm-train from ``values``, which are its ``asdict``.
 
-    Raises DataError, naming the checkpoint ``folder`` that holds it, for what this version does not know.
+    Raises DataError, naming the checkpoint ``folder``, for values that this version does not know.
     """
     problems: list[Problem] = []
     config = build(TrainConfig, values, problems)
@@ -202,7 +200,7 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """``trainer.epochs 1 → 2`` for every key in which two configurations differ, except resume and output."""
+    """The differences of two configurations, such as ``trainer.epochs 1 → 2``, without resume and output."""
     then, now = dict(leaves(before)), dict(leaves(after))
     return [
         f"{key} {then.get(key)} → {now.get(key)}"

@@ -1,1 +1,1 @@
-"""The contract between preprocess/ and loader/: manifest, columns and their rules, shard files. No torch."""
+"""The contract between preprocess/ and loader/: manifest, columns and their rules, shard files. Does not import torch."""

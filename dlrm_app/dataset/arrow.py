@@ -1,7 +1,7 @@
-"""NumPy arrays ↔ Arrow arrays, without pandas; columns read from shards, and the rules that they must keep.
+"""NumPy arrays ↔ Arrow arrays, without pandas; reading columns from shards, and the rules that columns must keep.
 
-pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, import pandas wherever it is installed: a seventh
-of a second of a command's start, for nothing. Reading raises the first ColumnError; a check of the dataset collects all.
+pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, import pandas if it is installed, which costs a
+seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from dlrm_app.dataset.manifest import SparseColumn
 
 
 def array_of(values: NDArray[Any]) -> pa.Array:
-    """An Arrow array over the memory of ``values`` [R], numbers; a copy of what is not contiguous."""
+    """An Arrow array over the memory of the numbers ``values`` [R]; they are copied if they are not contiguous."""
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
 
 
 def numbers_of(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The values [R] of an Arrow array of numbers without nulls; not to be written to, they may be Arrow's own memory.
+    """The values [R] of an Arrow array of numbers without nulls. Do not write to them: they may be Arrow's own memory.
 
     Raises ValueError if there are nulls.
     """
@@ -45,7 +45,7 @@ class Bags:
 
 @dataclass(eq=False)
 class ColumnError(Exception):
-    """``count`` values of a column break a rule, 0 where all of it does; ``example`` is one of them."""
+    """Raised if ``count`` values of a column break a rule; 0 means the whole column. ``example``: one of them."""
 
     column: str
     rule: str
@@ -64,7 +64,7 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     column = table.column(name)
     stored = column.type
     if pa.types.is_list(stored):
-        stored = pa.list_(stored.value_type)  # writers differ in the name that they give to a list's items
+        stored = pa.list_(stored.value_type)  # writers give different names to a list's items
     if stored != kind:
         raise ColumnError(name, f"it is {stored}, the manifest promises {kind}")
     if column.null_count:
@@ -89,12 +89,12 @@ def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
 
 
 def with_ids(ids: NDArray[np.int32] | Bags, others: NDArray[np.int32]) -> NDArray[np.int32] | Bags:
-    """``others[id]`` in the place of each id."""
+    """Replaces each id by ``others[id]``."""
     return Bags(others[ids.values], ids.offsets) if isinstance(ids, Bags) else others[ids]
 
 
 def _check_ids(ids: NDArray[np.int32], column: SparseColumn) -> None:
-    # seen as unsigned a negative id is a huge one: a single pass over the ids finds both
+    # viewed as unsigned, a negative id is a huge one, so one pass over the ids finds both
     if ids.size == 0 or int(ids.view(np.uint32).max()) < column.num_embeddings:
         return
     outside = ids[(ids < 0) | (ids >= column.num_embeddings)]

@@ -1,4 +1,4 @@
-"""The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
+"""The encodings of a dataset's columns, as recorded in a checkpoint. A model can only read rows with the same encodings."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -13,9 +13,9 @@ from dlrm_app.text import bullets, day_number
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
-    """All that decides which number a raw value becomes; files of encodings by their checksums.
+    """Everything that decides which number a raw value becomes; files of encodings are given by their checksums.
 
-    ``lineage``, without what each day did, where vocabularies grow.
+    Includes ``lineage``, without the growth of each day, if vocabularies grow.
     """
     lineage = manifest.encoding_lineage
     return {
@@ -34,12 +34,12 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
 
 
 def is_opinion(column: DenseColumn) -> bool:
-    """True if the column says what is known of a click, by other rows or another model: it is no number of the log's own."""
+    """True if the column estimates the click, from other rows or another model; False if it is a number of the log itself."""
     return column.transform["kind"] in ("target", "logit")
 
 
 def number_features(columns: Sequence[DenseColumn]) -> list[int]:
-    """The places of the dense columns that hold numbers of the log."""
+    """The positions of the dense columns that hold numbers of the log."""
     return [place for place, column in enumerate(columns) if not is_opinion(column)]
 
 
@@ -51,9 +51,9 @@ def refuse_other_columns(
     encoding: str,
     takes: Collection[str] = (),
 ) -> None:
-    """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
+    """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently.
 
-    ``encoding``: what to preprocess with, so that it would not; the others as for ``column_problems``.
+    ``encoding``: the setting to preprocess with, as a cure; other arguments as in ``column_problems``.
     """
     if problems := column_problems(known, manifest, features, takes):
         raise DataError(
@@ -65,9 +65,9 @@ def refuse_other_columns(
 def read_as_known(
     known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
 ) -> Manifest:
-    """``manifest`` as ``model`` reads it: of a vocabulary that was grown from the model's, ids given since are rare values.
+    """``manifest`` as ``model`` reads it. If its vocabularies were grown from the model's, later ids are read as rare values.
 
-    Raises DataError as ``refuse_other_columns`` does; an older or newer day of the model's vocabularies is no other way.
+    Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
     refuse_other_columns(known, manifest, features, model, encoding, takes=("newer", "older"))
     relation = relate(known, describe_columns(manifest))
@@ -77,10 +77,10 @@ def read_as_known(
 def column_problems(
     known: dict[str, Any], manifest: Manifest, features: Collection[str], takes: Collection[str] = ()
 ) -> list[str]:
-    """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
+    """Reasons why rows of ``manifest`` do not have the same meaning as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that it reads. A vocabulary of another day is no reason if its ``Relation`` to the model's
-    is among ``takes``: "newer", or "older" as long as no id was given again since.
+    ``features``: the sparse columns that the model reads. A vocabulary of another day is accepted if its ``Relation`` to the
+    model's is in ``takes``: "newer", or "older" if no id was given to another value since.
     """
     given = describe_columns(manifest)
     relation = relate(known, given)
@@ -92,7 +92,7 @@ def column_problems(
         problems = [
             problem
             for old, new in zip(known["dense"], given["dense"], strict=True)
-            if not (is_taken and _is_same_but_for_bytes(old["transform"], new["transform"]))
+            if not (is_taken and _is_same_kind_of_file(old["transform"], new["transform"]))
             for problem in _differences(old, new, ["transform"])
         ]
     there = {column["name"]: column for column in given["sparse"]}
@@ -102,7 +102,7 @@ def column_problems(
             continue
         if name not in there:
             problems.append(f"it has no sparse column {name}")
-        elif relation.day is None or not _is_same_but_for_bytes(column["encoding"], there[name]["encoding"]):
+        elif relation.day is None or not _is_same_kind_of_file(column["encoding"], there[name]["encoding"]):
             problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
         elif not is_taken:
             days = [
@@ -119,7 +119,7 @@ def column_problems(
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
-    """A problem for each feature whose values have other rows in its table than the table's first feature gives them."""
+    """Problems: features that give a value another row in their table than the table's first feature does."""
     columns = {column.name: column for column in manifest.sparse}
     cures = {"vocab": "encoding.shared=[[{}, {}]]", "hash": "one encoding.num_embeddings for {} and {}"}
     return [
@@ -133,7 +133,7 @@ def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
 
 
 def _id_rule(column: SparseColumn) -> list[Any]:
-    """All that decides which id a value has, where values are known."""
+    """Everything that decides the id of a value, if values are known."""
     rule = [column.encoding.get(key) for key in ("kind", "function", "raw", "checksum", "boundaries")]
     return [*rule, column.num_embeddings if column.encoding["kind"] == "hash" else None]
 
@@ -141,7 +141,7 @@ def _id_rule(column: SparseColumn) -> list[Any]:
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
     return [
         f"{known['name']}: its {known[key]['file']} holds other values"
-        if _is_same_but_for_bytes(known[key], given[key])
+        if _is_same_kind_of_file(known[key], given[key])
         and known[key].get("checksum") != given[key].get("checksum")
         else f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
         for key in keys
@@ -149,6 +149,6 @@ def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[st
     ]
 
 
-def _is_same_but_for_bytes(known: Any, given: Any) -> bool:
-    """True for encodings or transforms of the same kind that differ in what their files hold."""
+def _is_same_kind_of_file(known: Any, given: Any) -> bool:
+    """True for encodings or transforms of the same kind that have a file; the content may differ."""
     return isinstance(known, dict) and "file" in known and known["kind"] == given["kind"]

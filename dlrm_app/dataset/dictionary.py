@@ -1,7 +1,7 @@
-"""The distinct values of columns, numbered, so that work on equal values of a row group is done once.
+"""Numbers the distinct values of columns, so that work on equal values of a row group is done once.
 
-Encoding, counting and writing all work on distinct values where there are few; see docs/how-to/preprocessing.md. All columns
-are numbered in one compiled call: threads that leave and enter Python at every column would wait for one another.
+Encoding, counting and writing all work on distinct values if there are few; see docs/how-to/preprocessing.md. All columns
+are numbered in one compiled call: threads that returned to Python after every column would wait for one another.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from dlrm_app.kernels.compiled import njit
 
 _OCCURRENCES = 4
 _MAX_DISTINCT = (1 << 16) - 1
-"""Numbering pays where a value occurs so many times on average, and up to so many distinct ones."""
+"""Numbering pays if a value occurs at least _OCCURRENCES times on average, and up to this many distinct values."""
 
 _SAMPLE = 256
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: multiplied by it, neighbours lie far apart
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: a product moves neighbours far apart
 _0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
 
@@ -44,16 +44,16 @@ class Columns:
         return Columns(self.values, self.begins[start:stop], self.ends[start:stop])
 
     def where(self, wanted: NDArray[np.bool_]) -> "Columns":
-        """The columns as they are, but those not ``wanted`` [C] without values."""
+        """The same columns, but those that are not ``wanted`` [C] without values."""
         return Columns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
 
     def view(self, kind: type) -> "Columns":
-        """The same bits as values of another type of the same width."""
+        """The same bits, seen as values of another type of the same width."""
         return Columns(self.values.view(kind), self.begins, self.ends)
 
     @classmethod
     def joined(cls, columns: Sequence[NDArray[Any]]) -> "Columns":
-        """Copies of ``columns``, of one type, one behind the other."""
+        """Copies ``columns``, which have one type, into one array."""
         lengths = np.array([len(column) for column in columns], np.int64)
         ends = np.cumsum(lengths)
         return cls(np.concatenate(columns), ends - lengths, ends)
@@ -61,9 +61,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """C columns numbered: ``distinct[c][codes[c]]`` are the values of column c, ``num_missing[c]`` of them missing.
+    """C numbered columns: ``distinct[c][codes[c]]`` are the values of column c; ``num_missing[c]`` of them are missing.
 
-    Codes are uint16. Distinct values stand in the order of their first occurrences; a column with too many has none.
+    Codes are uint16. Distinct values are in the order of their first occurrences; a column with too many has none.
     """
 
     codes: Columns
@@ -71,15 +71,15 @@ class Indexed:
     num_missing: NDArray[np.int64]
 
     def values(self, column: int, kind: type) -> NDArray[Any]:
-        """The values of a column that is numbered, whose distinct ones are the bits of ``kind``."""
+        """The values of a numbered column, with the distinct values' bits seen as ``kind``."""
         return self.distinct[column].view(kind)[self.codes[column]]
 
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Rows of ``schema``: the columns of a shard as encoding leaves them.
+    """Encoded rows of ``schema``: the columns of a shard.
 
-    A column is plain, or the number of a column of ``indexed``, whose distinct values are the bits of 32-bit ones and need
+    A column is a plain array, or the number of a column of ``indexed``, whose values are the bits of 32-bit values and need
     not be distinct.
     """
 
@@ -90,7 +90,7 @@ class IndexedRows:
 
     @classmethod
     def of(cls, table: pa.Table) -> "IndexedRows":
-        """The rows of a table of plain columns."""
+        """Makes rows from a table of plain columns."""
         return cls(table.schema, [column.combine_chunks() for column in table.columns], None, len(table))
 
     def __len__(self) -> int:
@@ -102,12 +102,12 @@ class IndexedRows:
         return pa.Table.from_arrays([self._plain(c) for c in range(len(self.columns))], schema=self.schema)
 
     def values(self, number: int) -> NDArray[Any]:
-        """Column ``number``, which holds no lists."""
+        """The values of column ``number``, which must not hold lists."""
         values: NDArray[Any] = numbers_of(self._plain(number))
         return values
 
     def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(the ids of all rows of column ``number``, which is sparse, the number of each row's)."""
+        """(ids of all rows of the sparse column ``number``, number of ids in each row)."""
         column: Any = self.columns[number]
         if not pa.types.is_list(self.schema.field(number).type):
             return self.values(number), np.ones(self.num_rows, np.int32)
@@ -123,12 +123,12 @@ class IndexedRows:
 class Indexer:
     """Numbers the values of the same columns, row group by row group.
 
-    Once a row group of a column has too many distinct ones that column is not tried again, so what is done depends on
+    Once a row group of a column has too many distinct values, that column is not tried again, so the result depends on
     the values alone.
     """
 
     def __init__(self, missing: NDArray[Any]) -> None:
-        """``missing`` [C]: the value that stands for none, of the type of the values: integers of 32 or 64 bits."""
+        """``missing`` [C]: the value that means missing, of the type of the values: integers of 32 or 64 bits."""
         self._missing = missing
         self._has_given_up = np.zeros(len(missing), np.bool_)
 
@@ -168,9 +168,9 @@ def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[
 
 @njit(nogil=True, cache=True)
 def repeating(values, begins, ends):  # type: ignore[no-untyped-def]  # compiled
-    """[C]: how many values those columns have in whose last values some are equal, 0 for the others.
+    """The number of values of each column that has equal values among its last ones, and 0 for other columns, [C].
 
-    A guess: it takes a fraction of the time that numbering all of them does.
+    This is a guess, made in a fraction of the time of numbering all columns.
     """
     lengths = np.zeros(len(begins), np.int64)
     table = np.empty(_table_size(_SAMPLE), np.uint16)
@@ -185,7 +185,7 @@ def repeating(values, begins, ends):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
-    """A power of two, at least four times ``limit``: values that meet in one slot cost more than zeroing more slots."""
+    """A power of two, at least four times ``limit``: collisions cost more than zeroing more slots."""
     size = 4
     while size < 4 * limit:
         size *= 2
@@ -196,7 +196,7 @@ def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
 def _number_columns(  # type: ignore[no-untyped-def]  # compiled
     values, begins, ends, limits, missing, table, codes, codes_begins, distinct, bounds, num_missing
 ):
-    """Fills the four last; the distinct values of column c go to distinct[bounds[c]:bounds[c + 1]]."""
+    """Fills ``codes``, ``distinct``, ``bounds`` and ``num_missing``; column c's distinct values go to distinct[bounds[c]:bounds[c + 1]]."""
     for c in range(len(begins)):
         at, count = bounds[c], 0
         if limits[c] > 0:
@@ -211,9 +211,9 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
-    """(how many distinct values there are, or -1 once they fill ``distinct``; how many are missing).
+    """Returns (number of distinct values, or -1 once they fill ``distinct``; number of missing values).
 
-    ``table`` gets numbers from 1 on, 0 where it is free.
+    ``table`` holds numbers from 1 on; 0 is a free slot.
     """
     table[:] = 0
     mask = np.uint64(len(table) - 1)
@@ -225,9 +225,9 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
     count = num_missing = 0
     for i in range(len(values)):
         value = values[i]
-        # unsigned, as indices are that need no test for being negative
+        # unsigned, so that indexing needs no test for negative numbers
         slot = (np.uint64(value) * _SPREAD) >> shift
-        distinct[count] = value  # in case it is new: a branch on that would be guessed wrong too often
+        distinct[count] = value  # in case it is new: a branch would be mispredicted too often
         taken = np.uint64(table[slot])
         number = taken if taken != _0 else np.uint64(count + 1)
         while distinct[number - _1] != value:

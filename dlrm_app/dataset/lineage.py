@@ -1,7 +1,7 @@
-"""Vocabularies that grow day by day: their days, what a day did to them, and how two of them are related.
+"""Vocabularies that grow day by day: their days, the changes of a day, and the relation of two vocabularies.
 
-An id once given never moves. A value that was not seen for long may lose its id, and the id may be given again, to another
-value. A dataset's vocabulary descends from all those that it was grown from, its ancestors.
+A value keeps its id. A value that was not seen for long may lose it, and the id may then be given again, to another
+value. The vocabularies that a dataset's vocabulary was grown from are its ancestors.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from dlrm_app.text import day_number, listed
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A vocabulary that another one was grown from, and its day. ``vocabulary``: ``vocabulary_of`` its columns."""
+    """A vocabulary that another one was grown from. ``vocabulary``: ``vocabulary_of`` its columns."""
 
     vocabulary: str
     day: str
@@ -24,11 +24,11 @@ class Ancestor:
 
 @dataclass(frozen=True)
 class Growth:
-    """What a day did to the vocabulary that ``features`` share.
+    """The changes of a day to the vocabulary that ``features`` share.
 
-    values: have an id; new: were given one this day, ``given_again`` of them one that another value had before; expired:
-    lost theirs; waiting: were not seen often enough yet, or found no room. lookups: values of this day's studied rows that
-    are not missing; unseen: those of them that had no id before this day. waiting_file is empty where none waits.
+    values: with an id; new: got an id this day; given_again: the new ones whose id another value had before; expired:
+    lost their id; waiting: not seen often enough yet, or without room. lookups: values of this day's studied rows that
+    are not missing; unseen: those of them that had no id before this day. waiting_file is empty if no value waits.
     """
 
     features: list[str]
@@ -44,7 +44,7 @@ class Growth:
 
     @property
     def unseen_share(self) -> float:
-        """The share of lookups of values that had no id before this day."""
+        """The share of lookups whose value had no id before this day."""
         return self.unseen / max(self.lookups, 1)
 
 
@@ -52,9 +52,9 @@ class Growth:
 class Lineage:
     """The days of a dataset's vocabularies.
 
-    day: a date, or a number; parent: the fingerprint of the dataset that it was grown from, None for the first; ancestors:
+    day: a date or a number; parent: the fingerprint of the dataset that it was grown from, None for the first; ancestors:
     from the first one to the parent; given_again: feature → the last day on which an id of it was given again. ``growth`` is
-    empty where rows were encoded with the vocabularies of another dataset.
+    empty if rows were encoded with the vocabularies of another dataset.
     """
 
     day: str
@@ -65,19 +65,19 @@ class Lineage:
 
     @property
     def files(self) -> list[str]:
-        """The files that growing on takes, besides those that encoding takes."""
+        """The files that the next growth needs, besides those for encoding."""
         return [growth.waiting_file for growth in self.growth if growth.waiting_file]
 
 
 def vocabulary_of(columns: Mapping[str, Any]) -> str:
-    """Tells vocabularies apart: a hash of all encodings with a vocabulary. ``columns``: of ``columns.describe_columns``."""
+    """Identifies vocabularies: a hash of all encodings with a vocabulary. ``columns``: from ``columns.describe_columns``."""
     rules = [(c["name"], c["encoding"]) for c in columns["sparse"] if c["encoding"]["kind"] == "vocab"]
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Relation:
-    """How a dataset's vocabularies relate to those that a model knows.
+    """The relation of a dataset's vocabularies to those that a model knows.
 
     newer: grown from the model's; older: the model's were grown from them. ``day``: the number of the older one's day.
     """
@@ -87,9 +87,9 @@ class Relation:
 
 
 def relate(known: Mapping[str, Any], given: Mapping[str, Any]) -> Relation:
-    """How the vocabularies of a dataset, ``given``, relate to those of the model's own dataset, ``known``.
+    """Finds the relation of the vocabularies of a dataset, ``given``, to those of the model's own dataset, ``known``.
 
-    Both as ``columns.describe_columns`` has them; pure, so any process may ask.
+    Both come from ``columns.describe_columns``. A pure function: it needs no files.
     """
     known_id, given_id = vocabulary_of(known), vocabulary_of(given)
     if known_id == given_id:
@@ -107,7 +107,7 @@ def _days_of_ancestors(columns: Mapping[str, Any]) -> dict[str, int]:
 
 
 def growth_table(lineage: Lineage) -> tuple[Columns, Rows]:
-    """What the day did to each vocabulary, the most unseen first."""
+    """A table of the day's changes to each vocabulary, the largest unseen share first."""
     columns = ("vocabulary of", "values", "new", "given again", "expired", "waiting", "unseen")
     rows: Rows = [
         [

@@ -1,12 +1,12 @@
-"""The manifest: what a dataset folder holds. Written last, so it is also the mark that the dataset is whole.
+"""The manifest: the content of a dataset folder. It is written last, so it also marks the dataset as complete.
 
     DATASET/manifest.json
     DATASET/train/part-00000.parquet  val/…  test/…
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, every dense column (float32),
-every sparse column (int32, or list<int32> when multi-hot), under the names given here.
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, then every dense column (float32) and
+every sparse column (int32, or list<int32> if multi-hot), under the names given here.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SUGGESTION = "delete the folder and preprocess again"
 
 @dataclass(frozen=True)
 class DenseColumn:
-    """A float32 column. ``transform`` is complete enough to encode a raw value again at serving time."""
+    """A float32 column. ``transform`` is everything needed to encode a raw value at serving time."""
 
     name: str
     transform: dict[str, Any]
@@ -42,9 +42,9 @@ class DenseColumn:
 class SparseColumn:
     """A column of ids in [0, ``num_embeddings``).
 
-    ``encoding`` is complete enough, with vocab/<name>.parquet where it is a vocabulary, to encode a raw value
-    again at serving time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share their id with
-    another one (None where not counted); with ``estimated`` both are estimates.
+    ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value
+    at serving time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share their id with
+    another one (None if not counted); with ``estimated`` both are estimates.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """``positives`` is None without a label. ``rejects`` counts input lines left out."""
+    """A split. ``positives`` is None without a label. ``rejects`` counts input lines left out."""
 
     rows: int
     positives: int | None
@@ -88,17 +88,17 @@ class Source:
     checksum: str
     rows: int
     modified_ns: int | None = None
-    """None in datasets of early versions; 0 of an object of a store, whose date is in ``tag``."""
+    """Time of the last change. None in datasets of early versions; 0 for an object of a store, which has ``tag`` instead."""
     tag: str = ""
-    """What a store told of the version of an object."""
+    """An object's version, as given by its store."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that a reader of the dataset may rely on.
+    """Everything that a reader of the dataset can rely on.
 
-    ``best`` holds the best reachable ``auc`` and ``logloss`` where the data is synthetic and they are known. ``lineage``
-    is there where vocabularies grow.
+    ``best`` holds the best reachable ``auc`` and ``logloss``, which are known for synthetic data. ``lineage``
+    is set if vocabularies grow.
     """
 
     dataset: str
@@ -113,9 +113,9 @@ class Manifest:
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
-    """The folder it was read from; not written."""
+    """The folder that it was read from; not written."""
     known_on: int | None = field(default=None, compare=False)
-    """The number of the day whose vocabularies its rows are read with: ids given later are rare values; not written."""
+    """The number of the day whose vocabularies rows are read with: later ids become rare values. Not written."""
 
     @property
     def shards(self) -> list[Shard]:
@@ -124,25 +124,25 @@ class Manifest:
 
     @property
     def folder(self) -> Path:
-        """The folder it was read from. Raises ValueError if it was not."""
+        """The folder that it was read from. Raises ValueError if it was not read from one."""
         if self.path is None:
             raise ValueError("the manifest was not read from a folder: use read_manifest")
         return self.path
 
     @property
     def encoding_files(self) -> list[str]:
-        """The files beside the manifest that encoding a raw row takes, and growing on, relative to the folder."""
+        """The files beside the manifest for encoding raw rows and for the next growth, relative to the folder."""
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
         files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property
     def encoding_lineage(self) -> Lineage | None:
-        """The lineage for rows that are encoded in the same way, whose vocabularies don't grow on: without ``growth``."""
+        """The lineage, without ``growth``, for rows that are encoded with these vocabularies unchanged."""
         return self.lineage and replace(self.lineage, growth=[])
 
     def fingerprint(self) -> str:
-        """sha256 over everything that decides which rows a reader sees and how they are encoded."""
+        """A sha256 over everything that decides which rows a reader sees and how they are encoded."""
         content = {
             "label": self.label,
             "dense": [(c.name, c.transform) for c in self.dense],
@@ -160,19 +160,19 @@ _KEYS = {each.name for each in fields(Manifest)} - {*_NOT_WRITTEN}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes DATASET/manifest.json, whole or not at all: the last act of preprocessing."""
+    """Writes DATASET/manifest.json, complete or not at all; the last step of preprocessing."""
     value = asdict(manifest)
     for key in _NOT_WRITTEN:
         del value[key]
-    if manifest.lineage is None:  # the manifests of other datasets stay as they were
+    if manifest.lineage is None:  # manifests without lineage stay as they were
         del value["lineage"]
     write_json(folder / MANIFEST, value)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the dataset in ``folder``.
+    """Reads the manifest of the dataset in ``folder``.
 
-    Raises DataError if the folder is missing, unfinished, or of another format version.
+    Raises DataError if the folder is missing or unfinished, or has another format version.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -204,7 +204,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> list[str]:
-    """Checks beyond types: columns have encodings, counts add up, names are unique, all files are in the folder."""
+    """Problems beyond types: columns without encodings, counts that do not add up, duplicate names, files outside the folder."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
     for name, split in manifest.splits.items():
@@ -221,7 +221,7 @@ def _faults(manifest: Manifest) -> list[str]:
             faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
     paths = [shard.path for shard in manifest.shards]
     counts = Counter([manifest.label, *(name for name, _ in rules), *paths])
-    faults += [f"{name} stands there {times} times" for name, times in counts.items() if times > 1]
+    faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
     names = [file for file in files if isinstance(file, str)] + paths
@@ -230,7 +230,7 @@ def _faults(manifest: Manifest) -> list[str]:
 
 
 def label_of(manifest: Manifest, split: str) -> str:
-    """The label's column. Raises DataError if ``split`` is missing or has no labels."""
+    """The name of the label's column. Raises DataError if ``split`` is missing or has no labels."""
     if split not in manifest.splits:
         raise DataError(
             f"{manifest.folder} has no {split} split, only {', '.join(manifest.splits)}: preprocess with one"

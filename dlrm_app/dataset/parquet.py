@@ -1,10 +1,10 @@
-"""A writer of Parquet files for what datasets hold: columns of 32 bits without nulls, and lists of such.
+"""Writes Parquet files for datasets: columns of 32-bit values without nulls, and lists of such values.
 
-Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
+docs/adr/0008-a-parquet-writer-of-our-own.md gives the reasons. The format: https://parquet.apache.org/docs/file-format/.
 
-Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values; without one, bytes split and compressed (ids by LZ4, which reads twice as fast), if that saves enough. So a
-file depends on its rows alone.
+Each column chooses an encoding in its first row group and keeps it: a dictionary until a row group has too many
+values; otherwise split and compressed bytes (LZ4 for ids, which reads twice as fast), if that saves enough. So a
+file depends only on its rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ from dlrm_app.kernels.compiled import njit
 
 MAGIC = b"PAR1"
 MAX_COMPRESSED_SHARE = {RLE_DICTIONARY: 0.3, BYTE_STREAM_SPLIT: 0.8}
-"""Compression pays if it leaves at most this share of a page."""
+"""Compression pays if a page shrinks to at most this share."""
 SAMPLE_BYTES = 1 << 11
-"""Compressed to find that out."""
+"""Bytes of a page that are compressed to test this."""
 IDENTITY = np.arange(1 << 16, dtype=np.uint16)
 
 Piece = bytes | memoryview
@@ -43,7 +43,7 @@ Piece = bytes | memoryview
 
 
 class ParquetWriter:
-    """Writes row groups of ``schema`` by ``write``, which takes the next bytes of the file."""
+    """Writes row groups of ``schema``. ``write`` is called with the next bytes of the file."""
 
     def __init__(self, write: Callable[[bytes], object], schema: pa.Schema) -> None:
         self._write_bytes = write
@@ -51,7 +51,7 @@ class ParquetWriter:
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[Value] = []
         self.row_groups: list[int] = []
-        """The rows of each."""
+        """The number of rows of each row group."""
         self.num_bytes = 0
         self._append([MAGIC])
 
@@ -86,7 +86,7 @@ class ParquetWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """A column of a row group: ``count`` values or levels, the levels of its lists, the bits of plain values."""
+    """A column of a row group: ``count`` values or levels, the levels of lists, the bits of plain values."""
 
     count: int
     levels: bytes
@@ -94,7 +94,7 @@ class _Values:
 
     @classmethod
     def of(cls, column: pa.Array | int, num_rows: int) -> "_Values":
-        """Those of a plain column; of an indexed one their number alone."""
+        """The values of a plain column; only their number for an indexed one."""
         if isinstance(column, int):
             return cls(num_rows, b"", np.empty(0, np.uint32))
         if pa.types.is_list(column.type):
@@ -104,14 +104,14 @@ class _Values:
 
 
 def _words(array: pa.Array) -> NDArray[np.uint32]:
-    """The bits of values."""
+    """The bits of the values of ``array``."""
     values = numbers_of(array)
     words: NDArray[np.uint32] = values.view(np.uint32) if values.itemsize == 4 else values.astype(np.uint32)
     return words
 
 
 def _levels(array: pa.Array) -> tuple[int, bytes]:
-    """(the number of levels of lists, the levels as a page wants them)."""
+    """(number of levels of lists, the levels as stored in a page)."""
     room = len(array.flatten()) + len(array)
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
     count = _list_levels(numbers_of(array.offsets), repetition, definition)
@@ -121,11 +121,11 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
 
 
 _Codec = tuple[int, Callable[..., bytes]]
-"""A codec's number in Parquet, and what compresses."""
+"""(a codec's number in Parquet, its compress function)."""
 
 
 class _ColumnWriter:
-    """A column's encoding and codec, which its first row groups settle."""
+    """Writes a column; its first row groups decide the encoding and the codec."""
 
     def __init__(self, field: pa.Field) -> None:
         self.format = ColumnFormat.of(field)
@@ -140,7 +140,7 @@ class _ColumnWriter:
     def write(
         self, values: _Values, coded: "_DictionaryPages | None", pieces: list[Piece], start: int
     ) -> tuple[Value, int]:
-        """Adds the pages of a row group to ``pieces``, which begin at ``start``: (the footer's entry, the end)."""
+        """Adds the pages of a row group, which begin at ``start``, to ``pieces``. Returns (the footer's entry, the end)."""
         pages: list[tuple[int | None, tuple[Piece, ...], int]] = []
         if coded is not None:
             distinct, body = coded
@@ -167,7 +167,7 @@ class _ColumnWriter:
         return self.format.chunk(encoding, number, values.count, raw_size, end - start, offsets), end
 
     def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[int, _Codec | None, tuple[Piece, ...]]:
-        """Values without a dictionary: (encoding, codec, page)."""
+        """(encoding, codec, page) of values without a dictionary."""
         if len(words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
             split = np.empty((4, len(words)), np.uint8)
             _split_bytes(words, split)
@@ -177,7 +177,7 @@ class _ColumnWriter:
         return PLAIN, None, (words.view(np.uint8).data,)
 
     def _paying_codec(self, encoding: int, body: tuple[Piece, ...]) -> _Codec | None:
-        """The codec of an encoding, if it saved enough of its first page that is not empty."""
+        """The codec of an encoding, if it saves enough on the first page that is not empty."""
         codec = self._codecs[encoding]
         if codec is not None and encoding not in self._settled:
             sample = b"".join(bytes(piece[: SAMPLE_BYTES // len(body)]) for piece in body)
@@ -188,11 +188,11 @@ class _ColumnWriter:
 
 
 _DictionaryPages = tuple[NDArray[np.uint32], tuple[Piece, ...]]
-"""Distinct values, and what stands in the page of data."""
+"""(distinct values, content of the data page)."""
 
 
 def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
-    """The pages of ``indexed``; where distinct keys have become equal values, those are numbered again."""
+    """The pages of ``indexed``. If distinct keys have become equal values, the values are numbered again."""
     distinct = indexed.distinct
     limits = repeating(distinct.values, distinct.begins, distinct.ends)
     joined = index_columns(distinct, limits, np.zeros(len(limits), np.uint32))
@@ -204,7 +204,7 @@ def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
 def _dictionary_pages(
     codes: Columns, distinct: Columns, numbers: Columns | None
 ) -> list[_DictionaryPages | None]:
-    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None for a column without."""
+    """The pages of columns with dictionaries; None for others. ``numbers``: code → number of the distinct value; None: the code itself."""
     sizes = distinct.ends - distinct.begins
     widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
     bodies = _packed(codes, numbers, widths)
@@ -215,7 +215,7 @@ def _dictionary_pages(
 
 
 def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> list[tuple[bytes, Piece]]:
-    """The ``numbers`` of the codes of each column as one run of packed bits, of whole groups of eight: (header, bits)."""
+    """(header, bits) of each column: the ``numbers`` of its codes as one run of packed bits, in whole groups of eight."""
     groups = -(-(codes.ends - codes.begins) // 8)
     starts = np.zeros(len(groups) + 1, np.int64)
     np.cumsum(groups * widths // 8 + 1, out=starts[1:])
@@ -237,10 +237,10 @@ _64 = np.uint64(64)
 
 @njit(nogil=True, cache=True)
 def _pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, starts):  # type: ignore[no-untyped-def]  # compiled
-    """For each column c the lowest ``widths[c]`` bits of numbers[code] for every code, in out[starts[c]:] of uint64.
+    """Packs, for each column c, the lowest ``widths[c]`` bits of numbers[code] for every code into out[starts[c]:] (uint64).
 
     Codes of column c are codes[begins[c]:ends[c]], numbers those from numbers_begins[c] on. There must be
-    n * width // 64 + 1 words for n codes; those that are left become 0. A width of 0: nothing is done.
+    n * width // 64 + 1 words for n codes; words left over become 0. A column of width 0 is skipped.
     """
     for c in range(len(widths)):
         if widths[c] > 0:
@@ -250,7 +250,7 @@ def _pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, sta
 
 @njit(nogil=True, cache=True)
 def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # compiled
-    """The lowest ``width`` bits of ``numbers[code]`` for every code, one behind the other, in ``words`` uint64."""
+    """Packs the lowest ``width`` bits of ``numbers[code]`` for every code into ``words`` (uint64)."""
     width = np.uint64(width)
     word, used, at = np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(len(codes)):
@@ -268,7 +268,7 @@ def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # 
 
 @njit(nogil=True, cache=True)
 def _split_bytes(values, out):  # type: ignore[no-untyped-def]  # compiled
-    """All first bytes of ``values``, then all second ones, and so on; out: uint8 [4, n]."""
+    """Writes all first bytes of ``values``, then all second ones, and so on; out: uint8 [4, n]."""
     for byte in range(4):
         shift = np.uint32(8 * byte)
         for i in range(len(values)):
@@ -277,7 +277,7 @@ def _split_bytes(values, out):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _list_levels(ends, repetition, definition):  # type: ignore[no-untyped-def]  # compiled
-    """Levels of the lists that ``ends`` [R + 1] bounds: how many. An empty list has one, of definition 0."""
+    """Fills the levels of the lists with bounds ``ends`` [R + 1]; returns their number. An empty list has one, with definition 0."""
     at = 0
     for row in range(len(ends) - 1):
         length = ends[row + 1] - ends[row]

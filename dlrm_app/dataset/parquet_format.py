@@ -1,6 +1,6 @@
-"""The structs of Parquet files: headers of pages, the schema, the metadata of chunks.
+"""The structs of Parquet files: page headers, the schema, the metadata of chunks.
 
-The format: https://parquet.apache.org/docs/file-format/, its structs and numbers: parquet.thrift there. They are written
+The format: https://parquet.apache.org/docs/file-format/; its structs and numbers: parquet.thrift there. They are written
 in Thrift's compact protocol.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 WRITER = "dlrm-app"
-"""Who made a file, as its footer says."""
+"""The writer's name in a file's footer."""
 CODECS = {"none": 0, "zstd": 6, "lz4": 7}
 PLAIN, _RLE, RLE_DICTIONARY, BYTE_STREAM_SPLIT = 0, 3, 8, 9
-"""Encodings."""
+"""Parquet's numbers of encodings."""
 _INT32, _FLOAT = 1, 4
 _REQUIRED, _REPEATED = 0, 2
 _UINT_8, _LIST_OF = 11, 3
@@ -38,7 +38,7 @@ def varint(number: int) -> bytes:
 
 
 def _number(value: int, kind: int = _I32) -> Value:
-    """A signed number, folded so that small ones are short: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    """A signed number in zigzag form, so that small ones are short: 0, -1, 1, -2 become 0, 1, 2, 3."""
     return kind, varint(value << 1 ^ value >> 63)
 
 
@@ -52,14 +52,14 @@ def _text(value: str) -> Value:
 
 
 def _items(values: Sequence[Value]) -> Value:
-    """A list of values of one type; an empty one is of structs."""
+    """A list of values of one type; an empty list has the type struct."""
     kind, count = values[0][0] if values else _STRUCT, len(values)
     head = _BYTES[min(count, 15) << 4 | kind] + (varint(count) if count >= 15 else b"")
     return _LIST, head + b"".join(data for _, data in values)
 
 
 def _struct(fields: Mapping[int, Value]) -> Value:
-    """``fields`` by their numbers, which must ascend by less than 16."""
+    """A struct of ``fields`` by number. Numbers must ascend by less than 16."""
     parts: list[bytes] = []
     last = 0
     for number, (kind, data) in fields.items():
@@ -69,11 +69,11 @@ def _struct(fields: Mapping[int, Value]) -> Value:
 
 
 _SLOT, _LONG_SLOT = (_I32, b"\xff<slot>\xff"), (_I64, b"\xff<slot>\xff")
-"""A number that is filled in later: no UTF-8 holds these bytes."""
+"""A placeholder for a number that is filled in later; UTF-8 text cannot contain these bytes."""
 
 
 class _Form:
-    """A struct with slots: made once, for it takes longer than the numbers of a row group to be filled in."""
+    """A struct with slots. It is made once, since that takes longer than filling in the numbers of a row group."""
 
     def __init__(self, fields: Mapping[int, Value]) -> None:
         self._first, *self._behind = _struct(fields)[1].split(_SLOT[1])
@@ -99,21 +99,21 @@ _DATA_FORMS = {
 
 
 def page_header(encoding: int | None, raw_size: int, size: int, crc: int, count: int) -> bytes:
-    """The header of a page of ``count`` values; ``encoding``: of its data, None for a dictionary's page."""
+    """The header of a page of ``count`` values. ``encoding``: its data's encoding; None for a dictionary page."""
     form = _DICTIONARY_FORM if encoding is None else _DATA_FORMS[encoding]
     return form.fill(raw_size, size, crc - (crc >> 31 << 32), count)
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """What files say of a column: its entries of the schema, and those of its chunks by their encoding."""
+    """A column's entries in files: in the schema, and for its chunks by encoding."""
 
     elements: list[Value]
     chunks: dict[int, _Form]
 
     @classmethod
     def of(cls, field: pa.Field) -> "ColumnFormat":
-        """The format of a column of 32-bit or uint8 values, or of lists of such."""
+        """The format of a column of 32-bit or uint8 values, or of lists of them."""
         kind, path = field.type, [field.name]
         outer = []
         if pa.types.is_list(kind):
@@ -135,7 +135,7 @@ class ColumnFormat:
     def chunk(
         self, encoding: int, codec: int, count: int, raw_size: int, size: int, offsets: Sequence[int]
     ) -> Value:
-        """The footer's entry for a chunk of ``count`` values; ``offsets`` of its pages, the one with the data last."""
+        """The footer's entry for a chunk of ``count`` values. ``offsets``: where its pages start, the data page last."""
         dictionary = offsets[:1] if encoding == RLE_DICTIONARY else []
         numbers = (offsets[0], codec, count, raw_size, size, offsets[-1], *dictionary)
         return _STRUCT, self.chunks[encoding].fill(*numbers)
@@ -151,12 +151,12 @@ def _chunk_form(stored: Value, path: Value, encoding: int) -> _Form:
 
 
 def row_group(chunks: Sequence[Value], size: int, num_rows: int) -> Value:
-    """A row group of the footer."""
+    """The footer's entry for a row group."""
     return _struct({1: _items(chunks), 2: _long(size), 3: _long(num_rows)})
 
 
 def footer(columns: Sequence[ColumnFormat], row_groups: Sequence[Value], num_rows: int) -> bytes:
-    """The end of a file, before the footer's own length."""
+    """The footer of a file, without its own length."""
     elements = [_struct({4: _text("schema"), 5: _number(len(columns))})]
     elements += [element for column in columns for element in column.elements]
     fields = {1: _number(2), 2: _items(elements), 3: _long(num_rows), 4: _items(row_groups), 6: _text(WRITER)}

@@ -1,4 +1,4 @@
-"""Shard files: compared with the manifest, read by row groups; the pooling factors of multi-hot features from a footer."""
+"""Verifies shard files against the manifest, reads their row groups, and reads multi-hot features' pooling factors from a footer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from dlrm_app.files import differences, file_difference
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets, listed
 
-SUGGESTION = "copy the files again from where they are whole, or preprocess again"
+SUGGESTION = "copy the files again from an intact dataset, or preprocess again"
 
 
 def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
-    """Compares every shard with the manifest: its size, and with ``checksums`` its bytes.
+    """Compares every shard with the manifest: its size, and with ``checksums`` its content.
 
     Raises DataError naming every shard that is missing or differs.
     """
@@ -28,7 +28,7 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
 
 
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
-    """The difference of the row groups that the file at ``path`` says it holds."""
+    """The difference between the row groups of the file at ``path`` and those of the manifest; None if there is none."""
     row_groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if row_groups == shard.row_groups:
         return None
@@ -47,7 +47,7 @@ class ShardReader:
         self._metadata: dict[str, pq.FileMetaData] = {}
 
     def read(self, shard: Shard, index: int) -> pa.Table:
-        """Row group number ``index``. Raises DataError, naming the file, if it is missing, damaged or another one."""
+        """Reads row group number ``index``. Raises DataError, naming the file, if it is missing, damaged or another file."""
         path = self._folder / shard.path
         try:
             known = self._metadata.get(shard.path)
@@ -56,8 +56,8 @@ class ShardReader:
                     if difference := row_group_difference(file.metadata, path, shard):
                         raise DataError(f"{difference}: preprocess again")
                     self._metadata[shard.path] = file.metadata
-                # row groups are decoded side by side, each by one thread: Arrow's own threads would be as many as
-                # OMP_NUM_THREADS says, and that is 1 under torchrun
+                # row groups are decoded in parallel, each by one thread: the number of Arrow's own threads would be
+                # OMP_NUM_THREADS, which is 1 under torchrun
                 return file.read_row_group(index, columns=self._columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             if difference := file_difference(path, shard.bytes, shard.checksum):
@@ -68,7 +68,7 @@ class ShardReader:
 
 
 def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
-    """``tables``, with the means of ``manifest``'s dataset where their specs give no ``pooling_factors``."""
+    """``tables``, with pooling factors from ``manifest``'s dataset if their specs give none."""
     means = mean_ids(manifest)
     return [
         replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
@@ -79,10 +79,10 @@ def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Ta
 
 
 def mean_ids(manifest: Manifest) -> dict[str, float]:
-    """Multi-hot feature → ids a row, to two digits that count; of one shard, from its footer.
+    """Multi-hot feature → ids a row, to two significant digits, from the footer of one shard.
 
-    An empty row counts as one id where the file has no count of those. Nothing is known, and nothing said, of a
-    manifest without its shards. Raises DataError for a shard that is no Parquet.
+    An empty row counts as one id if the file does not count empty rows. Empty for a manifest without its
+    shards. Raises DataError for a shard that is not Parquet.
     """
     wanted = {column.name for column in manifest.sparse if column.multi_hot}
     shards = [shard for shard in manifest.shards if shard.rows]

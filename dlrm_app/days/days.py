@@ -1,4 +1,4 @@
-"""dlrm-days: goes through the days in their order, learns those that are new, and names those that are missing or changed."""
+"""dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
-    """Learns each day that has files and is not done; gives the records of all days that are done.
+    """Trains on each day that has files and is not done. Returns the records of all days that are done.
 
-    ``run``: does the work of another command. Raises DlrmError for what a user can fix; the same command then goes on.
+    ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
     output = Path(config.output).absolute()
     with ExitStack() as stack:
@@ -56,7 +56,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
 
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
-    """(Days to learn, days without rows, days whose files have come after a later day was learnt, which are left out)."""
+    """(days to train on, days without rows, days whose files came after a later day was done; these are left out)."""
     days = [day for day in config.days.days() if day.isoformat() not in done]
     missing = [day.isoformat() for day in days if not _has_rows(files_of(config, day), config.days.holdout)]
     late = [name for day in days if (name := day.isoformat()) not in missing and done and name < done[-1]]
@@ -64,7 +64,7 @@ def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], lis
 
 
 def files_of(config: DaysConfig, day: date) -> list[Source]:
-    """The files of a day as they are now; none where nothing is found."""
+    """The current files of a day; empty if there are none."""
     try:
         return find_files("input.days", config.input.days.format(day=day))
     except ConfigError:
@@ -72,7 +72,7 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
 
 
 def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is one or more. Of a text one line is left out, which may be a header."""
+    """True if the share ``holdout`` of the rows is at least one row. One line of a text is not counted: it may be a header."""
     rows = 0
     try:
         for source in sources:
@@ -85,13 +85,13 @@ def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
                 )
                 if not text.finish().is_last:
                     return True
-    except DlrmError:  # what is damaged is named once its turn has come
+    except DlrmError:  # a damaged file is reported when its day is encoded
         return True
     return rows * holdout >= 1
 
 
 def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> dict[str, str]:
-    """Brings what follows from the records up to date: the link to the published day, what is kept, days.jsonl; gives the marks."""
+    """Updates the link to the published day, deletes old files, and writes days.jsonl. Returns the marks of days that changed."""
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
         publish(days / published[-1])
@@ -111,7 +111,7 @@ def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> 
 
 
 def _change(record: DayRecord, config: DaysConfig) -> str | None:
-    """How the day's files differ from those that it was made of; files that are gone are no change, logs are rotated."""
+    """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
     before = {source.path: source for source in record.sources}
     for source in files_of(config, date.fromisoformat(record.day)):
         known = before.get(str(source.path))
@@ -145,9 +145,9 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
 def _summary(record: DayRecord) -> str:
     end = f"held back: {record.held}" if record.held else "published"
     first, scores = record.first_model, record.next_day
-    judged = f"; AUC of yesterday's model {fixed(scores.auc, 5)}" if scores else ""
-    judged += f", of the first day's {fixed(first.auc, 5)}" if first else ""
+    scored = f"; AUC of yesterday's model {fixed(scores.auc, 5)}" if scores else ""
+    scored += f", of the first day's {fixed(first.auc, 5)}" if first else ""
     unseen = (
         f", {percent(record.unseen_share)} of lookups never seen" if record.unseen_share is not None else ""
     )
-    return f"{record.day}: {end}; {record.rows:,} rows{unseen}{judged}"
+    return f"{record.day}: {end}; {record.rows:,} rows{unseen}{scored}"

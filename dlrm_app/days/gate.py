@@ -1,8 +1,8 @@
-"""The gate: rules that hold a day back. Before its rows are learnt: how many there are, whether they are of both classes, how new
-their values, how well yesterday's model knows them. After: is the new model worse than yesterday's on the rows held back?
+"""The gate: rules that hold a day back. Before training: the number of rows, labels of one class alone, the share of new values,
+and the score of yesterday's model. After training: the new model must not be worse than yesterday's on the held-out rows.
 
-A day whose labels are shuffled has them shuffled in the rows held back too, where no model is better than another: only the
-first rules find it.
+If a day's labels are shuffled, those of its held-out rows are too, and no model is better than another there. Only the
+rules before training find such a day.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from dlrm_app.days.record import DayRecord, Holdout, Scores
 from dlrm_app.text import percent
 
 USUAL_CHANGES = 4
-"""How many times the usual change of the AUC from day to day is no sign of damage: tastes drift, and some days are harder."""
+"""A drop of up to this many usual changes of the AUC from day to day is no sign of damage: tastes drift, and some days are harder."""
 
 CHANCE = 0.05
-"""Rows of one class are no sign of damage where so many days or more would have them: clicks may be rare, and days small."""
+"""A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 
 
 def reason_before(
@@ -28,7 +28,7 @@ def reason_before(
     before: Sequence[DayRecord],
     settings: DaysSettings,
 ) -> str | None:
-    """Why a day is held back unlearnt; ``before``: the days published before it, the last at the end."""
+    """The reason why a day is held back before training; None if it is not. ``before``: the days published before it, in order."""
     if fault := _one_class(rows, positives, before):
         return fault
     if not before:
@@ -49,7 +49,7 @@ def reason_before(
     changes = [abs(now - then) for then, now in pairwise(of_all_days)]
     drop = max(settings.max_auc_drop, USUAL_CHANGES * median(changes or [0.0]))
     usual, highest = _aucs(before), next_day.auc_high if next_day is not None else None
-    # after the first day nothing is usual yet
+    # after the first day there is no usual AUC yet
     lowest = median(usual) - drop if usual else 0.5
     if next_day is None or highest is None or highest >= lowest:
         return None
@@ -63,10 +63,12 @@ def reason_before(
 
 
 def _one_class(rows: int, positives: int, before: Sequence[DayRecord]) -> str | None:
-    """Why a day without clicks, or with nothing else, is no chance of the days ``before``: its labels are missing."""
+    """The reason why a day with labels of one class is unlikely, judged by the days ``before``; None if it may be chance."""
+    if 0 < positives < rows:
+        return None
     share = sum(record.positives for record in before) / max(sum(record.rows for record in before), 1)
-    likely = {0: (1 - share) ** rows, rows: share**rows}.get(positives, 1.0) if before else 0.0
-    if 0 < positives < rows or likely > CHANCE:
+    probability = share**rows if positives else (1 - share) ** rows
+    if before and probability > CHANCE:
         return None
     usual = f", {percent(share)} on the days before" * bool(before)
     return f"{'none' if positives == 0 else 'each'} of its {rows:,} rows is positive{usual}: its labels may be missing"
@@ -77,7 +79,7 @@ def _aucs(days: Sequence[DayRecord]) -> list[float]:
 
 
 def reason_after(holdout: Holdout) -> str | None:
-    """Why a day is held back once it is learnt: its model is worse than the one before, beyond chance."""
+    """The reason why a day is held back after training: its model is worse than the previous one, beyond chance. None if not."""
     if holdout.high is None or holdout.difference is None or holdout.high >= 0:
         return None
     return (

@@ -1,9 +1,9 @@
-"""The record of a day, written last: what it was made of, how it was judged, whether its model is published.
+"""The record of a day, written last: its sources, its scores, and if its model is published.
 
     OUTPUT/days/2026-11-02/day.json
-    OUTPUT/days.jsonl                 all of them, a line each, for people and programs
+    OUTPUT/days.jsonl                 all records, one a line, for people and programs
 
-No seconds stand here, so that a day that was interrupted leaves the same bytes as one that was not (seconds.json has them).
+Seconds are in seconds.json, so that an interrupted day has the same record as an uninterrupted one.
 """
 
 import json
@@ -24,7 +24,7 @@ _NOT_IN_LINES = ("parent_record", "sources", "version")
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a model on all rows of a day that it has not learnt; ``auc_low`` to ``auc_high``: the 95% interval."""
+    """Metrics of a model on all rows of a day that it was not trained on; ``auc_low`` to ``auc_high``: the 95% interval."""
 
     auc: float | None
     auc_low: float | None
@@ -34,14 +34,14 @@ class Scores:
 
     @classmethod
     def of(cls, result: EvaluationResult) -> "Scores":
-        """Those of the first model of an evaluation; None for what is undefined."""
+        """The scores of the first model of an evaluation; undefined ones are None."""
         auc, metrics = result.models[0].auc_interval, result.models[0].metrics
         return cls(*_known(auc.value, auc.low, auc.high, metrics["logloss"], metrics["calibration"]))
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """The day's new model on the rows held back: its AUC, that of the model before, their difference with its 95% interval."""
+    """The day's new model on the held-out rows: its AUC, the previous model's, and their difference with its 95% interval."""
 
     auc: float | None
     before: float | None = None
@@ -51,7 +51,7 @@ class Holdout:
 
     @classmethod
     def of(cls, result: EvaluationResult) -> "Holdout":
-        """That of an evaluation of the new model, against the one before if there is one."""
+        """The scores from an evaluation of the new model, against the previous model if there is one."""
         aucs = [model.auc_interval.value for model in result.models]
         gap = result.comparison and result.comparison.difference
         return cls(*_known(*aucs, *((gap.value, gap.low, gap.high) if gap else ())))
@@ -63,7 +63,7 @@ def _known(*values: float) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Ids that a day added, freed (expired) and gave again, over all vocabularies, and the rows that their tables have now."""
+    """Ids that a day added, freed (expired) and reused, over all vocabularies, and the current rows of their tables."""
 
     new: int
     expired: int
@@ -73,11 +73,11 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class DayRecord:
-    """A day that is done. ``parent``: the day whose model and vocabularies it began with; ``held``: why it is not published.
+    """A finished day. ``parent``: the day whose model and vocabularies it began with; ``held``: the reason why it is not published.
 
-    ``unseen_share``: of lookups, those of values that the parent's vocabularies do not know; None without vocabularies.
-    ``next_day``, ``first_model``, ``full_retrain``: the parent's model, that of the first day, and the newest one trained
-    from scratch, on this day before it is learnt. ``parent_record``: the checksum of the parent's record.
+    ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
+    ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
+    day's, and of the newest one trained from scratch. ``parent_record``: the checksum of the parent's record.
     """
 
     day: str
@@ -100,7 +100,7 @@ class DayRecord:
 
 
 def read_records(output: Path) -> list[DayRecord]:
-    """The records of all days that are done, in the order of the days. Raises DataError for a damaged one."""
+    """Reads the records of all finished days, in the order of the days. Raises DataError for a damaged one."""
     return [_read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
@@ -114,12 +114,12 @@ def _read(path: Path) -> DayRecord:
 
 
 def redo(paths: Sequence[Path]) -> str:
-    """What to type so that days are done again."""
+    """A hint: how to make these days again."""
     return f"delete {' '.join(map(str, paths))} and run the same command"
 
 
 def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, str]) -> None:
-    """Writes OUTPUT/days.jsonl, a line for each record; ``marks``: day → why it is not what its files would give now."""
+    """Writes OUTPUT/days.jsonl, a line for each record. ``marks``: day → the reason why its files would now give another result."""
     keys = [each.name for each in fields(DayRecord) if each.name not in _NOT_IN_LINES]
     lines = [
         {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records

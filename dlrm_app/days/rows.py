@@ -1,11 +1,11 @@
-"""The dataset that a day's training reads: the day's rows, with rows of days before. Made of finished datasets.
+"""Makes the dataset of a day's training from finished datasets: the day's rows, and rows of earlier days.
 
-It is a dataset like any other, so the order of its rows depends on its manifest alone, and a run on it can be resumed. Shards
-of the day itself are hard links; of the days before, rows are copied: a share of every row group, picked by the two dates.
+It is a normal dataset, so the order of its rows depends only on its manifest, and a run on it can be resumed. Shards
+of the day itself are hard links. From earlier days a share of every row group is copied, picked by the two dates.
 
     train   the day's training rows, then the ``Earlier`` ones
-    val     the day's rows that are held back
-    test    all of the day's rows: what the models before are judged on
+    val     the day's held-out rows
+    test    all of the day's rows, to score earlier models
 """
 
 import os
@@ -30,12 +30,12 @@ from dlrm_app.preprocess.passes.shuffle import ShardWriter
 from dlrm_app.text import day_number
 
 PICK = 3
-"""What the permutation is for: see GROUP_ORDER in loader/batch_order."""
+"""The purpose of the permutation, see GROUP_ORDER in loader/batch_order."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A ``share`` of the rows of a ``split`` of the ``dataset`` of an earlier ``day``."""
+    """A ``share`` of the rows in ``split`` of the ``dataset`` of an earlier ``day``."""
 
     day: date
     dataset: Manifest
@@ -44,9 +44,9 @@ class Earlier:
 
 
 def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder: Path) -> None:
-    """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and of ``earlier`` rows to train on.
+    """Makes the dataset ``folder`` from ``dataset`` (that of ``day``) and ``earlier`` rows to train on.
 
-    What was left of it is removed. Raises DataError for an earlier day of other columns.
+    An unfinished ``folder`` is deleted first. Raises DataError if an earlier day has other columns.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def _sum(splits: Sequence[Split], rejects: int) -> Split:
 
 
 def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str) -> list[Shard]:
-    """The shards under new names in ``folder``, which take no room; copies where a file system has no hard links."""
+    """Hard links to the shards under new names in ``folder``; copies if the file system has no hard links."""
     (folder / split).mkdir()
     linked = [replace(s, path=f"{split}/part-{number:05d}.parquet") for number, s in enumerate(shards)]
     for shard, link in zip(shards, linked, strict=True):
@@ -102,7 +102,7 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
-    """The columns of a shard, as preprocessing writes them."""
+    """The schema of a shard, as in preprocessing."""
     lists = pa.list_(pa.field("element", pa.int32(), nullable=False))
     label = [] if manifest.label is None else [(manifest.label, pa.uint8())]
     dense = [(column.name, pa.float32()) for column in manifest.dense]
@@ -111,11 +111,11 @@ def _schema(manifest: Manifest) -> pa.Schema:
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
-    """Of each row group of ``earlier`` rows those to train on on ``day``, as ``dataset`` encodes them."""
+    """The ``earlier`` rows to train on on ``day``, one table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if _schema(manifest) != schema:
         raise DataError(
-            f"{manifest.folder} has other columns than {dataset.folder}, so that no model learns both: give the columns "
+            f"{manifest.folder} has other columns than {dataset.folder}, so no model can learn both: give the columns "
             "of the days before, or another output"
         )
     known = {
@@ -136,7 +136,7 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
 
 
 def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np.int32]]) -> pa.Table:
-    """The rows with a rare value for each id that was given to another value since, by ``known``: feature → ids now."""
+    """``table`` with the rare id for each id that now belongs to another value. ``known``: feature → current ids."""
     for column in dataset.sparse:
         if column.name in known:
             field = table.schema.field(column.name)
@@ -151,7 +151,7 @@ def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np
 
 
 def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) -> NDArray[np.int64]:
-    """Which ``wanted`` of the ``rows`` rows of a row group of the day ``earlier`` are trained on again on ``day``, rising."""
+    """Picks ``wanted`` of the ``rows`` rows of a row group of the day ``earlier`` to train on again on ``day``, in rising order."""
     if wanted == rows:
         return np.arange(rows)
     order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)

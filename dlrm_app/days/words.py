@@ -1,4 +1,4 @@
-"""The settings of the commands that a day calls. What is typed stands behind what may be changed, before what may not."""
+"""The settings of the commands that a day calls. Typed settings come after those they may change and before fixed ones."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -8,19 +8,19 @@ from dlrm_app.config.days import DaysConfig, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.text import quoted
 
-OF_FIRST_DAY = ("encoding", "dense", "multi_hot", "experiment")
-"""Groups and sections of dlrm-preprocess that decide how rows are encoded: later days take this from the days before."""
-OF_EACH_DAY = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
-"""But these, which say how vocabularies grow."""
+FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
+"""Groups and sections of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
+EACH_DAY_KEYS = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
+"""Keys that decide how vocabularies grow, which every day uses."""
 
 
 def given(key: str, value: object) -> str:
-    """``key=value`` as a command takes it, whatever characters the value has."""
+    """``key=value``, quoted for Hydra if the value needs it."""
     return f"{key}={quoted(str(value))}"
 
 
 def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> list[str]:
-    """Of dlrm-preprocess for the rows of ``day``, encoded as those of ``parent`` if there is one, its vocabularies grown."""
+    """Settings of dlrm-preprocess for the rows of ``day``, encoded like those of ``parent`` if it exists, with grown vocabularies."""
     typed = config.preprocess
     encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
     rows = [given("input.train", config.input.days.format(day=day)), f"split.val={config.days.holdout}"]
@@ -28,24 +28,24 @@ def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, out
 
 
 def _first_words(typed: Sequence[str], day: date) -> list[str]:
-    """The ``typed`` settings, with vocabularies that can grow unless another encoding is among them."""
+    """The ``typed`` settings, with vocabularies that can grow unless they choose another encoding."""
     choices = [word for word in typed if word.startswith(("encoding=", "experiment="))]
-    if not choices:  # clicks of the first day would be all that values of target columns are ever made of
+    if not choices:  # no target columns: their values would always come from the first day's clicks
         return ["encoding=vocab", given("encoding.day", day), "dense.target_columns=null", *typed]
     return [*([given("encoding.day", day)] if "encoding=vocab" in choices else []), *typed]
 
 
 def _next_words(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:
-    kept = [word for word in typed if not is_of(word, OF_FIRST_DAY)]
+    kept = [word for word in typed if not is_of(word, FIRST_DAY_KEYS)]
     if all(column.encoding["kind"] != "vocab" for column in parent.sparse):
         return [*kept, "encoding=from_dataset", given("encoding.path", parent.folder)]
-    growth = [word for word in typed if is_of(word, OF_EACH_DAY)]
+    growth = [word for word in typed if is_of(word, EACH_DAY_KEYS)]
     grown = [given("encoding.grow_from", parent.folder), given("encoding.day", day)]
     return [*kept, "encoding=vocab", *grown, *growth]
 
 
 def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Path) -> list[str]:
-    """Of dlrm-train for one pass over the dataset ``rows``; ``before``: the run whose weights it begins with."""
+    """Settings of dlrm-train for one pass over the dataset ``rows``. ``before``: the run whose weights it begins with."""
     return [
         given("data.path", rows),
         *([given("warm_start.checkpoint", before)] if before else []),
@@ -61,19 +61,19 @@ def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Pat
 
 
 def evaluate_words(rows: Path, split: str, models: Sequence[Path], output: Path) -> list[str]:
-    """Of dlrm-evaluate for one model, or for two that are compared."""
+    """Settings of dlrm-evaluate for one model or two models to compare."""
     compared = [given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)]
     return [*compared, given("data.path", rows), f"split={split}", given("output", output)]
 
 
 def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:
-    """Of dlrm-export for ``model``, verified on the rows held back."""
+    """Settings of dlrm-export for ``model``, verified on the held-out rows."""
     source = [given("checkpoint", model), "which=newest", given("data.path", rows), "split=val"]
     return [*source, *config.export, given("output", output)]
 
 
 def sample_words(config: DaysConfig) -> dict[str, list[str]]:
-    """Command → its settings on a first day, to be checked before any work."""
+    """Command → its settings on a first day, for a check before any work."""
     folder = Path(config.output)
     words = {
         "preprocess": preprocess_words(config, date(2026, 11, 1), None, folder),

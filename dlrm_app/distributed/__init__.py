@@ -1,1 +1,1 @@
-"""Ranks: how they are started, find each other, share cores, hear signals and exchange what all must know."""
+"""Ranks: starting them, joining them, sharing cores, handling signals, and messages between all of them."""

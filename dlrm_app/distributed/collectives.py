@@ -1,6 +1,6 @@
-"""Messages between all ranks. Every rank must make the same calls in the same order; without a process group a rank is alone.
+"""Messages between all ranks. Every rank must make the same calls in the same order. Without a process group there is one rank.
 
-``group``: all ranks again, over connections of their own, for messages beside those of training.
+``group``: all ranks over separate connections, for messages sent at the same time as those of training.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ BEAT_SECONDS = 1.0
 
 
 def num_ranks() -> int:
-    """The ranks of the process group; 1 without one."""
+    """The number of ranks in the process group; 1 without one."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -27,12 +27,12 @@ def current_rank() -> int:
 
 
 def new_group(timeout: timedelta | None = None) -> dist.ProcessGroup | None:
-    """All ranks over gloo connections of their own; None for a rank that is alone."""
+    """Makes a group of all ranks over separate gloo connections; None if there is one rank."""
     return dist.new_group(backend="gloo", timeout=timeout) if num_ranks() > 1 else None
 
 
 def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:
-    """[R, …] of every rank's ``values`` […], whose shape is the same on all."""
+    """Every rank's ``values`` […], stacked as [R, …]. The shape must be the same on all ranks."""
     if num_ranks() == 1:
         return values.unsqueeze(0)
     gathered = [torch.empty_like(values) for _ in range(num_ranks())]
@@ -41,7 +41,7 @@ def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:
 
 
 def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Every rank's ``value``, which is pickled, by rank."""
+    """Every rank's ``value``, by rank. Values are pickled."""
     values = [value] * num_ranks()
     if num_ranks() > 1:
         dist.all_gather_object(values, value, group)
@@ -49,7 +49,7 @@ def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list
 
 
 def broadcast_from_first(value: T) -> T:
-    """The first rank's ``value``, which is pickled, on every rank."""
+    """The first rank's ``value``, on every rank. The value is pickled."""
     values = [value]
     if num_ranks() > 1:
         dist.broadcast_object_list(values, src=0)
@@ -57,12 +57,12 @@ def broadcast_from_first(value: T) -> T:
 
 
 def sum_in_rank_order(values: torch.Tensor) -> torch.Tensor:
-    """The sum of every rank's ``values``, added in the order of the ranks: the same to the bit on each."""
+    """The sum of every rank's ``values``, added in the order of the ranks, so that it is the same to the bit on each."""
     return all_gather_stacked(values).sum(0)
 
 
 def all_reduce_sum(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """The sum of every rank's ``values`` in little memory. The order of adding is the backend's: exact for integers."""
+    """The sum of every rank's ``values``, using little memory. The backend chooses the order of adding; integers are exact."""
     result = values.clone()
     if num_ranks() > 1:
         dist.all_reduce(result, group=group)
@@ -70,35 +70,35 @@ def all_reduce_sum(values: torch.Tensor, group: dist.ProcessGroup | None = None)
 
 
 def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Does ``work``, which may take any time on a rank whose disk is slow; returns once every rank has done its own.
+    """Runs ``work``, which may take long on a rank with a slow disk; returns once every rank has finished its own.
 
-    Ranks tell each other that they are still there, so that one that is lost meanwhile is noticed within the timeout
-    of ``group``, and one that only takes long is waited for. ``work`` sends no messages in ``group``.
+    Ranks send each other heartbeats. So a lost rank is noticed within the timeout of ``group``, and a slow one is
+    waited for. ``work`` must not send messages in ``group``.
     """
     if num_ranks() == 1:
         return work()
     done = Event()
 
-    def tell() -> None:
+    def beat() -> None:
         while all_reduce_sum(torch.tensor(int(not done.wait(BEAT_SECONDS))), group):
             pass
 
-    # of the messages: work may need the device that this thread has chosen
+    # for the heartbeats: ``work`` stays in this thread, whose current device it may need
     with ThreadPoolExecutor(1) as thread:
-        told = thread.submit(tell)
+        beats = thread.submit(beat)
         try:
             result = work()
         finally:
             done.set()
-        told.result()
+        beats.result()
     return result
 
 
 def all_to_all(values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sends the first ``sizes``[0] of ``values`` to rank 0, the next to rank 1, and so on.
 
-    Gives what this rank got, in the order of the senders, and [R] how much from each: sending those sizes of
-    answers back brings every answer to where its question stood.
+    Returns the received values, in the order of the senders, and the number from each sender [R]. Sending answers
+    back with those sizes puts every answer at the place of its question.
     """
     received_sizes = torch.empty_like(sizes)
     dist.all_to_all_single(received_sizes, sizes)

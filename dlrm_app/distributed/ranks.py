@@ -1,6 +1,6 @@
-"""The ranks that were started, the device and the cores of each, as launcher and machine tell it: nothing here waits for torch.
+"""The ranks that were started, with their device and cores, from the launcher and the machine. torch is imported only if needed.
 
-Limits are read from Linux's own files, below ``root`` so that a test can lay out any machine.
+Limits are read from Linux's own files, below ``root``, so that a test can imitate any machine.
 """
 
 import os
@@ -14,7 +14,7 @@ from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the ranks, and the kind of device that each computes on, ``cpu`` or ``cuda``."""
+    """This process's place among the ranks, and the device type that all of them use, ``cpu`` or ``cuda``."""
 
     rank: int
     local_rank: int
@@ -29,28 +29,28 @@ class Ranks:
 
     @property
     def gpu(self) -> int:
-        """The number of its GPU among those that this process sees: 0 where each is shown its own alone."""
+        """The number of this rank's GPU among those that the process sees; 0 if it sees only one."""
         import torch
 
         return 0 if torch.cuda.device_count() == 1 else self.local_rank
 
 
 def num_started() -> int:
-    """The number of ranks that torchrun has started; one without it."""
+    """The number of ranks that torchrun has started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def started_ranks(on_cpu: bool = False) -> Ranks:
-    """This process's place, as torchrun gives it in the environment; without it, one rank. ``on_cpu``: GPUs are left alone.
+    """This process's place, from torchrun's environment variables; without them, one rank. ``on_cpu``: GPUs are not used.
 
-    Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for, and
-    where srun has started several processes without places.
+    Raises ConfigError if there is an NVIDIA driver but no GPU that torch can use (unless the CPU was asked for), and
+    if srun has started several processes without these variables.
     """
     tasks, world_size = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), num_started()
     if tasks != "1" and "WORLD_SIZE" not in os.environ:
         raise ConfigError(
             [
-                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each is a run of its own: start "
+                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be a separate run: start "
                 "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
             ]
         )
@@ -64,17 +64,17 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
 
 
 def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
-    """True if this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs.
+    """True if this machine's ranks compute on GPUs. Hiding the GPUs asks for the CPU.
 
-    Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver, or to an
-    image that was built where no GPU was seen.
+    Raises ConfigError if GPUs are not hidden but torch can use none: with a broken driver, or an image that was built without
+    a GPU, a run would silently take days on the CPU.
     """
     if driver is None or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return False
     if installed("fbgemm-gpu-cpu"):
-        if not any((root / "dev").glob("nvidia[0-9]*")):  # the driver alone, as on a cluster's login node
+        if not any((root / "dev").glob("nvidia[0-9]*")):  # only the driver, as on a cluster's login node
             return False
-        cause = "fbgemm-gpu-cpu is installed, which is made for CPU: make setup DEVICE=cuda replaces it"
+        cause = "fbgemm-gpu-cpu is installed, which is for CPU only: make setup DEVICE=cuda replaces it"
     else:
         import torch
 
@@ -86,7 +86,7 @@ def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that processes started from here may use, as CUDA_VISIBLE_DEVICES names them; none on CPU."""
+    """The GPUs that processes started from here may use, in CUDA_VISIBLE_DEVICES' terms; empty on CPU."""
     if not has_gpu(find_driver()):
         return []
     import torch
@@ -102,14 +102,14 @@ def _why_no_gpu() -> str:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types for it
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch is a build for CPU
         return str(error).splitlines()[0].rstrip(".")
-    return "it does not say why"
+    return "it gives no reason"
 
 
 CORES_PER_GPU = 2
 
 
 def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
-    """The cores that all ranks of this machine share: the affinity's, fewer if Slurm or the cgroup says so."""
+    """The cores that all ranks of this machine share: those of the affinity, or fewer if Slurm or the cgroup limits them."""
     limits = [float(len(allowed)), *cpu_limits(root)]
     if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
         limits.append(float(environment["SLURM_CPUS_PER_TASK"]))
@@ -117,7 +117,7 @@ def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: P
 
 
 def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> list[str]:
-    """Too few of Slurm's cores for this machine's ranks with GPUs: one to queue its kernels, one to read, for each."""
+    """Problems: too few cores from Slurm. Each rank with a GPU needs one to launch kernels and one to read data."""
     needed = CORES_PER_GPU * ranks.local_world_size
     if ranks.device_type != "cuda" or "SLURM_JOB_ID" not in environment or cores >= needed:
         return []

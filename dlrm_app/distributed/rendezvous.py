@@ -1,9 +1,9 @@
-"""The meeting of ranks: the network interface, a store that no earlier attempt has written to, the process group.
+"""Joins ranks: the network interface, a store that no earlier attempt has written to, the process group.
 
-torchrun keeps one TCPStore for all attempts of a job (torch 2.13), and gloo finds in it the addresses of the ranks
-that died: the restarted ones wait for them for ever. TORCHELASTIC_RESTART_COUNT does not tell the attempts apart,
-for on several nodes each counts its own. So the first rank numbers the attempt and invites every other rank that
-is alive, by a nonce that no dead one can have written for it; keys then get the attempt's number as a prefix.
+torchrun keeps one TCPStore for all attempts of a job (torch 2.13). gloo then finds in it the addresses of ranks
+that died, and the restarted ranks wait for them forever. TORCHELASTIC_RESTART_COUNT does not identify an attempt,
+because each node counts its own restarts. So the first rank numbers the attempt and invites every other rank that
+is alive, by a nonce that only a living rank can have written. Keys then get the attempt's number as a prefix.
 """
 
 import fcntl
@@ -22,14 +22,14 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DlrmError
 
 TIMEOUT = timedelta(minutes=10)
-"""The time that a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
+"""The default time that a rank waits for another: long enough to write a checkpoint that others wait for."""
 POLL_SECONDS = 0.02
 
 
 def number_attempt(store: Store, rank: int, world_size: int, timeout: timedelta) -> int:
-    """The number of this attempt, the same on all ``world_size`` living ranks and on none before.
+    """The number of this attempt: the same on all ``world_size`` living ranks, and never used before.
 
-    Raises TimeoutError on the first rank, torch's DistStoreError on the others, if some do not come.
+    If a rank does not come, raises TimeoutError on the first rank and torch's DistStoreError on the others.
     """
     if rank == 0:
         return _invite(store, world_size, timeout)
@@ -51,7 +51,7 @@ def _invite(store: Store, world_size: int, timeout: timedelta) -> int:
             raise TimeoutError(f"ranks {sorted(waiting)} did not come within {timeout}")
         for rank in sorted(waiting):
             if store.check([f"hello/{rank}"]):
-                # perhaps a dead one's: then a later look finds another
+                # may be a dead rank's: then a later round finds the new one
                 nonce = store.get(f"hello/{rank}").decode()
                 store.set(f"invite/{rank}/{nonce}", str(attempt))
         waiting = {rank for rank in waiting if not store.check([f"confirm/{attempt}/{rank}"])}
@@ -60,7 +60,7 @@ def _invite(store: Store, world_size: int, timeout: timedelta) -> int:
 
 
 def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """``store`` seen through a prefix of this attempt's own."""
+    """``store`` with a key prefix of this attempt."""
     return PrefixStore(f"attempt_{number_attempt(store, rank, world_size, timeout)}", store)
 
 
@@ -69,18 +69,18 @@ SIOCGIFADDR = 0x8915
 
 
 def name_interfaces(ranks: Ranks, environment: MutableMapping[str, str]) -> list[str]:
-    """Tells gloo and NCCL the interface towards MASTER_ADDR, or loopback between ranks of one machine, where nobody has.
+    """Sets gloo's and NCCL's interface, unless it is set: the one towards MASTER_ADDR, or loopback on one machine.
 
-    Gives the names of the variables that it set in ``environment``.
+    Returns the names of the variables that it set in ``environment``.
     """
     is_one_machine = ranks.world_size == ranks.local_world_size
-    # loopback: no other machine reaches where gloo listens
+    # loopback: other machines cannot connect to gloo
     interface = (
         _interface_of("127.0.0.1") if is_one_machine else interface_towards(environment["MASTER_ADDR"])
     )
     if interface is None:
         return []
-    # NCCL takes a name for a prefix, and "=" for all of it
+    # NCCL treats a name as a prefix, unless "=" is put before it
     wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     missing = [variable for variable in wanted if variable not in environment]
     environment.update({variable: wanted[variable] for variable in missing})
@@ -88,10 +88,10 @@ def name_interfaces(ranks: Ranks, environment: MutableMapping[str, str]) -> list
 
 
 def interface_towards(host: str) -> str | None:
-    """The interface by which this machine reaches the IPv4 ``host``; None if that cannot be told.
+    """The interface by which this machine reaches the IPv4 ``host``; None if it cannot be found.
 
-    gloo looks up this machine's own name instead, which many machines resolve to 127.0.1.1: others then connect
-    to themselves. On ``host`` itself, where the way leads through lo, the way to anywhere is taken.
+    By default gloo looks up this machine's own name, which many machines resolve to 127.0.1.1, so that others connect
+    to themselves. On ``host`` itself, whose route is loopback, the default route's interface is taken.
     """
     address = _address_towards(host)
     if address is not None and address.startswith("127."):
@@ -102,7 +102,7 @@ def interface_towards(host: str) -> str | None:
 def _address_towards(host: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # looks up the route; a datagram socket sends nothing on connecting
+            probe.connect((host, 9))  # only looks up the route: connecting a datagram socket sends nothing
         except OSError:
             return None
         address: str = probe.getsockname()[0]
@@ -123,11 +123,11 @@ def _interface_of(address: str) -> str | None:
 
 
 def join(ranks: Ranks, timeout: timedelta) -> None:
-    """Makes the process group of all ranks. Raises DlrmError where their meeting address cannot be had."""
+    """Makes the process group of all ranks. Raises DlrmError if the ranks cannot meet at their address."""
     backend = "cpu:gloo,cuda:nccl" if ranks.device_type == "cuda" else "gloo"
-    # groups that libraries make later get torch's default, half an hour, unless told otherwise
+    # groups that libraries make later would otherwise get torch's default of half an hour
     distributed_c10d.default_pg_timeout = timeout
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun: this may be a restart
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         shared = TCPStore(address, port, ranks.world_size, is_master=False, timeout=TIMEOUT)
         store = fresh_store(shared, ranks.rank, ranks.world_size, TIMEOUT)

@@ -1,6 +1,6 @@
-"""Ranks, device and process group: one context manager around everything distributed, which explains the libraries' errors.
+"""Ranks, device and process group: one context manager around all distributed work. It also explains the libraries' errors.
 
-Started by hand, a run is one rank; torchrun (also under Slurm) says otherwise through RANK, LOCAL_RANK,
+A run started by hand is one rank. torchrun (also under Slurm) starts several and sets RANK, LOCAL_RANK,
 WORLD_SIZE and LOCAL_WORLD_SIZE.
 """
 
@@ -38,7 +38,7 @@ _LOST_PEER = (
     "Connection reset",
     "Broken pipe",
     "Timed out waiting",
-    "Application timeout",  # of a connection that an earlier collective has given up
+    "Application timeout",  # a connection that failed in an earlier collective
     # NCCL and the process group around it
     "ncclRemoteError",
     "Connection closed by remote peer",  # NCCL turns some remote errors into internal ones, and keeps this text
@@ -46,7 +46,7 @@ _LOST_PEER = (
     "collective operation timeout",
     "timed out in blocking wait",
     "NCCL communicator was aborted",
-    # the store, once the rank that has it is gone
+    # the store, once the rank that serves it is gone
     "failed to recv, got 0 bytes",
     "DistStoreError",
 )
@@ -59,7 +59,7 @@ _CPU_MEMORY = "lower the batch sizes, the tables' dim or the widths of the MLPs,
 
 
 def fixable(error: BaseException) -> DlrmError | None:
-    """The failure as an error that says what to type; None where only its own text can tell."""
+    """Turns a library's failure into an error with a cure; None if there is no known cure."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text = " ".join(str(error).split())
@@ -75,14 +75,14 @@ def fixable(error: BaseException) -> DlrmError | None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """True if ``error`` is a collective's complaint that its other end is gone or silent (no library has a class for it)."""
+    """True if ``error`` says that the other end of a collective is gone or silent. No library has a class for it."""
     return isinstance(error, RuntimeError) and any(
         sign in f"{type(error).__name__}: {error}" for sign in _LOST_PEER
     )
 
 
 def print_failure(error: BaseException, ranks: Ranks) -> int:
-    """Says why this rank ends, whatever the library said included, and gives its exit code."""
+    """Prints why this rank ends, with the library's message, and returns its exit code."""
     rank = f"rank {ranks.rank}"
     if isinstance(error, DlrmError):
         print(f"error ({rank}): {error}", file=sys.stderr)
@@ -91,8 +91,8 @@ def print_failure(error: BaseException, ranks: Ranks) -> int:
         return 130
     if is_lost_peer(error):
         print(
-            f"{rank} lost contact with another rank: that one's last message says why; "
-            f"if it has none, look at its machine and the network. What was said here: {' '.join(str(error).split())}",
+            f"{rank} lost contact with another rank: the last message of that rank says why; "
+            f"if there is none, look at its machine and the network. The error here: {' '.join(str(error).split())}",
             file=sys.stderr,
         )
         return 1
@@ -106,7 +106,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
-"""Variables in which torchrec keeps groups for table_row_wise and grid_shard, for the life of the process."""
+"""Variables in which torchrec keeps the groups of table_row_wise and grid_shard for the life of the process."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,19 @@ class Runtime(Ranks):
 
     @property
     def device(self) -> torch.device:
-        """The device that it computes on."""
+        """The device that this rank computes on."""
         return torch.device("cuda", self.gpu) if self.device_type == "cuda" else torch.device("cpu")
 
     def use_device(self) -> None:
-        """To be called first in each thread that may touch a GPU: a new one begins on GPU 0, whatever the rank's."""
+        """Sets the current device. Call it first in each thread that may use a GPU: a new thread starts on GPU 0."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
     def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
         """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
 
-        For the steps before training, where one rank's bad disk must not leave the others waiting.
-        ``group``: all ranks again, for what happens beside training.
+        For steps outside of training, where an error on one rank must not leave the others waiting.
+        ``group``: all ranks over separate connections, for work at the same time as training.
         """
         result: T | None = None
         failure: DlrmError | None = None
@@ -146,15 +146,15 @@ class Runtime(Ranks):
 
 
 def quiet_libraries() -> None:
-    """torchrec and torch log every plan and warn of their own deprecations; a run's lines would drown in them."""
+    """Silences torchrec's and torch's plan logs and deprecation warnings, which would hide a run's own lines."""
     for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for module in ("torch", "torchrec", "fbgemm_gpu"):
         warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
-    # fbgemm's dense kernel differentiates in its own way, which torch cannot see; tests compare it with torch's
+    # torch cannot see that fbgemm's dense kernel has its own backward pass; tests compare it with torch's
     warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
-    # raised in torch's code, but blamed on whoever asks a sharded tensor for its size
+    # comes from torch's code, but names the caller that asks a sharded tensor for its size
     warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
 
 
@@ -162,21 +162,21 @@ def quiet_libraries() -> None:
 def start_runtime(
     num_threads: int | None, *, timeout: timedelta = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[Runtime]:
-    """Joins the process group, gives this rank's place in it, and leaves it at the end.
+    """Joins the process group, yields this rank's place in it, and leaves it at the end.
 
-    gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
-    rank's share of the cores. ``on_cpu``: also where there are GPUs. A rank that hears nothing from another for ``timeout``
-    within a collective gives up.
-    When the block fails while other ranks may wait in a collective, the process ends at once with the error's
-    exit code: destroying a process group in that state can hang or abort.
+    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. ``num_threads``: None for this
+    rank's share of the cores. ``on_cpu``: uses the CPU even if there are GPUs. ``timeout``: how long a collective waits for
+    another rank.
+    If the block fails while other ranks may wait in a collective, the process ends at once with the error's
+    exit code, because destroying a process group in that state can hang or abort.
     """
     quiet_libraries()
     runtime = _find_runtime(num_threads, on_cpu)
     torch.set_num_threads(runtime.num_threads)
-    # before torch's threads are started, which take it over: gradients of rows that are learnt by heart fall below 1e-38,
-    # where Intel's CPUs take a hundred times as long for a product (docs/experiments.md)
+    # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's CPUs
+    # take a hundred times as long for products of such numbers (docs/experiments.md)
     torch.set_flush_denormal(True)
-    pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
+    pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()
     if runtime.is_first and runtime.world_size > 1:
         logger.info(
@@ -204,10 +204,10 @@ def start_runtime(
     finally:
         torch.set_flush_denormal(False)
         dist.destroy_process_group()
-        # groups of a node's ranks, of the group that ended
+        # torchrec's groups belong to the group that has ended
         if comm := sys.modules.get("torchrec.distributed.comm"):
             vars(comm).update(dict.fromkeys(NODE_GROUPS))
-        sys.excepthook = show_error  # torch's puts [rank0]: before each line, once for every group there was
+        sys.excepthook = show_error  # torch's hook puts [rank0]: before each line, once a group
         for variable in named:
             os.environ.pop(variable, None)
 
@@ -215,7 +215,7 @@ def start_runtime(
 def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
     ranks = started_ranks(on_cpu)
     if ranks.device_type == "cuda":
-        # torchrun's ranks see the same GPUs; those of Slurm's tasks or Kubernetes' pods may each see one, which is another
+        # torchrun's ranks see the same GPUs; each of Slurm's tasks or Kubernetes' pods may see only its own one
         seen, share_gpus = torch.cuda.device_count(), dist.is_torchelastic_launched()
         if (ranks.local_rank if share_gpus else ranks.gpu) >= seen:
             raise DlrmError(
@@ -229,7 +229,7 @@ def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
 
 @contextmanager
 def scratch_folder(runtime: Runtime, prefix: str) -> Iterator[Path]:
-    """A folder for all ranks of a machine, made and removed by the first, when all have left the block. Every rank must call it."""
+    """A temporary folder for all ranks of a machine. The first rank makes it, and removes it once all have left. Every rank must call it."""
     made = tempfile.mkdtemp(prefix=prefix) if runtime.is_first else ""
     folder = Path(broadcast_from_first(made))
     try:

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 (a Slurm warning) and Ctrl-C: finish the step, checkpoint, leave. A second one stops at once."""
+"""SIGTERM, SIGUSR1 (Slurm's warning) and Ctrl-C: finish the step, save and stop. A second signal stops at once."""
 
 import os
 import signal
@@ -19,10 +19,10 @@ from dlrm_app.errors import SharedError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 GRACE_SECONDS = 2.0
-"""A launcher passes a terminal's Ctrl-C on as a signal of its own: what follows this soon is the same request."""
+"""A launcher passes a terminal's Ctrl-C on as another signal. A signal within this time counts as the same request."""
 
 
-class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
+class Stopped(SharedError):  # noqa: N818 - a requested stop is not an error
     """Raised by every rank that stops after a signal, with a checkpoint to resume from."""
 
     def __init__(self, message: str) -> None:
@@ -31,7 +31,7 @@ class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
 
 @dataclass(frozen=True)
 class Agreement:
-    """Actions of all ranks because one of them asks for it."""
+    """Actions that all ranks take because one of them asks for them."""
 
     stop: bool = False
     save: bool = False
@@ -39,7 +39,7 @@ class Agreement:
 
 
 class StopRequest:
-    """Lets all ranks agree to stop or to save when any has to, one step late so that no step waits for it."""
+    """Lets all ranks agree to stop or save when any rank must. The answer comes one step late, so that no step waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -51,7 +51,7 @@ class StopRequest:
         self._saved_since = False
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handles a signal."""
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
@@ -65,9 +65,9 @@ class StopRequest:
             os._exit(128 + number)
 
     def agreed(self, has_failed: bool = False, is_overdue: bool = False) -> Agreement:
-        """Tells whether a signal asked any rank to stop, a checkpoint ``is_overdue`` on any, and whether any ``has_failed``.
+        """The agreed actions: stop after a signal to any rank, save if one ``is_overdue`` on any, fail if any ``has_failed``.
 
-        To be called once a step by every rank; gives all of them the same answer.
+        Every rank must call it once a step; all get the same answer.
         """
         must_stop = self._asked_at is not None
         if self._group is None:
@@ -78,24 +78,24 @@ class StopRequest:
             stop, save, fail = map(bool, self._flags.tolist())
             answer = Agreement(stop, save and not self._saved_since, fail)
         self._saved_since = False
-        # what is agreed on now is not asked for again
-        wishes = [must_stop, is_overdue and not answer.save, has_failed]
-        self._flags = torch.tensor(wishes, dtype=torch.int32)
+        # a save that is agreed on now is not requested again
+        requests = [must_stop, is_overdue and not answer.save, has_failed]
+        self._flags = torch.tensor(requests, dtype=torch.int32)
         self._work = dist.all_reduce(self._flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return answer
 
     def has_saved(self) -> None:
-        """To be called by every rank after a save: what was asked before is done."""
+        """Marks earlier requests to save as done. Every rank must call it after a save."""
         self._saved_since = True
 
     def must_stop_now(self) -> bool:
-        """True if all should stop, without the delay: between epochs, where waiting costs nothing."""
+        """True if all ranks must stop. Waits for the answer; for use between epochs, where waiting costs nothing."""
         self.agreed()
         self.settle()
         return bool(self._flags[0]) if self._group else self._asked_at is not None
 
     def settle(self) -> None:
-        """Waits for the last question, so that no message is under way when the ranks leave."""
+        """Waits for the last request, so that no message is pending when the ranks end."""
         if self._work is not None:
             self._work.wait()
             self._work = None

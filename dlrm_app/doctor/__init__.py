@@ -1,4 +1,4 @@
-"""Checks whether this machine's torch, fbgemm, torchrec, driver and backends work; says what to type if not.
+"""Checks if this machine's torch, fbgemm, torchrec, driver and backends work, and prints cures if not.
 
-Nothing here imports torch: whatever might crash is tried in a process of its own, by the scripts in ``probes``.
+Nothing here imports torch: everything that might crash is tried in a separate process, by the scripts in ``probes``.
 """

@@ -1,4 +1,4 @@
-"""All checks in order, a row for each as it ends; a later one is not tried where an earlier one rules it out."""
+"""Runs all checks in order and prints a row for each. A check is skipped if an earlier failure makes it pointless."""
 
 import os
 import re
@@ -35,7 +35,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check. ``fix``, a command to type or a sentence, where something is wrong or noteworthy."""
+    """The result of a check. ``fix``: a command or a sentence, if something is wrong or noteworthy."""
 
     check: str
     state: State
@@ -54,7 +54,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Finding]:
-    """A row for torch, fbgemm and torchrec each, and one on whether the three fit each other and the driver."""
+    """A row each for torch, fbgemm and torchrec, and a row about their compatibility with each other and the driver."""
     fix = install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
     builds = [f"{name} {versions[name]}" for name in _builds(versions)]
     present = {
@@ -75,7 +75,7 @@ def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Findin
 
 
 def find_fault(versions: Mapping[str, str], has_driver: bool) -> str | None:
-    """Why the installed torch, fbgemm and torchrec cannot work together; None if they can."""
+    """The reason why the installed torch, fbgemm and torchrec cannot work together; None if they can."""
     builds = _builds(versions)
     if len(builds) == 2:
         return "fbgemm-gpu and fbgemm-gpu-cpu are both installed: they overwrite each other's files"
@@ -95,7 +95,7 @@ def find_fault(versions: Mapping[str, str], has_driver: bool) -> str | None:
 
 
 def nearest_trio(versions: Mapping[str, str]) -> Trio:
-    """The trio of the installed torch; the newest if it has none."""
+    """The supported trio with the installed torch; the newest trio if there is none."""
     torch = versions.get("torch", "")
     return next((trio for trio in TRIOS if torch.startswith(f"{trio.name}.")), TRIOS[0])
 
@@ -109,14 +109,14 @@ def _listed(trio: Trio) -> str:
 
 
 def install_command(device: str, trio: Trio) -> str:
-    """What to type for the three packages to be ``trio``, on ``device`` cpu or cuda, whatever is there now.
+    """The command that installs ``trio`` for ``device`` (cpu or cuda), whatever is installed now.
 
-    Both builds of fbgemm go first: they share one folder, and uninstalling one takes the other's files.
+    It uninstalls both builds of fbgemm first: they share one folder, and uninstalling one deletes the other's files.
     """
     remove = f"{PIP} uninstall -y torch torchrec fbgemm-gpu fbgemm-gpu-cpu"
     torch, fbgemm, torchrec = trio
     if device == "cuda":
-        # === : a build for CPU or another CUDA, which an index may have beside it, is not taken
+        # === : never takes a build for CPU or another CUDA version from the same index
         return f"{remove} && {PIP} install torch==={torch} fbgemm-gpu=={fbgemm} torchrec=={torchrec}"
     return (
         f"{remove} && {PIP} install --extra-index-url {PYTORCH_CPU_INDEX} torch=={torch}+cpu "
@@ -136,7 +136,7 @@ FIX_BACKEND = {
 
 
 def report(findings: Iterable[Finding]) -> None:
-    """Prints each of ``findings`` as it comes, then what to type. Raises DlrmError if something is wrong."""
+    """Prints each of ``findings`` as it comes, then the cures. Raises DlrmError if something is wrong."""
     seen = []
     for finding in findings:
         print(f"{finding.check:20} {finding.state.value:6} {finding.result}", flush=True)
@@ -151,7 +151,7 @@ def report(findings: Iterable[Finding]) -> None:
 
 
 def examine(timeout: float) -> Iterator[Finding]:
-    """Gives each finding as soon as there is one; every probe gets ``timeout`` seconds."""
+    """Yields each finding as soon as it is known. Every probe gets ``timeout`` seconds."""
     versions, driver = installed_versions(), find_driver()
     is_for_gpus = "fbgemm-gpu" in versions
     has_driver = driver is not None and (driver.fault is None or is_for_gpus)
@@ -169,7 +169,7 @@ def _judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
 
 
 def _judge_shared_memory() -> Finding:
-    """NCCL's ranks of one machine meet there; containers often have 64 MiB."""
+    """Checks /dev/shm, which NCCL's ranks on one machine use; containers often have only 64 MiB."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
@@ -181,12 +181,12 @@ def _judge_shared_memory() -> Finding:
 
 
 def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[Finding]:
-    """``driver``: None where there is none, or the wheels are for CPU."""
+    """Tries the libraries. ``driver``: None if there is none, or if the wheels are for CPU."""
     torch = probe("load", "torch", timeout=timeout)
     yield _judge("torch loads", torch, fix)
     if torch.fault:
         for check in ("fbgemm loads", "torchrec loads", "collectives"):
-            yield Finding(check, State.NOTE, "not tried, for torch does not load")
+            yield Finding(check, State.NOTE, "not tried, because torch does not load")
         return
     gpus = torch.facts.get("gpus", [])
     yield from map(_describe_gpu, range(len(gpus)), gpus)
@@ -205,7 +205,7 @@ def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[
 
 
 def _judge(check: str, answer: Answer, fix: str) -> Finding:
-    """A probe that came to its end may say what it found (``result``), and that it is wrong (``is_right``)."""
+    """Turns an answer into a finding. A finished probe may give a ``result`` and say if it ``is_right``."""
     if answer.fault is not None:
         hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
         return Finding(check, State.WRONG, answer.fault + hint, fix)
@@ -229,6 +229,6 @@ def _judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden in HIDDEN:
         return Finding("GPUs", State.NOTE, f"hidden by CUDA_VISIBLE_DEVICES={hidden}")
-    reason = torch.facts.get("why_no_gpu") or "it does not say why"
+    reason = torch.facts.get("why_no_gpu") or "it gives no reason"
     fix = UPDATE_DRIVER if driver.fault else FIND_GPUS
     return Finding("GPUs", State.WRONG, f"there is a driver, but torch sees no GPU: {reason}", fix)

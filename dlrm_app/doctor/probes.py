@@ -1,7 +1,7 @@
-"""Tries torch and its companions in a process of its own, so that a crash, a hang or an undefined symbol is an answer.
+"""Tries torch and its companions in a separate process, so that a crash, a hang or an undefined symbol is a result.
 
-This file is also the script that is tried: ``probes.py load MODULE``, ``probes.py operators DEVICE`` and
-``probes.py exchange BACKEND NUM_PROCESSES`` print what they find as JSON.
+This file is also the script of that process: ``probes.py load MODULE``, ``probes.py operators DEVICE`` and
+``probes.py exchange BACKEND NUM_PROCESSES`` print their results as JSON.
 """
 
 import importlib
@@ -23,14 +23,14 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Answer:
-    """What a probe printed as JSON on its last line, or in ``fault`` why it did not come to that."""
+    """The facts that a probe printed as JSON on its last line, or the reason (``fault``) why it did not."""
 
     facts: dict[str, Any]
     fault: str | None = None
 
 
 def probe(name: str, *arguments: str, timeout: float, script: str = __file__) -> Answer:
-    """Runs the probe ``name`` with this Python; it gets ``timeout`` seconds."""
+    """Runs the probe ``name`` with this Python, for at most ``timeout`` seconds."""
     process = subprocess.Popen(
         [sys.executable, script, name, *arguments],
         stdout=subprocess.PIPE,
@@ -38,7 +38,7 @@ def probe(name: str, *arguments: str, timeout: float, script: str = __file__) ->
         stdin=subprocess.DEVNULL,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that a hanging probe ends together with the processes it started
+        start_new_session=True,  # so that a hanging probe is ended together with its children
     )
     try:
         output, errors = process.communicate(timeout=timeout)
@@ -58,7 +58,7 @@ def _end_group(process: "subprocess.Popen[str]") -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # the usual case: all have ended by themselves
+        return  # the usual case: all have ended
     process.wait()
 
 
@@ -67,11 +67,11 @@ def _describe(code: int, errors: str) -> str:
         return f"crashed with {signal.Signals(-code).name}"
     raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", errors, re.MULTILINE)
     lines = raised or errors.strip().splitlines() or ["no message"]
-    return lines[0 if raised else -1][:300]  # of errors raised from one another the first is the cause
+    return lines[0 if raised else -1][:300]  # the first of chained errors is the cause
 
 
 def load(name: str) -> dict[str, Any]:
-    """Imports the module ``name``; for torch, which devices it sees."""
+    """Imports the module ``name``; for torch, also lists the devices that it sees."""
     module = importlib.import_module(name)
     if name != "torch":
         return {}
@@ -92,7 +92,7 @@ def _describe_gpu(cuda: Any, index: int) -> dict[str, Any]:
 
 
 def operators(device: str) -> dict[str, Any]:
-    """A step of a table on ``device``, by fbgemm and by torch.nn.EmbeddingBag: the largest difference."""
+    """Takes a step of a table on ``device`` with fbgemm and with torch.nn.EmbeddingBag; returns the largest difference."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -131,7 +131,7 @@ def operators(device: str) -> dict[str, Any]:
 
 
 def exchange(backend: str, num_processes: str) -> dict[str, Any]:
-    """all_reduce and all_to_all between processes."""
+    """Tries all_reduce and all_to_all between processes."""
     from torch.multiprocessing.spawn import spawn
 
     num_ranks = int(num_processes)

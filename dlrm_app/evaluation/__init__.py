@@ -1,1 +1,1 @@
-"""Evaluation of predictions: metrics over all ranks, their intervals, curves, and dlrm-evaluate's job."""
+"""Evaluation of predictions: metrics over all ranks, their confidence intervals, curves, and dlrm-evaluate's job."""

@@ -1,7 +1,7 @@
-"""ROC curve and reliability diagram of predictions spread over all ranks, as curves.json has them.
+"""ROC curve and reliability diagram of predictions on all ranks, for curves.json.
 
-roc: points from (0, 0) to (1, 1), a row is called positive from ``threshold`` (a probability) on; None where all rows are of
-one class. reliability: bins of about equally many rows, by rising prediction, with the range and the mean of their
+roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least ``threshold``. None if all rows have
+one class. reliability: bins with about equal numbers of rows, by rising prediction, with the range and mean of their
 predictions.
 """
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 
 NUM_BUCKETS = 1 << 16
-"""Between the lowest and the highest logit: every count below is exact for scores cut at the buckets' edges."""
+"""Buckets between the lowest and the highest logit. All counts are exact for scores rounded down to the buckets' edges."""
 MAX_LOGIT = 100.0
-"""Logits past it count as it: its probability is 0 or 1 to the last bit anyway."""
+"""Logits beyond this are clamped: their probability is 0 or 1 to the last bit anyway."""
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
 CHUNK = 1 << 20
 Floats = NDArray[np.float64]
@@ -25,9 +25,9 @@ Lists = dict[str, list[float]]
 
 
 def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any] | None:
-    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool, without rows whose logit is nan; None if there are no rows.
+    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool; rows with nan are left out. None if there are no rows.
 
-    Every rank gives its own rows, any number of them, and gets the same curves, whatever the number of ranks.
+    Every rank passes its own rows, any number of them. All get the same curves, for every number of ranks.
     """
     is_number = ~logits.isnan()
     logits, labels = logits[is_number].clamp(-MAX_LOGIT, MAX_LOGIT), labels[is_number]
@@ -45,7 +45,7 @@ def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]
 
 
 def _range(logits: torch.Tensor) -> tuple[float, float]:
-    """The lowest and the highest logit of all ranks; (inf, -inf) without any."""
+    """The lowest and the highest logit of all ranks; (inf, -inf) if there are none."""
     local = torch.tensor([torch.inf, -torch.inf], device=logits.device)
     if logits.numel():
         local = torch.stack(list(logits.aminmax()))
@@ -56,7 +56,7 @@ def _range(logits: torch.Tensor) -> tuple[float, float]:
 def _count(
     logits: torch.Tensor, labels: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over all ranks: ([2, buckets] rows by label, [buckets] sums of their predictions)."""
+    """(rows by label [2, buckets], sums of their predictions [buckets]), over all ranks."""
     counts = torch.zeros(2 * NUM_BUCKETS, dtype=torch.int64, device=logits.device)
     predictions = torch.zeros(NUM_BUCKETS, dtype=torch.float64, device=logits.device)
     scale = NUM_BUCKETS / (high - low) if high > low else 0.0
@@ -64,12 +64,12 @@ def _count(
         wide = some.double()
         bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
         counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
-        predictions.scatter_add_(0, bucket, wide.sigmoid())  # on a GPU bincount's sums have no fixed order
+        predictions.scatter_add_(0, bucket, wide.sigmoid())  # on a GPU bincount adds in no fixed order
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 
 def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
-    """At most NUM_ROC_POINTS + 1 points, spread evenly along the curve (by the sum of both rates)."""
+    """The ROC curve: at most NUM_ROC_POINTS + 1 points, spread evenly along it (by the sum of both rates)."""
     if not negatives.sum() or not positives.sum():
         return None
     false_rate, true_rate = (

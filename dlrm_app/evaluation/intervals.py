@@ -1,4 +1,4 @@
-"""Confidence intervals of AUCs, and paired tests of two models on the same rows: DeLong's method, Holm's adjustment."""
+"""Confidence intervals of AUCs, and paired tests of models on the same rows: DeLong's method, Holm's adjustment."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from dlrm_app.evaluation.result import Comparison, Interval
 
 
 def auc_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
-    """AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval under the normal approximation.
+    """The AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval by the normal approximation.
 
-    With a process group every rank gives its own rows and gets the same. NaN with fewer than two rows of a class.
+    With a process group every rank passes its own rows; all get the same result. NaN if a class has fewer than two rows.
     """
     aucs, covariance = auc_covariance([logits], labels)
     return _interval(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
@@ -25,7 +25,7 @@ def compare_aucs(
 ) -> Comparison:
     """Compares two models' logits [n] of the same rows in the same order.
 
-    The p-value is that of no difference (DeLong et al. 1988); it is 1 where the two rank all rows alike.
+    The p-value tests for no difference (DeLong et al. 1988); it is 1 if both rank all rows alike.
     """
     (a, b), cov = auc_covariance([first, second], labels)
     difference = a - b
@@ -45,7 +45,7 @@ def _p_value(difference: float, standard_error: float) -> float:
 
 
 def _interval(value: float, variance: float, confidence: float, bounds: tuple[float, float]) -> Interval:
-    # rounding can leave a variance below 0 where two models are the same
+    # rounding can make the variance negative if two models are the same
     error = math.nan if math.isnan(variance) else math.sqrt(max(0.0, variance))
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * error
     if math.isnan(reach):
@@ -56,10 +56,10 @@ def _interval(value: float, variance: float, confidence: float, bounds: tuple[fl
 def auc_covariance(
     scores: Sequence[torch.Tensor], labels: torch.Tensor
 ) -> tuple[list[float], list[list[float]]]:
-    """([K] AUCs, [K, K] their covariance) of K models' logits of the same rows.
+    """(AUCs [K], their covariance [K, K]) of K models' logits of the same rows.
 
-    The structural components of DeLong et al. 1988, by ranks as in Sun & Xu 2014, "Fast implementation of
-    DeLong's algorithm", so in the time of a sort; ties count half. All nan when a class has fewer than two rows.
+    Uses the structural components of DeLong et al. 1988, by ranks as in Sun & Xu 2014, "Fast implementation of
+    DeLong's algorithm", so it takes the time of a sort. Ties count half. All nan if a class has fewer than two rows.
     """
     counts = torch.stack([labels.sum(), (~labels).sum()])
     num_positives, num_negatives = sum_in_rank_order(counts).tolist()
@@ -68,7 +68,7 @@ def auc_covariance(
     placements = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
     pairs = num_positives * num_negatives
     aucs = [wins / (2 * pairs) for wins in sum_in_rank_order(placements[:, labels].sum(1)).tolist()]
-    # a negative's component is 1 less its share of positives below: the same covariance
+    # a negative's component is 1 minus its share of positives below, which has the same covariance
     of_positives = _covariance(placements[:, labels], 2 * num_negatives, num_positives)
     of_negatives = _covariance(placements[:, ~labels], 2 * num_positives, num_negatives)
     covariance = of_positives / num_positives + of_negatives / num_negatives
@@ -76,7 +76,7 @@ def auc_covariance(
 
 
 def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:
-    """[K, K] float64: the sample covariance over all ranks' ``num_rows`` rows of ``placements`` [K, m] over ``scale``."""
+    """The sample covariance, [K, K] float64, of ``placements`` [K, m] / ``scale`` over all ranks' ``num_rows`` rows."""
     means = sum_in_rank_order(placements.sum(1)).double() / num_rows
     products = torch.zeros(len(placements), len(placements), dtype=torch.float64, device=placements.device)
     for some in torch.split(placements, CHUNK, dim=1):
@@ -86,7 +86,7 @@ def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Te
 
 
 def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """[n] int64 in the order of the rows: 2 for each row of the other class, on any rank, below this one, 1 for a tie."""
+    """Counts for each row, int64 [n]: 2 for every row of the other class, on any rank, that scores lower, and 1 for a tie."""
     ranking = rank_scores(logits, labels)
     splitters = find_splitters(logits) if num_ranks() > 1 else logits.new_empty(0)
     placements = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
@@ -101,7 +101,7 @@ def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 def _ask_owners(
     scores: torch.Tensor, splitters: torch.Tensor, ranking: Ranking, is_positive: bool
 ) -> torch.Tensor:
-    """The doubled placements of ``scores``, sorted and of one class, among all ranks' scores of the other class."""
+    """The doubled placements of ``scores`` (sorted, of one class) among all ranks' scores of the other class."""
     others, below = (
         (ranking.negatives, ranking.below[1]) if is_positive else (ranking.positives, ranking.below[0])
     )
@@ -116,7 +116,7 @@ def _ask_owners(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of several tests, adjusted so that the chance of any false finding is kept (Holm 1979, step-down)."""
+    """Adjusts p-values of several tests so that the chance of any false positive is kept (Holm 1979, step-down)."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)

@@ -1,4 +1,4 @@
-"""Metrics of click predictions: order, loss, calibration and accuracy; exact, over all ranks."""
+"""Metrics of click predictions: ranking, loss, calibration and accuracy; exact, over all ranks."""
 
 import logging
 import math
@@ -12,15 +12,15 @@ from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_sco
 
 logger = logging.getLogger(__name__)
 CHUNK = 1 << 20
-"""Rows widened to float64 at a time."""
+"""Rows converted to float64 at a time."""
 
 
 class ClickMetrics(Metric):
-    """Metrics of one split's predictions, the same on every rank, with any number of rows on each.
+    """Metrics of one split's predictions: the same result on every rank, with any number of rows on each.
 
-    Keeps 5 bytes a row, on the device of the logits, and takes about 20 for the moment of computing; with
-    ``group_by``, the name of what groups the rows, 9 and about 40. It syncs itself (``sync_on_compute`` is off),
-    for torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, if only
+    Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With
+    ``group_by`` (the feature that groups the rows) these are 9 and about 40. It syncs itself (``sync_on_compute`` is off),
+    because torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, possibly
     without rows.
     """
 
@@ -49,13 +49,13 @@ class ClickMetrics(Metric):
             self.groups.append(groups.to(torch.int32, copy=True))
 
     def compute(self) -> dict[str, float]:
-        """``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
+        """Computes ``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
         ``accuracy``, ``num_samples``, ``positives``.
 
         ``pr_auc`` is the average precision. ``ne`` is the log loss over that of always predicting the mean label
         (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook"), ``calibration`` the mean
-        prediction over the mean label, ``accuracy`` the share of rows whose prediction is at least 0.5 just when
-        the label is 1. What no rows, or rows of one class, leave undefined is nan, with a warning that names the
+        prediction over the mean label, ``accuracy`` the share of rows whose prediction is at least 0.5 exactly if
+        the label is 1. A metric that is undefined (no rows, or rows of one class) is nan, with a warning that names the
         split.
         """
         logits, labels = self.rows()
@@ -78,14 +78,14 @@ class ClickMetrics(Metric):
         }
 
     def _order(self, logits: torch.Tensor, labels: torch.Tensor, has_nan: bool) -> dict[str, float]:
-        """The measures of order alone."""
+        """Computes the ranking metrics."""
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
         if has_nan:
             return dict.fromkeys(names, math.nan)
         ranking = rank_scores(logits, labels)
         auc = roc_auc(ranking)
         values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
-        del ranking  # its memory, before the groups take theirs
+        del ranking  # frees its memory before the groups need theirs
         if self.group_by:
             none = labels.new_empty(0, dtype=torch.int32)
             self.groups = [torch.cat([none, *self.groups])]
@@ -93,7 +93,7 @@ class ClickMetrics(Metric):
         return dict(zip(names, values, strict=True))
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All of this rank's rows. Replaces the many small tensors, so that rows are not held twice."""
+        """All of this rank's rows. Replaces the many small tensors, so that rows are not stored twice."""
         if not self.logits:
             return torch.empty(0, device=self.device), torch.empty(0, dtype=torch.bool, device=self.device)
         self.logits = [torch.cat(self.logits)]
@@ -102,7 +102,7 @@ class ClickMetrics(Metric):
 
 
 def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """[6] float64: rows, positives, nan logits, log losses, predictions, rows called rightly at 0.5."""
+    """Sums, float64 [6]: rows, positives, nan logits, log losses, predictions, rows that are right at 0.5."""
     sums = torch.zeros(6, dtype=torch.float64, device=logits.device)
     for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
         wide = some.double()
@@ -115,7 +115,7 @@ def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _entropy(rate: float) -> float:
-    """The log loss, in nats, of always predicting ``rate`` when that share of the labels is 1."""
+    """The log loss, in nats, of always predicting ``rate`` if that share of the labels is 1."""
     return -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
 
 

@@ -1,4 +1,4 @@
-"""Checks of evaluations before any work. No torch."""
+"""Checks evaluations before any work starts. Does not import torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from dlrm_app.tables.specs import Table
 
 
 def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]) -> list[str]:
-    """Settings of a training run's evaluations that the dataset does not allow."""
+    """Problems: settings of a training run's evaluations that the dataset does not allow."""
     features = [name for table in tables for name in table.features]
     problems = [f"evaluation.{each}" for each in group_problems(manifest, features, config.group_by)]
     if has_labelled_val(manifest):
         return problems
     return problems + [
-        f"evaluation.{key} needs a labelled val split, which {manifest.path} has not: set it to null, "
+        f"evaluation.{key} needs a labelled val split, which {manifest.path} does not have: set it to null, "
         "or preprocess with split.val=0.1"
         for key in ("every_steps", "per_epoch", "target_auc", "patience")
         if getattr(config, key) is not None
@@ -33,7 +33,7 @@ def has_labelled_val(manifest: Manifest) -> bool:
 
 
 def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
-    """Says why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
+    """Reasons why the rows cannot be grouped by ``group_by``. ``features``: those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
     if group_by is None or group_by in one_hot:
         return []
@@ -43,7 +43,7 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
 
 
 def check_paths(config: EvaluateConfig, is_first: bool) -> None:
-    """Raises one error with all that is wrong with dlrm-evaluate's values and paths; the first rank writes ``output``."""
+    """Raises one error with all problems of dlrm-evaluate's values and paths. Only the first rank checks ``output``."""
     problems = config.problems()
     if config.output is not None and is_first:
         problems += output_problems("output", Path(config.output))
@@ -56,7 +56,7 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
 
 
 def _check_rows(config: EvaluateConfig) -> None:
-    """Looks at the dataset alone; whether it is what the models read is checked once they are open."""
+    """Checks the dataset alone; its match with the models is checked once they are open."""
     path = config.data.path
     if path is None and config.checkpoint is not None:
         folder = choose_checkpoint(Path(config.checkpoint), config.which)
@@ -70,7 +70,7 @@ def _check_rows(config: EvaluateConfig) -> None:
 
 
 def refuse_moved(path: Path, model: str) -> None:
-    """Raises DataError if the dataset at ``path``, which ``model`` was trained on, does not exist any more."""
+    """Raises DataError if the dataset at ``path``, on which ``model`` was trained, no longer exists."""
     if not path.is_dir():
         raise DataError(
             f"{path}, the dataset that {model} was trained on, is not there: if it was moved, add data.path=FOLDER"

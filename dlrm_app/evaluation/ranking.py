@@ -1,6 +1,6 @@
-"""Measures of order, exact and over all ranks: ROC AUC, average precision, and AUC within groups of rows.
+"""Ranking metrics, exact and over all ranks: ROC AUC, average precision, and AUC within groups of rows.
 
-They need the sorted scores of both classes, spread over the ranks by range.
+They need the sorted scores of both classes; each rank holds one range of scores.
 """
 
 import math
@@ -18,12 +18,12 @@ from dlrm_app.distributed.collectives import (
 
 SAMPLES_PER_RANK = 1024
 CHUNK = 1 << 20
-"""Scores looked up at a time: bounds the memory of their int64 positions."""
+"""Scores searched at a time; limits the memory of their int64 positions."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """This rank's range of all ranks' scores, each class sorted; a later rank's scores are higher.
+    """This rank's range of the scores of all ranks, each class sorted. A later rank's scores are higher.
 
     ``counts`` [R, 2] int64: the positives and negatives in every rank's range.
     """
@@ -34,13 +34,13 @@ class Ranking:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Positives and negatives of all ranks."""
+        """Numbers of positives and negatives of all ranks."""
         positives, negatives = self.counts.sum(0).tolist()
         return positives, negatives
 
     @property
     def below(self) -> tuple[int, int]:
-        """Positives and negatives that score below all of this rank's."""
+        """Numbers of positives and negatives that score below all of this rank's."""
         positives, negatives = self.counts[: current_rank()].sum(0).tolist()
         return positives, negatives
 
@@ -48,9 +48,9 @@ class Ranking:
 def rank_scores(logits: torch.Tensor, labels: torch.Tensor) -> Ranking:
     """Ranks ``logits`` [n] float32 without NaN by ``labels`` [n] bool.
 
-    With a process group every rank calls this with its own rows, any number of them. Ranks exchange scores by
-    range of score, as a sample sort does: each sorts and holds about its share of all rows, or more where very
-    many scores are equal, since equal ones meet on one rank.
+    With a process group every rank calls this with its own rows, any number of them. The ranks exchange scores by
+    range of score, as in a sample sort: each sorts and holds about its share of all rows, or more if very
+    many scores are equal, because equal ones go to one rank.
     """
     positives, negatives = sort(logits[labels]), sort(logits[~labels])
     if num_ranks() > 1:
@@ -63,43 +63,43 @@ def rank_scores(logits: torch.Tensor, labels: torch.Tensor) -> Ranking:
 
 
 def sort(scores: torch.Tensor) -> torch.Tensor:
-    """Sorts ``scores``, on CPU in place."""
+    """Sorts ``scores``; in place on CPU."""
     if scores.device.type != "cpu":
         return scores.sort().values
-    # torch.sort carries int64 indices along: 3 times the memory and 20 times the time of numpy's
+    # torch.sort also sorts int64 indices: 3 times the memory and 20 times the time of numpy's
     scores.numpy().sort()
     return scores
 
 
 def find_splitters(logits: torch.Tensor) -> torch.Tensor:
-    """[R - 1] scores, the same on every rank, that cut all rows into R ranges of about equal size."""
+    """R - 1 scores, the same on every rank, that cut all rows into R ranges of about equal size."""
     sample = torch.full((SAMPLES_PER_RANK,), float("nan"), device=logits.device)
     if logits.numel():
         indices = torch.linspace(0, logits.numel() - 1, SAMPLES_PER_RANK, dtype=torch.float64)
         sample = logits[indices.long().to(logits.device)]
     samples = all_gather_stacked(sample).flatten()
-    samples = samples[~samples.isnan()].sort().values  # none from ranks without rows
+    samples = samples[~samples.isnan()].sort().values  # ranks without rows send nan
     if not samples.numel():
         return torch.zeros(num_ranks() - 1, device=logits.device)
     return samples[torch.arange(1, num_ranks(), device=logits.device) * samples.numel() // num_ranks()]
 
 
 def cut(scores: torch.Tensor, splitters: torch.Tensor) -> torch.Tensor:
-    """[R] how many of ``scores``, sorted, fall into each rank's range."""
+    """The number of ``scores`` (sorted) that fall into each rank's range, [R]."""
     cuts = torch.searchsorted(scores, splitters)
     return torch.tensor([0, *cuts.tolist(), scores.numel()], device=scores.device).diff()
 
 
 def doubled_wins(others: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """[n] int64: for each of ``scores``, 2 for every one of ``others`` (sorted) below it and 1 for a tie."""
+    """Counts for each of ``scores``, int64 [n]: 2 for every one of ``others`` (sorted) below it, and 1 for a tie."""
     return torch.searchsorted(others, scores) + torch.searchsorted(others, scores, right=True)
 
 
 def roc_auc(ranking: Ranking) -> float:
     """The probability that a random positive scores above a random negative, a tie counting half.
 
-    The Mann-Whitney statistic (Hanley & McNeil 1982) counted in int64, so that only the last division rounds
-    (positives times negatives must stay below 2^62). The same on every rank; nan when all rows are of one class.
+    Computes the Mann-Whitney statistic (Hanley & McNeil 1982) in int64, so that only the last division rounds
+    (positives times negatives must stay below 2^62). The same on every rank; nan if all rows have one class.
     """
     wins = 2 * ranking.below[1] * ranking.positives.numel()
     for some in torch.split(ranking.positives, CHUNK):
@@ -111,8 +111,8 @@ def roc_auc(ranking: Ranking) -> float:
 
 
 def average_precision(ranking: Ranking) -> float:
-    """The area under the precision-recall curve as a sum of steps: the mean over all positives of the precision
-    among the rows that score no lower, as scikit-learn's average_precision_score. The same on every rank; nan
+    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of the precision
+    among the rows that score at least as high, as in scikit-learn's average_precision_score. The same on every rank; nan
     without positives.
     """
     num_positives, num_negatives = ranking.totals
@@ -130,12 +130,12 @@ LOWEST = -(1 << 31)
 
 
 def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor) -> float:
-    """The mean of the groups' AUCs, each weighted by its rows; groups with rows of one class are left out.
+    """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
 
-    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", with all rows as weights.
+    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows.
     ``logits`` [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0. With a process
-    group every rank gives its own rows and gets the same value. A group's rows meet on one rank, so one that
-    holds most of all rows costs that rank its memory: about 40 bytes a row. nan where every group is left out.
+    group every rank passes its own rows and gets the same value. A group's rows go to one rank, so a group that
+    holds most of all rows needs much memory there: about 40 bytes a row. nan if every group is left out.
     """
     keys = _keys(logits, groups)
     positives, negatives = (sort(_own_groups(keys[chosen])) for chosen in (labels, ~labels))
@@ -145,14 +145,14 @@ def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor
 
 
 def _keys(logits: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """[n] int64 that sort by group, then by logit; equal where both are."""
-    bits = (logits + 0.0).view(torch.int32)  # + 0.0: the two zeros are equal, their bits are not
-    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # floats below 0 have bits that fall as they rise
+    """Keys, int64 [n], that sort by group, then by logit; equal only if both are."""
+    bits = (logits + 0.0).view(torch.int32)  # + 0.0: turns -0.0 into 0.0, which is equal but has other bits
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # the bits of negative floats run backwards
     return (groups.long() << 32) + (rising.long() - LOWEST)
 
 
 def _own_groups(keys: torch.Tensor) -> torch.Tensor:
-    """The keys of all ranks whose groups this rank measures."""
+    """The keys, from all ranks, of the groups that this rank measures."""
     if num_ranks() == 1:
         return keys
     owner = (keys >> 32) % num_ranks()
@@ -162,12 +162,12 @@ def _own_groups(keys: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows, sum of rows times AUC), float64, over this rank's groups that have both classes. Keys sorted."""
+    """(rows, sum of rows times AUC), float64, over this rank's groups with both classes. The keys must be sorted."""
     groups, num_positives = torch.unique_consecutive(positives >> 32, return_counts=True)
     first = torch.searchsorted(negatives, groups << 32)
     num_negatives = torch.searchsorted(negatives, (groups << 32) + 0xFFFFFFFF, right=True) - first
     ends = num_positives.cumsum(0)
-    # int64 running sums: a group's wins are a difference of two, exact
+    # running sums in int64, so that a group's wins, the difference of two, are exact
     wins = torch.zeros(positives.numel() + 1, dtype=torch.int64, device=positives.device)
     for start in range(0, positives.numel(), CHUNK):
         some = positives[start : start + CHUNK]

@@ -1,4 +1,4 @@
-"""Results of an evaluation of checkpoints: records as they land on disk, and their tables as text. No torch."""
+"""Results of an evaluation of checkpoints: records for the JSON file, and their tables as text. Does not import torch."""
 
 import math
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The AUCs of two models on the same rows, their difference (first less second) and its two-sided p-value."""
+    """The AUCs of two models on the same rows, their difference (first minus second) and its two-sided p-value."""
 
     first: Interval
     second: Interval
@@ -39,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A run's AUC less the first run's; ``adjusted_p`` is Holm's, over all runs that were tested."""
+    """A model's AUC minus the first model's; ``adjusted_p`` is Holm's, over all tested models."""
 
     comparison: Comparison
     adjusted_p: float
@@ -47,7 +47,7 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One model's part of ``output``. ``checkpoint``: its folder, or a file of scores, or a blend, which have no step."""
+    """One model's part of ``output``. ``checkpoint``: its folder; or a file of scores or a blend, which have no step."""
 
     checkpoint: str
     step: int | None
@@ -56,7 +56,7 @@ class ModelResult:
 
     @property
     def name(self) -> str:
-        """Run and step, for people; of scores the file as it was typed."""
+        """Run and step, as text; for a file of scores, the path as it was typed."""
         if self.step is None:
             return self.checkpoint
         path = Path(self.checkpoint).absolute()
@@ -65,9 +65,9 @@ class ModelResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The content of ``output``, as JSON: models on the same rows.
+    """The content of ``output``, as JSON: the results of models on the same rows.
 
-    ``comparison``: of the first two; ``tests``: of each further model against the first, with Holm's adjustment over all.
+    ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's adjustment over all.
     """
 
     dataset: str
@@ -81,7 +81,7 @@ class EvaluationResult:
 
 
 def format_result(result: EvaluationResult, are_averaged: bool) -> str:
-    """A row a model, and how the AUCs of several differ."""
+    """The result as text: a row for each model, and the differences between their AUCs."""
     interval = f"{100 * result.confidence:g}% interval"
     first = result.models[0].metrics
     shown = {key: title for key, title in HEADINGS.items() if key in first}
@@ -99,7 +99,7 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
         text_table(["", "AUC", interval, *shown.values()], rows),
     ]
     if len(result.tests) > 1:
-        lines.append(f"less the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")
+        lines.append(f"minus the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")
         tested = [
             [model.name, *_cells(test.comparison.difference), f"{test.adjusted_p:.3g}"]
             for model, test in zip(result.models[1:], result.tests, strict=True)
@@ -113,7 +113,7 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
 
 
 def _cells(interval: Interval) -> list[str]:
-    """``+0.00123`` and ``+0.00012 to +0.00234``; dashes for what is undefined."""
+    """``+0.00123`` and ``+0.00012 to +0.00234``; dashes for undefined values."""
     bounds = f"{interval.low:+.5f} to {interval.high:+.5f}"
     return [
         NONE if math.isnan(interval.value) else f"{interval.value:+.5f}",

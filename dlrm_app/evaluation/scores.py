@@ -1,8 +1,8 @@
-"""Anybody's scores of a split's rows, from Parquet files: dlrm-predict's, LightGBM's, a spreadsheet's; and blends of models.
+"""Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict, LightGBM, a spreadsheet), and blends of models.
 
-A file has a column ``score``, the probability of a click, and a row for each row of the split, in their order. If it also has
-``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict writes, its rows may have any order. A column ``label`` is
-compared with the split's labels, or stands for them where no dataset is named.
+A file has a column ``score``, the probability of a click, and a row for each row of the split, in the same order. If it also has
+``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows may have any order. A column ``label`` is
+compared with the split's labels, or used instead of them if no dataset is named.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.reader import SplitReader
 
 PLACES = (("shard", "row"), ("file", "line"))
-"""Columns that say which row of the split a score is for."""
+"""Columns that identify the row of the split that a score belongs to."""
 SMALLEST = 1e-12
-"""Probabilities nearer to 0 or 1 than that count as so near: the logit of 0 has no number."""
+"""Probabilities are clipped to at least this and at most 1 minus this, because the logit of 0 is infinite."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """``logits`` [R] float32 of all rows of a split in its order, and the labels [R] written beside them, if there are any."""
+    """``logits`` [R] float32 of all rows of a split, in its order, and the labels [R] from the same file, if it has any."""
 
     path: str
     logits: torch.Tensor
@@ -40,13 +40,13 @@ class Scores:
 def measure_scores(
     config: EvaluateConfig, before: Sequence[torch.Tensor], manifest: Manifest | None, runtime: Runtime
 ) -> list[tuple[str, ClickMetrics]]:
-    """(name, metrics over this rank's rows) of the files ``config.scores``, and then of the blend, if one is asked for.
+    """(name, metrics over this rank's rows) of each file in ``config.scores``, and then of the blend, if one is asked for.
 
-    ``before``: logits [n] of the models that come before the files in the blend. The rows' labels are those of ``manifest``, or
-    the first that a file has. Raises DataError, on every rank, for files of other rows.
+    ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``, or of the
+    first file that has any. Raises DataError, on every rank, for files of other rows.
     """
     files, labels, groups = runtime.together(lambda: _read_rows(config, manifest))
-    # this rank's share, as an evaluation deals the rows
+    # this rank's share, as in an evaluation
     share = slice(*(part * len(labels) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     found = [(each.path, each.logits[share].to(runtime.device)) for each in files]
     if weights := config.blend:
@@ -66,7 +66,7 @@ def measure_scores(
 def _read_rows(
     config: EvaluateConfig, manifest: Manifest | None
 ) -> tuple[list[Scores], torch.Tensor, torch.Tensor | None]:
-    """(the files, labels [R] of all rows, their groups [R] with group_by). Raises DataError for files of other rows."""
+    """(files, labels [R] of all rows, groups [R] with group_by). Raises DataError for files of other rows."""
     files = [read_scores(path, manifest, config.split) for path in config.scores]
     groups = None
     if manifest is None:
@@ -76,7 +76,7 @@ def _read_rows(
         labels = known
     else:
         reader = SplitReader(manifest, config.split, [config.group_by] if config.group_by else [])
-        # copies, for views would keep all columns
+        # copies, because views would keep all columns
         decoded = map(reader.decode, range(len(reader.group_rows)))
         rows = [(each.labels > 0.5, *map(np.array, each.features)) for each in decoded]
         labels, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
@@ -96,7 +96,7 @@ def _read_rows(
 
 
 def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
-    """The scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, for anything else."""
+    """Reads the scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, if it is invalid."""
     try:
         names = set(pq.read_schema(path).names)
         place = next((pair for pair in PLACES if set(pair) <= names), ())
@@ -113,14 +113,14 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
             f"scores={path} cannot be used ({reason}): it must be Parquet with a column score of numbers and, if you like, "
             "label, none of them missing"
         ) from error
-    if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
+    if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
     p = np.clip(scores, SMALLEST, 1 - SMALLEST)
     return Scores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels)
 
 
 def _order(table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str) -> NDArray[np.int64]:
-    """The numbers of the table's rows in the order of the split, or of the names of their files."""
+    """The order that sorts the table's rows as in the split, or by the names of their files."""
     encoded = table.column(place[0]).cast(pa.string()).combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     known = sorted(names)

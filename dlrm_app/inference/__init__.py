@@ -1,1 +1,1 @@
-"""From a trained model to scores: quantized tables, export, its verification, prediction, and a C++ program that scores."""
+"""Scores from a trained model: quantized tables, export, verification, prediction, serving."""

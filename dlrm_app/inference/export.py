@@ -1,4 +1,4 @@
-"""dlrm-export: a checkpoint → a folder of files, each verified on held-out rows before the folder has its name."""
+"""dlrm-export: a checkpoint → a folder of files. Each is verified on held-out rows before the folder gets its name."""
 
 import glob
 import logging
@@ -52,13 +52,13 @@ from dlrm_app.text import bytes_text, next_line
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
-_FULL, _GIVEN = ".full", ".given"
-"""Where a delta's export lies while it is made, and what base and delta give."""
+_FULL, _REBUILT = ".full", ".given"
+"""Temporary folders while a delta is made: the full export, and the export that base and delta give."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The model to export, and the rows that it is verified on."""
+    """The model to export and the rows to verify it on."""
 
     trained: TrainedModel
     types: dict[str, str]
@@ -72,7 +72,7 @@ class _Source:
 
 
 def export_model(config: ExportConfig) -> ExportRecord:
-    """Exports as ``config`` says and prints how near it is. Raises DlrmError; then nothing has the name ``config.output``."""
+    """Exports a model according to ``config`` and prints a comparison with the trained one. Raises DlrmError; ``config.output`` is then not made."""
     output = Path(config.output)
     if config.base and config.apply:
         return _apply(Path(config.base), Path(config.apply), output)
@@ -91,7 +91,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
         full = f"{config.output}_full"
         settings: dict[str, object] = {"base": config.since, "apply": config.output, "output": full}
         print(describe(delta), next_line("dlrm-export", settings), sep="\n", flush=True)
-    elif record.proofs:  # plain weights do not score by themselves
+    elif record.proofs:  # plain weights cannot be scored with
         rows = {"data.path": source.manifest.path, "split": source.split}
         settings = {"model": config.output, **rows, "output": "scores.parquet"}
         print(next_line("dlrm-predict", settings), flush=True)
@@ -99,8 +99,8 @@ def export_model(config: ExportConfig) -> ExportRecord:
 
 
 def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
-    """Puts the delta from the export ``since`` in the place of the whole export in ``folder``, once it gives the same files."""
-    full, given = folder / _FULL, folder / _GIVEN
+    """Replaces the full export in ``folder`` by its delta from the export ``since``, after checking that it gives the same files."""
+    full, given = folder / _FULL, folder / _REBUILT
     delta = write_delta(since, full, folder)
     apply_delta(since, folder, given)
     shutil.rmtree(full)
@@ -109,7 +109,7 @@ def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
 
 
 def _apply(base: Path, delta: Path, output: Path) -> ExportRecord:
-    """Writes the export that ``delta`` gives from ``base``; what scores is tried on its reference rows."""
+    """Writes the export that ``delta`` gives from ``base``, and tests it on its reference rows if it can score."""
     with explained_disk_errors(output, "then apply it again"), _named_at_the_end(output) as folder:
         record = apply_delta(base, delta, folder).record
         if record.proofs:
@@ -144,9 +144,9 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
 
 @contextmanager
 def _named_at_the_end(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` that gets its name if the block ends well, and is deleted if it does not.
+    """Makes a folder beside ``output``. It is renamed to ``output`` if the block succeeds, and deleted if it fails.
 
-    What an export that was killed has left there is deleted too. Raises DlrmError while another one makes ``output``.
+    Folders that killed exports left there are deleted too. Raises DlrmError while another process makes ``output``.
     """
     with held_output(output, "dlrm-export", is_folder=True):
         for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
@@ -180,7 +180,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
                 write_torchscript(path, model)
             else:
                 logger.info("compiling %s, which takes a minute or less", path.name)
-                interface = {  # for programs that read nothing else: names one a line, features with their number of ids
+                interface = {  # for programs that read only this file: one name a line, features with their number of ids
                     "dlrm.dense": "\n".join(trained.dense_names),
                     "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
                     "dlrm.torch": installed()["torch"],
@@ -188,7 +188,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
                 }
                 write_package(path, model, example, config.cpu, interface)
             rows[path.name] = locate_rows(path, model.tables.named_rows())
-        # with the kernels that it trained with, now that the files, which have none, are written
+        # the kernels of training are installed only now, because the files must not contain them
         kernels = install(model, CPU, trained.trainer.kernels)
         with torch.no_grad():
             write_reference(folder, example, kernels(*example)[0])
@@ -221,14 +221,14 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
 
 
 def _first_rows(source: _Source) -> Inputs:
-    """The first rows of the held-out split, as many as there are reference rows."""
+    """The first rows of the held-out split, to be used as reference rows."""
     rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
     with source.batches(rows) as batches:
         return to_inputs(next(iter(batches)))
 
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:
-    """The scores of the held-out rows by the model as it trained."""
+    """Scores the held-out rows with the trained model."""
     defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
     model = load_trained(source.trained, defaults.sharding, defaults.topology, batch_size, runtime)
     model.eval()
@@ -242,7 +242,7 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickM
 
 
 def _summary(record: ExportRecord) -> str:
-    """The tables' size before and after, and a line for each verified file."""
+    """The tables' size before and after, and a line for each verified file, as text."""
     before, after = record.trained_bytes, sum(table.bytes for table in record.tables)
     size = f"{record.checkpoint}: {len(record.tables)} tables of {bytes_text(before)} are {bytes_text(after)} now"
     if not record.proofs:

@@ -1,8 +1,8 @@
-"""An export opened for scoring: verified, refused where it cannot run, tried on its reference rows.
+"""Opens an export for scoring: verifies its files, refuses it if it cannot run here, and tests it on its reference rows.
 
-reference/ holds rows as the model takes them and their scores, as text that any program reads. rows.tsv, a row a line: every
+reference/ holds input rows of the model and their scores, as text that any program can read. rows.tsv has a row a line: every
 dense value, then the ids of every feature, separated by commas, in the order of export.json. scores.tsv: the probability
-of each row, a line each. Numbers are written so that they come back to the bit.
+of each row, one a line. Numbers are written so that they can be read back exactly.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ from dlrm_app.text import bullets
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
 TOLERANCE = 1e-6
-"""How far a probability may be from its reference on another machine: sums are added up in other orders."""
+"""The largest allowed difference between a probability and its reference: other machines add in other orders."""
 
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """``encoding`` is the manifest of the export's encoding/."""
+    """A loaded export. ``encoding``: the manifest in its encoding/."""
 
     folder: Path
     record: ExportRecord
@@ -46,12 +46,12 @@ class ExportedModel:
         return [feature.name for feature in self.record.features]
 
     def score(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """(probabilities [B], logits [B]). Raises DataError for inputs of other shapes and ids outside their tables."""
+        """Computes (probabilities [B], logits [B]). Raises DataError for inputs of other shapes and ids outside their tables."""
         check_inputs(inputs, len(self.record.dense), self.record.features)
         return self.run(inputs)
 
     def check_columns(self, manifest: Manifest) -> Manifest:
-        """``manifest`` as the model reads it. Raises DataError naming every column that it lacks or encodes in another way."""
+        """``manifest`` as the model reads it. Raises DataError naming every column that is missing or encoded differently."""
         encoding = f"encoding.path={self.folder / ENCODING}"
         return read_as_known(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
 
@@ -59,8 +59,8 @@ class ExportedModel:
 def open_export(folder: Path) -> ExportedModel:
     """Verifies every file of the export at ``folder``, then loads its compiled model.
 
-    Raises DataError for a damaged or changed file, for another torch, fbgemm or CPU than it was made for, and where the
-    reference rows get other scores.
+    Raises DataError for a damaged or changed file, for another torch, fbgemm or CPU than it was made for, and if the
+    reference rows get different scores.
     """
     record = read_record(folder)
     check_files(folder, record.files)
@@ -84,7 +84,7 @@ def open_export(folder: Path) -> ExportedModel:
 
 
 def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
-    """Raises DataError for what is compiled against other libraries, or for another CPU."""
+    """Raises DataError if the export was compiled for other libraries or for another CPU."""
     made, here = record.versions, installed()
     problems = [
         f"it was made with {name} {made.get(name)}, this is {name} {here.get(name)}: install {name}=={made.get(name)}, or export "
@@ -101,7 +101,7 @@ def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
 
 
 def check_inputs(inputs: Inputs, num_dense: int, features: Sequence[ExportedFeature]) -> None:
-    """Raises DataError for shapes that do not fit together and ids outside their tables: nothing behind this looks."""
+    """Raises DataError for inconsistent shapes and ids outside their tables. The compiled model checks nothing."""
     dense, values, lengths = inputs
     if dense.dim() != 2 or dense.shape[1] != num_dense:
         raise DataError(f"the dense features must be [rows, {num_dense}], got {list(dense.shape)}")
@@ -130,7 +130,7 @@ def write_reference(folder: Path, inputs: Inputs, scores: torch.Tensor) -> None:
 
 
 def to_lines(inputs: Inputs) -> list[str]:
-    """The rows of ``inputs``."""
+    """The rows of ``inputs`` as lines of rows.tsv."""
     dense, values, lengths = (tensor.numpy() for tensor in inputs)
     num_features, num_rows = lengths.shape
     ends = np.concatenate([[0], lengths.reshape(-1).cumsum()])

@@ -1,7 +1,7 @@
-"""The formats of an export that score: what writes them, and what loads them, which unpickles nothing.
+"""Export formats that can score: writers, and loaders that unpickle nothing.
 
-aoti: model.pt2, compiled by AOTInductor; machine code for one CPU family, made against one torch: both stand in it.
-torchscript: model.ts, traced symbolically, for programs that still load that.
+aoti: model.pt2, compiled by AOTInductor; machine code for one CPU family and one torch version. The file names both.
+torchscript: model.ts, traced symbolically, for programs that still load TorchScript.
 """
 
 import logging
@@ -20,7 +20,7 @@ from dlrm_app.kernels.install import keep_freed_memory
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on), lengths
-[F, B] int32: how many ids each row has."""
+[F, B] int32, the number of ids in each row."""
 Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
@@ -28,7 +28,7 @@ PACKAGE, SCRIPT = "model.pt2", "model.ts"
 _CODE_BYTES = 2**21
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
-"""Modules that torchrec's tracer leaves whole, as in its tutorial."""
+"""Modules that torchrec's tracer does not trace into, as in its tutorial."""
 
 
 _AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
@@ -36,19 +36,19 @@ _CPUS = {
     "avx2": ("x86-64-v3", 256, _AVX2),
     "avx512": ("x86-64-v4", 512, _AVX2 | {f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")}),
 }
-"""The compiler's name of the CPU, bits of a vector, the instructions that a package for it needs."""
-_MATTERS = re.compile("avx|amx|fma|f16c|bmi|gfni|vaes|vpclmul|sse4|popcnt|movbe|sha_ni|adx")
-"""Instructions that a compiler uses of its own accord where the CPU has them."""
+"""(the compiler's name of the CPU, bits of a vector, the instructions that a package for it needs)."""
+_RELEVANT = re.compile("avx|amx|fma|f16c|bmi|gfni|vaes|vpclmul|sse4|popcnt|movbe|sha_ni|adx")
+"""Instructions that a compiler may use by itself if the CPU has them."""
 
 
 def cpu_instructions() -> set[str]:
-    """The vector and other optional instructions of this machine's CPU, as Linux names them."""
+    """The vector and other optional instructions of this machine's CPU, by Linux's names."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return set()
     lines = re.findall(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return {flag for flag in (lines[0].split() if lines else []) if _MATTERS.match(flag)}
+    return {flag for flag in (lines[0].split() if lines else []) if _RELEVANT.match(flag)}
 
 
 def needed_instructions(cpu: str) -> list[str]:
@@ -59,15 +59,15 @@ def needed_instructions(cpu: str) -> list[str]:
 def write_package(
     path: Path, model: torch.nn.Module, example: Inputs, cpu: str, metadata: dict[str, str]
 ) -> None:
-    """Compiles ``model`` for any number of rows and ids and writes it to ``path``, with ``metadata`` in it.
+    """Compiles ``model`` for any number of rows and ids and writes it to ``path``, together with ``metadata``.
 
-    ``example``: two rows or more. Raises DlrmError where there is no compiler.
+    ``example``: two or more rows. Raises DlrmError if there is no compiler.
     """
     rows = torch.export.Dim("rows", min=1, max=1 << 24)
     ids = torch.export.Dim("ids", min=0, max=(1 << 31) - 1)
     settings: dict[str, bool | int | str | dict[str, str] | None] = {
-        "freezing": True,  # the linear layers' weights are laid out for the CPU's products beforehand
-        "cpp.dynamic_threads": True,  # as many as the process that loads it has, not this one
+        "freezing": True,  # stores the linear layers' weights in the layout of the CPU's products
+        "cpp.dynamic_threads": True,  # uses the threads of the process that loads it, not of this one
         "aot_inductor.metadata": metadata,
     }
     if cpu in _CPUS:
@@ -86,19 +86,19 @@ def write_package(
             reason = next((line for line in lines if " error: " in line), lines[0])
             raise DlrmError(
                 f"the model cannot be compiled: {reason[:300]}; format=aoti needs a C++ compiler (apt-get install g++) that may "
-                "write files of its own, format=torchscript does without"
+                "write files of its own; format=torchscript does not need one"
             ) from error
 
 
 def scored_bytes(model: torch.nn.Module) -> int:
-    """Bytes that ``model`` takes in a file, if not fewer: its weights, and the code about them."""
+    """An upper bound of the bytes of ``model`` in a file: its weights and their code."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())) + _CODE_BYTES
 
 
 @contextmanager
 def _to_compile(model: torch.nn.Module) -> Iterator[None]:
-    """Puts the interactions of ``model`` in the operators that are compiled best."""
-    # torchrec is not loaded where a model is only loaded
+    """Replaces the interactions of ``model`` by operators that compile well, for the block."""
+    # imported here: loading an export must not wait for torchrec
     from torchrec.models.dlrm import InteractionArch
 
     replaced: list[tuple[torch.nn.Module, str, Any]] = [
@@ -117,10 +117,10 @@ def _to_compile(model: torch.nn.Module) -> Iterator[None]:
 
 
 class PairProducts(torch.nn.Module):
-    """([B, D], [B, F, D]) → [B, D + P], as torchrec's InteractionArch, in operators that torch's compiler makes one loop of.
+    """([B, D], [B, F, D]) → [B, D + P]: torchrec's InteractionArch, in operators that torch's compiler fuses into one loop.
 
-    Batched products of [V, D] with [D, V] run at a tenth of a core's speed, they are so small, and half of what they give is
-    thrown away (docs/experiments.md). To be compiled: by itself it holds [B, P, D] three times. F sparse features,
+    Batched products of [V, D] with [D, V] are so small that they run at a tenth of a core's speed, and half of the results are
+    dropped (docs/experiments.md). Use it only compiled: otherwise it holds [B, P, D] three times. F sparse features,
     V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
     """
 
@@ -140,8 +140,8 @@ class PairProducts(torch.nn.Module):
 
 
 def write_torchscript(path: Path, model: torch.nn.Module) -> None:
-    """Writes ``model`` to ``path``; torch calls the format deprecated."""
-    from torchrec.fx import symbolic_trace  # not where a model is but loaded
+    """Writes ``model`` to ``path`` as TorchScript, which torch has deprecated."""
+    from torchrec.fx import symbolic_trace  # imported here: only writing needs it
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -152,7 +152,7 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
 
 
 def load_package(path: Path) -> Run:
-    """Loads model.pt2 by torch's C++ loader alone: the Python one may unpickle what lies in the archive."""
+    """Loads model.pt2 with torch's C++ loader: the Python loader may unpickle files in the archive."""
     import fbgemm_gpu  # noqa: F401  # the tables' operator
 
     keep_freed_memory()
@@ -196,4 +196,4 @@ LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {
     "aoti": (PACKAGE, load_package),
     "torchscript": (SCRIPT, load_script),
 }
-"""Format that scores → its file, and what loads it."""
+"""Format that can score → (its file, its loader)."""

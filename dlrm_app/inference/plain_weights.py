@@ -1,7 +1,7 @@
-"""Plain weights, for those who build their own server, as tables of Parquet.
+"""Writes plain weights as Parquet files, for users who build their own server.
 
-tables/<table>.parquet with id, vector and, where a vocabulary gave the ids, the raw value that has it (null for the ids of
-missing and rare values; a column for each feature of a shared table), and dense.parquet with name, shape and values of every
+tables/<table>.parquet has id, vector and, for vocabularies, the raw value of the id (null for the ids of
+missing and rare values; a column for each feature of a shared table). dense.parquet has name, shape and values of every
 other weight.
 """
 
@@ -32,7 +32,7 @@ def write_parquet(
     types: dict[str, str],
     manifest: Manifest,
 ) -> dict[str, list[RowsAt]]:
-    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time. Gives the files' names → where their rows lie."""
+    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time. Returns the files' names → the places of their rows."""
     (folder / "tables").mkdir()
     places = {}
     for table in tables:
@@ -46,7 +46,7 @@ def write_parquet(
         columns.append(pa.FixedSizeListArray.from_arrays(array_of(vectors.reshape(-1).numpy()), table.dim))
         rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
         name = f"tables/{table.name}.parquet"
-        # vectors as they are, so that their rows are found in the file; neither codes nor a dictionary would shorten them
+        # vectors are stored plain, so that their rows can be found in the file; compression would not shorten them
         written = {"row_group_size": _CHUNK_ROWS, "data_page_size": 1 << 30, "use_dictionary": list(raw)}
         compression = dict.fromkeys(["id", *raw], "snappy") | {"vector.list.element": "none"}
         pq.write_table(rows, folder / name, **written, compression=compression)
@@ -63,7 +63,7 @@ def write_parquet(
 
 
 def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
-    """Column name → the raw value of every id, for the features of ``table`` whose ids a vocabulary gave."""
+    """Column name → the raw value of every id, for those features of ``table`` that have a vocabulary."""
     known = {column.name: column for column in manifest.sparse}
     columns = {}
     for feature in table.features:

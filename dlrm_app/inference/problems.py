@@ -1,4 +1,4 @@
-"""Refuses exports, predictions and servers that cannot work, before any work and without torch."""
+"""Checks exports, predictions and servers before any work starts. Does not import torch."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +15,13 @@ from dlrm_app.text import install_command
 
 
 def check_export(config: ExportConfig) -> None:
-    """Raises one error with all that is wrong with dlrm-export's values and paths."""
+    """Raises one error with all problems of dlrm-export's values and paths."""
     problems = config.problems()
     if config.output:
         problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
     if num_started() > 1:
         problems.append(
-            "dlrm-export is one process, whatever number of ranks trained: start it without torchrun"
+            "dlrm-export is one process for any number of training ranks: start it without torchrun"
         )
 
     def look_at_exports() -> None:
@@ -37,7 +37,7 @@ def check_export(config: ExportConfig) -> None:
 
 
 def check_predict(config: PredictConfig) -> None:
-    """Raises one error with all that is wrong with dlrm-predict's values and paths."""
+    """Raises one error with all problems of dlrm-predict's values and paths."""
     problems = config.problems()
     if config.output:
         problems += output_problems("output", Path(config.output), is_new=True)
@@ -69,7 +69,7 @@ def _look_at_dataset(path: str | None) -> None:
 
 
 def check_serve(config: ServeConfig) -> None:
-    """Raises one error with all that is wrong with dlrm-serve's values and paths."""
+    """Raises one error with all problems of dlrm-serve's values and paths."""
     problems, path = config.problems(), config.model
     lacking = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if lacking:

@@ -1,7 +1,7 @@
 """The records of an export and of a delta, and the encoding of an export's rows.
 
-export.json: what an export holds, what it needs, and how near it is to what was trained. Written last. encoding/: a dataset
-folder without rows, enough to encode raw rows as those of training were.
+export.json: the content of an export, its requirements, and its differences from the trained model. Written last. encoding/: a
+dataset folder without rows, with everything needed to encode raw rows as in training.
 """
 
 import json
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class FileMark:
-    """A file as it was when it was verified."""
+    """Size and checksum of a verified file."""
 
     bytes: int
     checksum: str
@@ -32,7 +32,7 @@ class FileMark:
 
 @dataclass(frozen=True)
 class RowsAt:
-    """Rows of ``table`` from ``first_row`` on, which lie in a file from ``offset`` on as they are, ``row_bytes`` each."""
+    """Rows of ``table`` from ``first_row`` on, stored unchanged in a file from ``offset`` on, ``row_bytes`` each."""
 
     table: str
     first_row: int
@@ -43,7 +43,7 @@ class RowsAt:
 
 @dataclass(frozen=True)
 class ExportedTable:
-    """``type`` of its rows: fp32, fp16, int8, int4 or int2; ``bytes`` of all rows, scales and offsets included."""
+    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: the size of all rows, with scales and offsets."""
 
     name: str
     rows: int
@@ -55,7 +55,7 @@ class ExportedTable:
 
 @dataclass(frozen=True)
 class ExportedFeature:
-    """Ids of a feature lie in [0, ``num_embeddings``); a one-hot feature has one in every row."""
+    """A feature in an export. Its ids lie in [0, ``num_embeddings``); a one-hot feature has one id in every row."""
 
     name: str
     table: str
@@ -65,11 +65,11 @@ class ExportedFeature:
 
 @dataclass(frozen=True)
 class Verification:
-    """One file against the model that was trained, on the same ``rows`` of ``split``.
+    """The comparison of one file with the trained model, on the same ``rows`` of ``split``.
 
-    Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
-    interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the time that the fastest tenth
-    of calls take at most; ``busy``: the batch sizes that were timed beside other programs.
+    Differences are of probabilities. ``auc_loss`` is the trained model's AUC minus the file's, with the bounds of its
+    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the fastest
+    tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
     """
 
     file: str
@@ -90,10 +90,10 @@ class Verification:
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """An export: inputs in their order, what it was made of and with, what it needs, its files and how they were verified.
+    """An export: its inputs in their order, origin, library versions, requirements, files and their verification.
 
-    ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: of the tables as they were
-    trained. ``rows``: file → where rows lie in it, which deltas compare.
+    ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: the size of the tables as they were
+    trained. ``rows``: file → the places of rows in it, which deltas compare.
     """
 
     checkpoint: str
@@ -115,9 +115,9 @@ class ExportRecord:
 
 @dataclass(frozen=True)
 class DeltaRecord:
-    """A delta. ``base`` and ``result`` are the checksums of both exports' export.json, which has those of their files.
+    """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has the checksums of their files.
 
-    ``patched``: the files that changed. ``files``: the delta's own.
+    ``patched``: the files that changed. ``files``: the delta's own files.
     """
 
     base: str
@@ -138,14 +138,14 @@ def installed() -> dict[str, str]:
 
 
 def mark_files(folder: Path, files: Sequence[Path] | None = None) -> dict[str, FileMark]:
-    """Path below ``folder`` → its mark, for ``files``, or every file there."""
+    """Path below ``folder`` → its mark, for ``files`` or for every file there."""
     found = sorted(path for path in folder.rglob("*") if path.is_file()) if files is None else files
     names = [str(path.relative_to(folder)) for path in found]
     return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
 
 
 def is_export(folder: Path) -> bool:
-    """True for a folder that holds the record of an export."""
+    """True if ``folder`` holds the record of an export."""
     return (folder / RECORD).is_file()
 
 
@@ -197,12 +197,12 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
 
 
 def write_encoding(folder: Path, manifest: Manifest) -> None:
-    """Writes FOLDER/encoding: the manifest's columns and file format, and the files that encoding takes. Raises DataError."""
+    """Writes FOLDER/encoding: the manifest's columns and file format, and the files needed for encoding. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
     manifest = replace(manifest, lineage=manifest.encoding_lineage)
     copy_encoding_files(manifest, target)
-    # the inputs of the dataset are nobody's business where the model is served
+    # without the dataset's inputs, which must not be known where the model is served
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
     if crosses := manifest.config.get("encoding", {}).get("crosses"):
         config["encoding"] = {"crosses": crosses}

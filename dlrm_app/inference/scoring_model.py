@@ -1,4 +1,4 @@
-"""The model as it is served: plain tensors in, probabilities out, no process group, no shards.
+"""The model for serving: plain tensors in, probabilities out, no process group, no sharding across ranks.
 
 Shapes: B batch rows, N dense features, F sparse features, V ids of all features and rows.
 """
@@ -23,14 +23,14 @@ CPU = torch.device("cpu")
 
 
 def to_inputs(batch: Batch) -> Inputs:
-    """The rows of ``batch``, padding included, as a scoring model takes them."""
+    """Turns the rows of ``batch``, padding included, into a scoring model's inputs."""
     sparse = batch.sparse_features
     lengths = sparse.lengths().view(len(sparse.keys()), -1)
     return batch.dense_features, sparse.values().to(torch.int32), lengths.to(torch.int32)
 
 
 class ScoringModel(nn.Module):
-    """``forward(dense, values, lengths)`` gives probabilities [B] and their logits [B], both float32."""
+    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and their logits [B], both float32."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ScoringModel(nn.Module):
 
     @property
     def tables(self) -> QuantizedTables | ShardedTables:
-        """The tables, in every architecture in one place."""
+        """The model's tables, which every architecture keeps in the same place."""
         found = self.model.sparse_arch
         assert isinstance(found, (QuantizedTables, ShardedTables))
         return found
@@ -51,19 +51,19 @@ class ScoringModel(nn.Module):
 
 
 class CheckpointWeights:
-    """Reads a checkpoint's weights whole, whatever plan wrote them, a table at a time."""
+    """Reads a checkpoint's weights, one whole table at a time, for every sharding plan."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._folder = trained.folder
         self.model = build_model(trained.spec, CPU)
-        """Its dense part has the checkpoint's weights, its tables none."""
+        """The model; its dense part has the checkpoint's weights, its tables have none."""
         named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False), trained.dense)
         self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}
         self.dense: Tensors = {name: value for name, value in named.items() if table_of(name) is None}
         load_tensors(self._folder, self.dense)
 
     def table(self, table: Table) -> torch.Tensor:
-        """[rows, dim] in the type that it was trained in."""
+        """Reads a table's weights [rows, dim], in the type that it was trained in."""
         name, meta = self._tables[table.name]
         weights = torch.empty(meta.shape, dtype=meta.dtype)
         load_tensors(self._folder, {name: weights})
@@ -71,9 +71,9 @@ class CheckpointWeights:
 
 
 def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_shards: int = 1) -> ScoringModel:
-    """The model of a checkpoint with tables of ``types`` (name → type).
+    """Builds the model of a checkpoint with tables of ``types`` (name → type).
 
-    Tables in several shards are torchrec's. Holds the quantized tables and, while it is built, the largest of the trained ones. Raises DataError.
+    Tables in several shards are torchrec's. Needs memory for the quantized tables and the largest trained one. Raises DataError.
     """
     weights = CheckpointWeights(trained)
     model = weights.model

@@ -1,7 +1,7 @@
-"""Embedding tables as they are served: rows of fp32, fp16, int8, int4 or int2 in one buffer, pooled by one operator.
+"""Embedding tables for serving: rows of fp32, fp16, int8, int4 or int2 in one buffer, pooled by one operator.
 
-An integer row has its own scale and offset (fp16). The layout and the operator are those of fbgemm's inference tables. In
-shards, each table whole in one of them, they are torchrec's.
+An integer row has its own scale and offset (fp16). Layout and operator are those of fbgemm's inference tables. Tables in
+several shards (each table in one shard) are torchrec's.
 Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
 """
 
@@ -46,16 +46,16 @@ _SUM = 0
 _CHUNK_ROWS = 1 << 20
 _MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
 _INT2_DIM = 8
-"""Four numbers a byte, and fbgemm wants rows of an even number of bytes."""
+"""An int2 table's width must be a multiple of this: four numbers a byte, and fbgemm needs an even number of bytes a row."""
 
 Weights = Callable[[Table], torch.Tensor]
-"""A table's weights [rows, dim], read when they are asked for."""
+"""Reads a table's weights [rows, dim]."""
 
 
 def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, str]) -> dict[str, str]:
-    """Table name → the type of its rows: that of the last pattern that fits its name, or ``default``.
+    """Table name → the type of its rows: that of the last pattern that fits its name, otherwise ``default``.
 
-    Raises ConfigError for rows of int2 that are not whole pairs of bytes.
+    Raises ConfigError for int2 tables whose rows are not an even number of bytes.
     """
     types = {}
     for table in tables:
@@ -63,7 +63,7 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
         types[table.name] = fitting[-1] if fitting else default
     narrow = [table.name for table in tables if types[table.name] == "int2" and table.dim % _INT2_DIM]
     rule = (
-        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, that of {listed(narrow)} is not: use quantize=int4, or "
+        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not: use quantize=int4, or "
         "quantize_tables={TABLE: int4} for each of them"
     )
     refuse_if([rule] if narrow else [])
@@ -76,10 +76,10 @@ def row_bytes(table: Table, kind: str) -> int:
 
 
 class QuantizedTables(nn.Module):
-    """``forward((values [V], lengths [F, B]))`` gives the pooled vectors, [B, F, D] with ``stacked``, else [B, W].
+    """Tables whose ``forward((values [V], lengths [F, B]))`` returns the pooled vectors, [B, F, D] with ``stacked``, else [B, W].
 
-    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` says how many
-    there are, both int32. Nothing here checks them. Features are in the order of the tables.
+    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number of
+    ids in each; both int32. They are not checked here. Features are in the order of the tables.
     """
 
     weights_host: torch.Tensor
@@ -121,7 +121,7 @@ class QuantizedTables(nn.Module):
         ]
 
     def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """(name, rows as they lie in memory [R, bytes]) of each table."""
+        """(name, rows as stored in memory [R, bytes]) of each table."""
         for table, begin, width in self._places:
             rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
             yield table.name, rows.numpy()
@@ -156,7 +156,7 @@ class QuantizedTables(nn.Module):
 
 
 def _fill(rows: torch.Tensor, scales: torch.Tensor | None, weights: torch.Tensor, kind: SparseType) -> None:
-    """Quantizes ``weights`` [rows, dim] into their place, so many rows at a time."""
+    """Quantizes ``weights`` [rows, dim] into ``rows`` and ``scales``, a chunk of rows at a time."""
     for start in range(0, len(weights), _CHUNK_ROWS):
         quantized, its_scales = _quantize(weights[start : start + _CHUNK_ROWS], kind)
         rows[start : start + len(quantized)].copy_(quantized)
@@ -165,21 +165,21 @@ def _fill(rows: torch.Tensor, scales: torch.Tensor | None, weights: torch.Tensor
 
 
 def _quantize(weights: torch.Tensor, kind: SparseType) -> tuple[torch.Tensor, Any]:
-    """(rows as bytes, their scales and offsets, None for floats)."""
+    """Returns (rows as bytes, their scales and offsets; None for floats)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fbgemm's, of a copy
+        warnings.simplefilter("ignore")  # fbgemm warns of a copy
         rows, scales = quantize_embs(weights.float(), kind)
     return rows, scales
 
 
 @torch.fx.wrap
 def to_jagged(features: list[str], values: torch.Tensor, lengths: torch.Tensor) -> KeyedJaggedTensor:
-    """The ids of ``features`` as torchrec takes them; torch.fx calls it rather than looks into it."""
+    """Makes a KeyedJaggedTensor of the ids of ``features``. torch.fx calls this function instead of tracing it."""
     return KeyedJaggedTensor(keys=features, values=values, lengths=lengths)
 
 
 class ShardedTables(nn.Module):
-    """As QuantizedTables, in ``num_shards``; ``shard_of`` tells each table's."""
+    """Like QuantizedTables, in ``num_shards`` shards. ``shard_of``: table name → its shard."""
 
     columns: torch.Tensor
 
@@ -196,14 +196,14 @@ class ShardedTables(nn.Module):
         self._features = [name for table in tables for name in table.features]
         bags = _Bags(tables, types, weights)
         state = bags.state_dict()
-        with _device_is_heeded():
+        with _propagated_device():
             self._sharded, plan = shard_quant_model(
                 bags, num_shards, compute_device="cpu", sharding_device="cpu"
             )
             unfit = self._sharded.load_state_dict(state, strict=False)
             self._features_and_dim = (len(self._features), tables[0].dim) if stacked else None
-            self.register_buffer("columns", self._find_columns(tables))  # a first lookup makes what sends ids
-        # what describes the tables to fbgemm was made anew for each shard, and has no counterpart in the whole
+            self.register_buffer("columns", self._find_columns(tables))  # creates torchrec's id exchange
+        # fbgemm's descriptions of the tables exist only in the shards, not in the unsharded module
         left = [
             key for key in (*unfit.missing_keys, *unfit.unexpected_keys) if not key.startswith("bags.tbes.")
         ]
@@ -211,7 +211,7 @@ class ShardedTables(nn.Module):
         self.shard_of = {name: each.ranks[0] for part in plan.plan.values() for name, each in part.items()}
 
     def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """(name, rows as they lie in memory [R, bytes]) of each table, shard by shard."""
+        """(name, rows as stored in memory [R, bytes]) of each table, shard by shard."""
         for module in self._sharded.modules():
             if isinstance(module, IntNBitTableBatchedEmbeddingBagsCodegen):
                 parts = module.split_embedding_weights(split_scale_shifts=False)
@@ -219,7 +219,7 @@ class ShardedTables(nn.Module):
                     yield name, rows.numpy()
 
     def _find_columns(self, tables: Sequence[Table]) -> torch.Tensor:
-        """Where the features' columns stand among those that torchrec gives, which are ordered by shard."""
+        """The places of the features' columns in torchrec's output, which is ordered by shard."""
         ids = torch.empty(0, dtype=torch.int32), torch.zeros(len(self._features), dtype=torch.int32)
         given = self._sharded(to_jagged(self._features, *ids))
         widths = {name: table.dim for table in tables for name in table.features}
@@ -234,7 +234,7 @@ class ShardedTables(nn.Module):
 
 
 class _Bags(nn.Module):
-    """The tables whole; torchrec shards what lies within a module."""
+    """The unsharded tables, in a module of their own, as torchrec's sharding requires."""
 
     def __init__(self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights) -> None:
         super().__init__()
@@ -256,8 +256,8 @@ class _Bags(nn.Module):
 
 
 @contextmanager
-def _device_is_heeded() -> Iterator[None]:
-    """torchrec shards for CUDA, whatever device it is told, unless this is set."""
+def _propagated_device() -> Iterator[None]:
+    """Makes torchrec shard for the given device; without this setting it always shards for CUDA."""
     before = global_settings.get_propogate_device()
     global_settings.set_propogate_device(True)
     try:

@@ -1,4 +1,4 @@
-"""Verifies an export: the trained model and each file score the same held-out rows, and are compared."""
+"""Verifies an export: scores the same held-out rows with the trained model and with each file, and compares the scores."""
 
 import resource
 import time
@@ -20,14 +20,14 @@ from dlrm_app.progress import progress_bar
 TIMED_ROWS = (1, 64, 512)
 _SECONDS = 0.3
 _QUIET_PREEMPTIONS = 75
-"""A second of CPU time, at most: up to 50 were counted on a quiet machine, 100 and more beside one busy program."""
+"""Preemptions per second of CPU time up to which a machine counts as quiet: a quiet one had up to 50, a busy one 100 or more."""
 
 
 @torch.no_grad()
 def score_split(
     score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
 ) -> ClickMetrics:
-    """The scores of all rows of ``split`` by ``score``, which gives logits [B]."""
+    """Scores all rows of ``split`` with ``score``, which returns logits [B]."""
     scored = ClickMetrics(split)
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
@@ -39,7 +39,7 @@ def score_split(
 def verify(
     path: Path, run: Run, trained: ClickMetrics, batches: EvalBatches, example: Inputs
 ) -> Verification:
-    """Scores ``batches`` with ``run``, the model loaded from ``path``, and compares that with how it ``trained``."""
+    """Scores ``batches`` with ``run``, the model loaded from ``path``, and compares the scores with the ``trained`` model's."""
 
     def score(batch: Batch) -> torch.Tensor:
         return run(to_inputs(batch))[1]
@@ -69,7 +69,7 @@ def verify(
 
 
 def refuse_loss(found: Verification, max_auc_loss: float) -> None:
-    """Raises DlrmError for a file that lost more AUC than it may, or whose AUC is not a number."""
+    """Raises DlrmError if a file loses more AUC than ``max_auc_loss``, or if its AUC is nan."""
     if found.auc_loss <= max_auc_loss:
         return
     raise DlrmError(
@@ -80,15 +80,15 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
 
 
 def repeated(inputs: Inputs, num_rows: int) -> Inputs:
-    """``num_rows`` rows made of those of ``inputs``, over and over."""
+    """``num_rows`` rows: those of ``inputs``, repeated."""
     lines = to_lines(inputs)
     return from_lines([lines[row % len(lines)] for row in range(num_rows)], inputs[0].shape[1])
 
 
 def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:
-    """(ms that the fastest tenth of some tenths of a second's calls take at most, whether other programs took the cores).
+    """Times calls for _SECONDS. Returns (the longest time of the fastest tenth, in ms; True if other programs used the cores).
 
-    Other programs make calls slower, never faster, so the fastest ones tell most of the model.
+    Other programs only make calls slower, so the fastest ones describe the model best.
     """
     run(inputs)
     times: list[float] = []
@@ -102,5 +102,5 @@ def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:
 
 
 def _preemptions() -> int:
-    """How often this process's threads had to leave a core to another program."""
+    """The number of times that this process's threads were preempted by other programs."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

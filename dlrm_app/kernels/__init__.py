@@ -1,1 +1,1 @@
-"""Everything compiled for CPUs. Importing this package imports nothing."""
+"""Compiled code for CPUs. Importing this package imports nothing else."""

@@ -1,7 +1,7 @@
 """numba's ``njit``, for functions whose machine code is kept on disk.
 
-numba tells by a function's own file whether its machine code is still right, yet functions of other files that it calls
-are compiled into it: after an update of one of those, it would go on with the old ones. So machine code made of other
+numba checks only a function's own file to see if its machine code is up to date. But functions of other files that it calls
+are compiled into it, so after a change of such a file numba would use old code. So machine code made from other
 versions of this package's files is deleted before any is loaded.
 """
 
@@ -22,16 +22,16 @@ __all__ = ["forget_other_versions", "njit", "njit_uncounted"]
 logger = logging.getLogger(__name__)
 
 njit_uncounted = partial(njit, nogil=True, cache=True, _nrt=False)
-"""For a function that is called very often: it counts no references to arrays, and so may make none of its own."""
+"""``njit`` without reference counts, for a function that is called very often; the function must not create arrays."""
 
 _STAMP = "compiled.sha256"
-"""In the package's __pycache__: what the files were when their machine code was made."""
+"""File in the package's __pycache__ with a checksum of the source files that the machine code was made from."""
 
 
 def forget_other_versions(package: Path) -> None:
     """Deletes the machine code below ``package`` if any Python file there has changed since it was made.
 
-    Where files cannot be written there is none: numba keeps it in the user's cache then, apart for each installation.
+    If the folder is not writable it holds none: numba then uses the user's cache, separately for each installation.
     """
     files = sorted(package.rglob("*.py"))
     states = [
@@ -43,7 +43,7 @@ def forget_other_versions(package: Path) -> None:
         if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
             return
         for machine_code in package.rglob("__pycache__/*.nb[ic]"):
-            machine_code.unlink(missing_ok=True)  # another process may be at it too
+            machine_code.unlink(missing_ok=True)  # another process may delete it too
         stamp.parent.mkdir(exist_ok=True)
         write_text(stamp, digest)
     except OSError:
@@ -54,7 +54,7 @@ def _load_without(library: str, module: str) -> None:
     """Imports ``module`` as if ``library`` were not installed."""
     if library in sys.modules:
         return
-    sys.modules[library] = None  # type: ignore[assignment]  # how Python marks what cannot be imported
+    sys.modules[library] = None  # type: ignore[assignment]  # Python's mark of a module that cannot be imported
     try:
         import_module(module)
     finally:
@@ -62,21 +62,21 @@ def _load_without(library: str, module: str) -> None:
 
 
 class _Watch(event.Listener):
-    """Says when this process begins to compile, once."""
+    """Logs once that this process compiles."""
 
-    has_told = False
+    has_logged = False
 
     def on_start(self, _event: event.Event) -> None:
-        if not self.has_told:
-            logger.info("compiling, which is done once for this version and takes seconds …")
-        self.has_told = True
+        if not self.has_logged:
+            logger.info("compiling (once for this version; takes some seconds) …")
+        self.has_logged = True
 
     def on_end(self, _event: event.Event) -> None:
-        """Nothing to do."""
+        """Does nothing; numba requires it."""
 
 
 event.register("numba:compile", _Watch())
 forget_other_versions(Path(__file__).parent)
-# numba imports scipy.linalg, which takes longer than reading all of our machine code, to find out whether compiled
-# functions could multiply matrices; none of ours does
+# numba imports scipy.linalg to see if compiled functions could multiply matrices. None of ours does, and the import
+# takes longer than reading all of our machine code.
 _load_without("scipy.linalg", "numba.np.arraymath")

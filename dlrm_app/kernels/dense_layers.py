@@ -1,6 +1,6 @@
-"""Linear layers and DCNv2's low-rank cross layers on CPU: products by the faster of torch's libraries, fewer passes over the memory.
+"""Linear layers and DCNv2's low-rank cross layers on CPU: they use the faster of torch's libraries and fewer passes over memory.
 
-In place of torchrec's Perceptron with ReLU and its LowRankCrossNet.
+Replaces torchrec's Perceptron with ReLU and its LowRankCrossNet.
 Shapes: B batch rows, I inputs, O outputs; N width of a cross layer.
 """
 
@@ -13,21 +13,21 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.mlp import Perceptron
 
-# oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but B rows with B rows
-# only where MKL leaves wide units idle (docs/experiments.md).
+# oneDNN multiplies inputs with weights 5 to 15% faster than MKL, which torch uses for float32. It multiplies B rows with
+# B rows faster only on CPUs where MKL does not use the widest units (docs/experiments.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _HAS_BF16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-"""False on CPUs without AVX-512, where oneDNN refuses bfloat16."""
+"""False on CPUs without AVX-512, where oneDNN does not support bfloat16."""
 
-_FEW = 32
-"""Inputs: as many as a model has dense features."""
+_FEW_INPUTS = 32
+"""Number of inputs below which ``weights_gradient`` multiplies the transpose: about the number of dense features."""
 
 
 @cache
-def _leaves_units_idle() -> bool:
-    """True if MKL does half of what the CPU can: it has AVX-512 products for Intel's alone, and AMD's are wide since Zen 5.
+def _mkl_is_slow() -> bool:
+    """True if MKL reaches half of the CPU's speed. It uses AVX-512 on Intel's CPUs only, and AMD's have wide units since Zen 5.
 
-    Zen 5 is the first of them that has both AVX-512 and AVX-VNNI.
+    Zen 5 is AMD's first CPU with both AVX-512 and AVX-VNNI.
     """
     capabilities = torch.cpu.get_capabilities()
     is_amd = "AMD" in str(capabilities.get("cpu_name"))
@@ -35,14 +35,14 @@ def _leaves_units_idle() -> bool:
 
 
 def is_for_onednn(inputs: torch.Tensor) -> bool:
-    """True if ``multiply`` takes them; otherwise plain operators do."""
+    """True if ``multiply`` supports ``inputs``; otherwise plain operators are used."""
     if not _HAS_ONEDNN or is_traced(inputs) or inputs.device.type != "cpu":
         return False
     return _HAS_BF16 or product_dtype(inputs) != torch.bfloat16
 
 
 def product_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """The type that is multiplied, by autocast's choice."""
+    """The type of the factors, which autocast chooses."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
 
 
@@ -52,27 +52,27 @@ def multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def weights_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """``gradient`` [B, O] transposed · ``inputs`` [B, I]; for few inputs as its transpose, which takes half the time."""
-    if inputs.size(1) < _FEW:
+    """``gradient`` [B, O] transposed · ``inputs`` [B, I]. With few inputs the transpose is computed, in half the time."""
+    if inputs.size(1) < _FEW_INPUTS:
         return _multiply_rows(inputs, gradient).t().contiguous()
     return _multiply_rows(gradient, inputs)
 
 
 def _multiply_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """``left`` [B, I] transposed · ``right`` [B, O]. In bfloat16 torch's own are oneDNN's, which sums no empty batch."""
-    if left.dtype == torch.float32 and len(left) and _leaves_units_idle():
+    """``left`` [B, I] transposed · ``right`` [B, O]. torch uses oneDNN for bfloat16 itself; oneDNN cannot sum an empty batch."""
+    if left.dtype == torch.float32 and len(left) and _mkl_is_slow():
         return multiply(left.t(), right.t())
     return left.t().mm(right)
 
 
 def is_traced(*inputs: object) -> bool:
-    """True if ``inputs`` only stand for tensors: who reads the model understands plain operators alone."""
+    """True while the model is traced, compiled or exported: then only plain operators are understood."""
     is_read = torch.compiler.is_compiling() or torch._C._is_tracing()
     return is_read or not all(type(value) is torch.Tensor for value in inputs)
 
 
 class LinearRelu(nn.Module):
-    """``perceptron``, [B, I] → [B, O], with its own linear layer; ReLU in the same pass."""
+    """Computes ``perceptron``, [B, I] → [B, O], with its linear layer and ReLU in one pass."""
 
     def __init__(self, perceptron: Perceptron) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class LinearRelu(nn.Module):
 
 
 class _LinearRelu(torch.autograd.Function):
-    # oneDNN's own ReLU makes 0 of nan, which must be seen: so that is left to torch
+    # oneDNN's ReLU turns nan into 0, which would hide it, so torch's is used
     @staticmethod
     def forward(
         ctx: FunctionCtx, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
@@ -109,13 +109,13 @@ class _LinearRelu(torch.autograd.Function):
 
 
 class LowRankCross(LowRankCrossNet):
-    """``net``, [B, N] → [B, N], with its own weights: x ← x₀ · (W V x + b) + x, layer by layer.
+    """Computes ``net``, [B, N] → [B, N], with its weights: x ← x₀ · (W V x + b) + x, layer by layer.
 
     Wang et al. 2021, arXiv:2008.13535.
     """
 
     def __init__(self, net: LowRankCrossNet) -> None:
-        nn.Module.__init__(self)  # no weights beside net's
+        nn.Module.__init__(self)  # without new weights: net's are used
         self._num_layers = net._num_layers
         self.W_kernels, self.V_kernels, self.bias = net.W_kernels, net.V_kernels, net.bias
 
@@ -131,7 +131,7 @@ class LowRankCross(LowRankCrossNet):
 
 
 class _LowRankCross(torch.autograd.Function):
-    """Products in the weights' type, all else in x₀'s."""
+    """Computes products in the weights' type, everything else in x₀'s."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, first: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
@@ -163,5 +163,5 @@ class _LowRankCross(torch.autograd.Function):
 
 
 def _by_layer(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """Three tensors a layer."""
+    """Groups ``tensors`` by layer, three each."""
     return [tuple(tensors[k : k + 3]) for k in range(0, len(tensors), 3)]

@@ -1,6 +1,6 @@
-"""The one door to what is compiled for CPUs: puts it in the place of what fbgemm, torchrec and malloc do, or takes it out again.
+"""Installs the kernels compiled for CPUs in place of fbgemm's and torchrec's, sets malloc's options, or restores the libraries' code.
 
-docs/kernels.md says what replaces what, and what happens with other versions of the libraries.
+docs/kernels.md lists the replacements and says what happens with other versions of the libraries.
 """
 
 import ctypes
@@ -18,16 +18,16 @@ from dlrm_app.machine import installed
 logger = logging.getLogger(__name__)
 
 WRITTEN_FOR = {"fbgemm": ("1.8", "1.9"), "torchrec": ("1.8", "1.9")}
-"""The operators are called by the order of fbgemm's arguments, the layers read attributes of torchrec's."""
+"""Supported versions: operators depend on the order of fbgemm's arguments, layers on attributes of torchrec's."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _libraries: list[torch.library.Library] = []
-"""Our operators are in place as long as the library lives."""
+"""The library of our operators; they are in place as long as it exists."""
 
 
 def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
-    """``model`` with the kernels of ``choice`` (trainer.kernels) on ``device``; its weights keep their names.
+    """Puts the kernels of ``choice`` (trainer.kernels) into ``model`` on ``device``; its weights keep their names.
 
-    compiled: layers of the model are replaced, and on CPU fbgemm's operators in the whole process; libraries: neither.
+    compiled: replaces layers of the model and, on CPU, fbgemm's operators in the whole process. libraries: replaces nothing.
     """
     if choice == "libraries":
         restore_operators()
@@ -35,7 +35,7 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
     keep_freed_memory()
     if device.type != "cpu" or not _fit_libraries():
         return model
-    from dlrm_app.kernels import openmp  # numba's kernels are loaded where they are used
+    from dlrm_app.kernels import openmp  # imported here: only this needs numba's kernels
 
     if openmp.IS_AVAILABLE:
         replace_operators()
@@ -44,7 +44,7 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
 
 @cache
 def _fit_libraries() -> bool:
-    """True if fbgemm and torchrec have the versions that the kernels are written for; else warns, once."""
+    """True if the kernels support the installed versions of fbgemm and torchrec; otherwise warns once."""
     found = {
         "fbgemm": installed("fbgemm-gpu-cpu") or installed("fbgemm-gpu"),
         "torchrec": installed("torchrec"),
@@ -52,7 +52,7 @@ def _fit_libraries() -> bool:
     for name, wanted in WRITTEN_FOR.items():
         if not f"{found[name]}.".startswith(tuple(f"{version}." for version in wanted)):
             logger.warning(
-                "trainer.kernels=compiled is written for %s %s, and %s is installed: the libraries' own code computes",
+                "trainer.kernels=compiled is written for %s %s, and %s is installed: the libraries' own code is used",
                 name,
                 " and ".join(wanted),
                 found[name] or "another build",
@@ -62,7 +62,7 @@ def _fit_libraries() -> bool:
 
 
 def replace_operators() -> None:
-    """Puts our lookups and updates in the place of fbgemm's, in the whole process; what they cannot do is left to fbgemm's."""
+    """Replaces fbgemm's lookups and updates by ours in the whole process; ours call fbgemm's for cases they do not support."""
     if _libraries:
         return
     from dlrm_app.kernels.lookups import make_lookup
@@ -76,7 +76,7 @@ def replace_operators() -> None:
     }
     library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that an operator is replaced
+        warnings.simplefilter("ignore", UserWarning)  # the warning that an operator is replaced
         for name, make in makers.items():
             of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
             library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
@@ -90,9 +90,9 @@ def restore_operators() -> None:
 
 
 def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
-    """``model`` with every layer replaced that has a faster one here.
+    """Replaces every layer of ``model`` that has a faster version here.
 
-    Both compute the same where they are traced or exported: there ours are made of plain operators too.
+    When traced or exported, our layers use plain operators too, so that the result is the same.
     """
     from torchrec.models.dlrm import InteractionArch
     from torchrec.modules.crossnet import LowRankCrossNet
@@ -119,12 +119,12 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
 
 
 def keep_freed_memory() -> None:
-    """Lets malloc keep what a batch has freed, in this process.
+    """Makes malloc keep the memory that a batch has freed, in this process.
 
-    Results between layers are megabytes, which glibc otherwise gives back to the system after each step and gets again, page
-    by page and filled with zeros, in the next (docs/experiments.md).
+    Results between layers take megabytes. glibc would return them to the system after each step and get them again, page
+    by page and filled with zeros, in the next one (docs/experiments.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
+        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest value that every glibc accepts
         mallopt(_TRIM_THRESHOLD, 1 << 30)

@@ -1,6 +1,6 @@
-"""DLRM's interaction on CPU in one pass over its inputs, forward and backward: the needed products alone, no copies.
+"""DLRM's interaction on CPU in one pass over its inputs, forward and backward: only the needed products, no copies.
 
-In place of torchrec's InteractionArch, which multiplies all pairs twice and copies half of the products.
+Replaces torchrec's InteractionArch, which multiplies all pairs twice and copies half of the products.
 
 Shapes: B batch rows, F sparse features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2
 pairs of them.
@@ -22,14 +22,14 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.dense_layers import is_traced
 
 _OPTIONS = {"cache": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
-"""Sums may be taken in another order, so that they are taken in vectors; nan and inf stay what they are."""
+"""Compiler options: sums may be reordered, so that they are vectorised; nan and inf are kept."""
 _BLOCK, _LANES = 4, 16
-"""Rows and columns of a product that are computed at once: enough sums under way for every cycle of the CPU's units."""
+"""Rows and columns of a product that are computed together: enough independent sums to keep the CPU's units busy."""
 _SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
 
 
 class DotInteraction(InteractionArch):
-    """torchrec's, compiled where the vectors lie on the CPU; computed in float32 there, also in a bf16 step."""
+    """torchrec's InteractionArch, compiled for vectors on the CPU; it computes in float32 there, also in a bf16 step."""
 
     def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
         """([B, D], [B, F, D]) → [B, D + P]."""
@@ -46,7 +46,7 @@ def _is_ours(values: torch.Tensor) -> bool:
 class PairwiseDots(torch.autograd.Function):
     """(dense [B, D], sparse [B, F, D]) → [B, D + P]: ``dense``, then x_i · x_j of the row's vectors for all i < j.
 
-    Both are contiguous and float32, on the CPU. No second derivatives.
+    Both must be contiguous float32 on the CPU. Second derivatives are not supported.
     """
 
     @staticmethod
@@ -78,7 +78,7 @@ def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:
 
 @njit(**_OPTIONS)
 def _dots(dense: np.ndarray, sparse: np.ndarray, crossed: np.ndarray, first: int, last: int) -> None:
-    """For the rows from ``first`` to ``last``; in a kernel itself it takes a quarter longer."""
+    """Computes the rows from ``first`` to ``last``. Inlined into the kernel it would take a quarter longer."""
     features, dim = sparse.shape[1:]
     for row in range(first, last):
         for d in range(dim):
@@ -97,7 +97,7 @@ def _dots(dense: np.ndarray, sparse: np.ndarray, crossed: np.ndarray, first: int
 def _multiply_block(
     typing_context: Any, pairs: Any, vectors: Any, product: Any, block: Any, first: Any
 ) -> Any:
-    """_BLOCK rows and _LANES columns of the product, kept in registers: LLVM does not find that by itself.
+    """Computes _BLOCK rows and _LANES columns of the product in registers, which LLVM would not do by itself.
 
     product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j, d], i from ``block`` on, d from ``first`` on.
     """
@@ -154,9 +154,9 @@ def _run_dots(arguments: openmp.Arguments) -> None:
 
 @openmp.kernel
 def _run_gradients(arguments: openmp.Arguments) -> None:
-    """A row's gradients: pairs [V, V], symmetric, of which the upper half is kept, times vectors [V, D].
+    """Computes a row's gradients: pairs [V, V], symmetric (only the upper half is stored), times vectors [V, D].
 
-    V is filled up with zeros for whole blocks, and D for whole CPU vectors.
+    V is padded with zeros to whole blocks, and D to whole CPU vectors.
     """
     batch, features, dim = openmp.sizes(arguments, 3)
     num_pairs = (features + 1) * features // 2

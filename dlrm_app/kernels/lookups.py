@@ -1,10 +1,10 @@
-"""The pooled rows of tables on CPU in place of fbgemm's operator: compiled, by all of torch's threads.
+"""Looks up and pools rows of tables on CPU, in place of fbgemm's operator: compiled, with all of torch's threads.
 
-fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is dealt to the threads, and the rows of
-later ids are brought into the cache meanwhile. Bags are summed in their order, as fbgemm does: the bits are the same.
+fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among the threads, and the rows of
+later ids are prefetched into the cache. Bags are summed in their order, as in fbgemm, so the result is the same to the bit.
 
-Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
-int64, values are float32, weights that or float16.
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and offsets are
+int64, values are float32, weights are float32 or float16.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read, end_of_table
 
 _DISTANCE = 32
-"""Ids between the one whose row is brought into the cache and the one whose row is added."""
+"""Ids to prefetch ahead: a row is prefetched this many ids before it is added."""
 LANES = 4
-"""fbgemm's tables have a multiple of so many columns."""
+"""fbgemm's tables have a multiple of this many columns."""
 _POOLINGS = (PoolingMode.SUM.value, PoolingMode.MEAN.value)
 
 
 def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
-    """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+    """Makes the operator, with the arguments in the order of fbgemm's schema. Unsupported cases go to ``of_fbgemm``."""
 
     def look_up(keyset: Any, *arguments: Any) -> Tensor:
         if _is_ours(arguments):
@@ -46,14 +46,14 @@ def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """True if there are threads to share the work, and it is plain: ids int64, bags sums or means without weights."""
+    """True if our operator supports the call and there are several threads: int64 ids, sums or means without bag weights."""
     weights, ids, pooling, bag_weights, output_type = (arguments[k] for k in (0, 5, 7, 8, 9))
     is_plain = bag_weights is None and pooling in _POOLINGS and output_type == SparseType.FP32.as_int()
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
 
 
 def _look_up(arguments: Any) -> Tensor | None:
-    """[B, W]; None if an id is outside of its table, which fbgemm's operator has words for."""
+    """The pooled rows [B, W]; None if an id is outside of its table: fbgemm's operator then raises its error."""
     weights, weight_offsets, dim_offsets, width, row_offsets, ids, offsets, pooling = arguments[:8]
     num_features = len(weight_offsets)
     batch = (len(offsets) - 1) // num_features
@@ -67,11 +67,11 @@ def _look_up(arguments: Any) -> Tensor | None:
 
 
 def _sum_of_rows(lanes: int) -> Any:
-    """A compiled function for ``lanes`` columns at once, which numba has no word for."""
+    """Makes a compiled function that adds ``lanes`` columns at once; numba itself has no vector types."""
 
     @intrinsic
     def add_up(typing_context, pooled, at, ids, start, end, weights, dim, column):  # type: ignore[no-untyped-def]
-        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of those of row ``ids[k]`` from ``column`` on."""
+        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of row ``ids[k]``'s values from ``column`` on."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             result, its_ids, table = (
@@ -103,9 +103,9 @@ _sum_line, _sum_lanes = _sum_of_rows(LINE), _sum_of_rows(LANES)
 
 @njit(cache=True, error_model="numpy")
 def _pool(ids, bags, num_rows, weights, dim, pooled, at, width, is_mean):  # type: ignore[no-untyped-def]  # compiled
-    """The rows of consecutive bags of a feature into ``pooled``, the first at ``at``; whether all ids are inside.
+    """Pools consecutive bags of a feature into ``pooled``, the first at ``at``. Returns False if an id is outside of the table.
 
-    ``bags``: where each begins in ``ids``, and the last one's end.
+    ``bags``: the start of each bag in ``ids``, and the end of the last one.
     """
     last = bags[-1] - 1
     for bag in range(len(bags) - 1):
@@ -131,7 +131,7 @@ def _pool(ids, bags, num_rows, weights, dim, pooled, at, width, is_mean):  # typ
 
 @njit(cache=True, error_model="numpy")
 def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
-    """Each thread has rows of the batch, with all their features."""
+    """Pools this thread's share of the batch's rows, all features."""
     num_ids, num_features, batch, width, is_mean = openmp.sizes(arguments, 5)
     weight_offsets = openmp.integers(arguments[1], num_features)
     dim_offsets = openmp.integers(arguments[2], num_features + 1)

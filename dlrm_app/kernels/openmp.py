@@ -1,7 +1,7 @@
-"""Compiled functions run by the OpenMP threads that torch already has.
+"""Runs compiled functions in the OpenMP threads that torch already has.
 
-numba's own parallel loops would bring a second pool of threads, and torch's, which go on spinning for a while after each
-of its operators, would keep the cores from them.
+numba's own parallel loops would start a second pool of threads. torch's threads keep spinning for a while after each
+operator, so the second pool would not get the cores.
 """
 
 import ctypes
@@ -17,23 +17,23 @@ from dlrm_app.kernels.compiled import njit
 __all__ = ["IS_AVAILABLE", "carray", "integers", "kernel", "run", "share", "sizes"]
 
 _LIBRARIES: Any = ctypes.CDLL(None)
-"""The libraries that torch has loaded for all, its OpenMP among them."""
+"""The libraries loaded in this process; torch's OpenMP is among them."""
 
 IS_AVAILABLE = torch._C.has_openmp and all(
     hasattr(_LIBRARIES, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 )
-"""True if torch's OpenMP can be called; otherwise no ``kernel`` may be defined."""
+"""True if torch's OpenMP can be called; otherwise a ``kernel`` cannot be defined."""
 
 _thread = types.ExternalFunction("omp_get_thread_num", types.int32())
 _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
 _ARGUMENTS = types.CPointer(types.CPointer(types.float32))
 
 Arguments: TypeAlias = Any
-"""A kernel's arguments: the address of its sizes, then of each tensor."""
+"""A kernel's arguments: the address of its sizes, then the address of each tensor."""
 
 
 def kernel(function: Any) -> Any:
-    """Compiles ``function(arguments)``, which each thread of a team calls: what ``run`` takes."""
+    """Compiles ``function(arguments)`` for ``run``, which calls it in each thread."""
     return cfunc(types.void(_ARGUMENTS), cache=True)(function)
 
 
@@ -45,19 +45,19 @@ def integers(pointer: Any, count: int) -> Any:
 
 @njit(cache=True, inline="always")
 def sizes(arguments: Arguments, count: int) -> Any:
-    """The ``count`` whole numbers that ``run`` was given."""
+    """The first ``count`` of the ``numbers`` given to ``run``."""
     return integers(arguments[0], count)
 
 
 @njit(cache=True)
 def share(rows: int) -> tuple[int, int]:
-    """The first of this thread's ``rows``, and the one behind its last."""
+    """This thread's share of ``rows``: [first, end)."""
     thread, threads = _thread(), _num_threads()
     return rows * thread // threads, rows * (thread + 1) // threads
 
 
 def run(compiled: Any, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
-    """Calls a ``kernel`` in as many threads as torch uses. The tensors are contiguous and float32, on the CPU."""
+    """Calls a ``kernel`` in as many threads as torch uses. The tensors must be contiguous and on the CPU."""
     given = (ctypes.c_int64 * len(numbers))(*numbers)
     addresses = [ctypes.addressof(given), *(tensor.data_ptr() for tensor in tensors)]
     arguments = (ctypes.c_void_p * len(addresses))(*addresses)

@@ -1,4 +1,4 @@
-"""The rows of tables in compiled functions: weights of float32, or of float16 whose bits are kept as uint16."""
+"""Access to rows of tables in compiled functions: weights are float32, or float16 with its bits as uint16."""
 
 import platform
 from functools import cache
@@ -15,28 +15,28 @@ if TYPE_CHECKING:  # the loader copies rows without torch
     import torch
 
 LINE = 16
-"""float32 values of a line of the cache."""
+"""float32 values in a cache line."""
 ALL_WEIGHTS = 1 << 48
-"""The length of an array that nobody looks at: rows lie within their tables."""
+"""A nominal array length; it is never checked, since rows lie within their tables."""
 
 
 @cache
 def _converts_halves() -> bool:
-    """True if the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
+    """True if the CPU converts float16 in hardware, as every 64-bit Arm CPU does. Otherwise LLVM would call a function."""
     import torch
 
     return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
 
 
 def can_read(weights: "torch.Tensor") -> bool:
-    """True if they are float32, or float16 that the CPU can convert."""
+    """True if ``weights`` are float32, or float16 that the CPU can convert."""
     kind = str(weights.dtype)
     return kind == "torch.float32" or (kind == "torch.float16" and _converts_halves())
 
 
 @intrinsic
 def read_weight(typing_context: Any, weights: Any, index: Any) -> Any:
-    """``weights[index]`` as float32; the bits of a float16 are kept as uint16."""
+    """``weights[index]`` as float32; a float16's bits are stored as uint16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -50,7 +50,7 @@ def read_weight(typing_context: Any, weights: Any, index: Any) -> Any:
 
 @intrinsic
 def write_weight(typing_context: Any, weights: Any, index: Any, value: Any) -> Any:
-    """``weights[index] = value``, a float16 being the nearest."""
+    """Sets ``weights[index] = value``; for float16, the nearest value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -66,7 +66,7 @@ def write_weight(typing_context: Any, weights: Any, index: Any, value: Any) -> A
 def _bring(is_to_write: bool) -> Any:
     @intrinsic
     def bring(typing_context: Any, values: Any, index: Any) -> Any:
-        """Brings ``values[index]``'s line into the cache."""
+        """Prefetches the cache line of ``values[index]``."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -87,7 +87,7 @@ bring_to_read, bring_to_write = _bring(False), _bring(True)
 
 @njit(cache=True)
 def end_of_table(weight_offsets: Any, feature: int) -> int:
-    """The feature behind the last of the table whose first is ``feature``; its features are neighbours."""
+    """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive."""
     end = feature + 1
     while end < len(weight_offsets) and weight_offsets[end] == weight_offsets[feature]:
         end += 1

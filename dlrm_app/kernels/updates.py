@@ -1,12 +1,12 @@
-"""Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
+"""Updates tables on CPU, in place of fbgemm's operators: compiled, with all of torch's threads.
 
-fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which mixes SSE with AVX: on some
-of Intel's CPUs it takes ten times as long as on others. All else is a plain loop in one thread there (docs/experiments.md).
-Here the ids of each table are sorted with the bags that they lie in, then the rows are dealt to the threads: each row's
-gradient is summed in the order of the batch, by any number of threads.
+fbgemm 1.8 has a vectorised kernel for row-wise Adagrad of tables that one feature reads. It mixes SSE with AVX: on some
+of Intel's CPUs it takes ten times as long as on others. Everything else is a plain loop in one thread (docs/experiments.md).
+Here the ids of each table are sorted together with their bags, then the rows are divided among the threads. Each row's
+gradient is summed in the order of the batch, for every number of threads.
 
-Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
-int64, values are float32, weights that or float16. A key: the id, and 32 bits for the bag (feature · B + its row).
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and offsets are
+int64, values are float32, weights are float32 or float16. A key: the id, then 32 bits for the bag (feature · B + its row).
 """
 
 from collections.abc import Callable
@@ -30,17 +30,17 @@ from dlrm_app.kernels.rows import (
 )
 
 _DIGIT = 11
-"""Bits that one pass over the keys sorts by."""
+"""Bits that one pass of the radix sort uses."""
 _DISTANCE = 16
-"""Keys between the one whose row is brought into the cache and the one whose row is updated."""
+"""Keys to prefetch ahead: a row is prefetched this many keys before it is updated."""
 _BAG = 0xFFFFFFFF
-"""The bits of a key that are its bag."""
+"""The mask of a key's bag."""
 SGD, ADAGRAD, ROWWISE_ADAGRAD = range(3)
-"""The rules: of the last two the first keeps a sum of squares for each weight, the second one for a row."""
+"""The rules. Adagrad keeps a sum of squares for each weight, row-wise Adagrad one for each row."""
 
 
 def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
-    """The operator of ``rule``, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+    """Makes the operator of ``rule``, with the arguments in the order of fbgemm's schema. Unsupported cases go to ``of_fbgemm``."""
 
     def update(keyset: Any, *arguments: Any) -> None:
         if not _is_ours(rule, arguments):
@@ -56,7 +56,7 @@ def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
 
 
 def _is_ours(rule: int, arguments: Any) -> bool:
-    """True if the tables can be read, the ids are int64, the bags without weights, and only gradients change the rows."""
+    """True if our operator supports the call: readable weights, int64 ids, no bag weights, no weight decay or max norm."""
     gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
     decay_and_max_norm = [*arguments[18:19], *arguments[20:21]] if rule == ROWWISE_ADAGRAD else []
     is_plain = gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
@@ -64,7 +64,7 @@ def _is_ours(rule: int, arguments: Any) -> bool:
 
 
 def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
-    """Sums each row's gradient and steps it. ``rates``: [lr, eps]."""
+    """Sums each row's gradient and steps the row. ``rates``: [lr, eps]."""
     gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
         :11
     ]
@@ -82,9 +82,9 @@ def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rat
 
 @njit(cache=True)
 def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
-    """``keys`` by id, those of an id by bag; ids outside the table, which no forward pass lets through, as -1 behind.
+    """Fills ``keys``, sorted by id, then by bag. Ids outside of the table (no forward pass allows them) become -1 at the end.
 
-    ``bags``: where the bags of the table's features begin in ``ids``, and the last one's end; ``first_bag``: their number.
+    ``bags``: the starts of the bags of the table's features in ``ids``, and the last bag's end. ``first_bag``: the first bag's number.
     """
     count, largest = 0, 1
     for bag in range(len(bags) - 1):
@@ -120,7 +120,7 @@ def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyp
 
 @openmp.kernel
 def _run_sort(arguments: openmp.Arguments) -> None:
-    """Each thread sorts the tables whose ids begin in its share; the features of a table are neighbours."""
+    """Sorts the tables whose ids begin in this thread's share; the features of a table are consecutive."""
     num_ids, num_features, batch = openmp.sizes(arguments, 3)
     weight_offsets = openmp.integers(arguments[1], num_features)
     row_offsets = openmp.integers(arguments[2], num_features + 1)
@@ -163,9 +163,9 @@ def _mean_square(gradient):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, inline="always")
 def _begin_of_gradient(bag, width, batch, columns, feature):  # type: ignore[no-untyped-def]  # compiled
-    """The place where a bag's part of the gradient [B, W] begins.
+    """The start of a bag's part in the gradient [B, W].
 
-    ``columns``: where that of a bag 0 would, for each feature of the table; ``feature``: the first of them.
+    ``columns``: for each feature of the table, the start that bag 0 would have. ``feature``: the first feature.
     """
     column = columns[0] if len(columns) == 1 else columns[bag // batch - feature]
     return bag * width + column
@@ -179,7 +179,7 @@ def _add(total, gradient, factor):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, error_model="numpy")
 def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-untyped-def]  # compiled
-    """``weights``: the row's; ``state``: the table's, its rows' squares or their weights'."""
+    """Steps one row. ``weights``: the row's weights; ``state``: the table's sums of squares, by weight or by row."""
     dim = len(gradient)
     if rule == ADAGRAD:
         _step_adagrad(gradient, weights, state[row * dim : (row + 1) * dim], lr, eps)
@@ -192,10 +192,10 @@ def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-
 
 @njit(cache=True, error_model="numpy")
 def _update_rows(rule, keys, share, features, bags, gradient, sizes, table, total, rates):  # type: ignore[no-untyped-def]
-    """Steps the rows of a table whose first key is in ``share``; compiled.
+    """Steps the rows of a table whose first key is in ``share`` (compiled).
 
-    ``keys``: the table's; ``features``: where their columns begin, and the first one's number; ``bags``: where all of them
-    begin, if means are taken; ``sizes``: B, W; ``table``: weights and state; ``total``: [D], room for a row's gradient.
+    ``keys``: the table's keys; ``features``: where their columns start, and the first one's number; ``bags``: where all
+    bags start, if means are taken; ``sizes``: B, W; ``table``: weights and state; ``total`` [D]: a buffer for a row's gradient.
     """
     (first, last), (columns, feature), (batch, width) = share, features, sizes
     (weights, state), (lr, eps) = table, rates
@@ -230,7 +230,7 @@ def _update_rows(rule, keys, share, features, bags, gradient, sizes, table, tota
 
 @njit(cache=True, error_model="numpy")
 def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
-    """Each thread steps the rows whose first key lies in its share; the features of a table are neighbours."""
+    """Steps the rows whose first key lies in this thread's share; the features of a table are consecutive."""
     num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
     weight_offsets = openmp.integers(arguments[1], num_features)
     state_offsets = openmp.integers(arguments[2], num_features)

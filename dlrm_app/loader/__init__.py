@@ -1,1 +1,1 @@
-"""Parquet shards → batches: their order, reading, rows, KeyedJaggedTensor. Importing this package imports no torch."""
+"""Parquet shards → batches: their order, reading, rows, KeyedJaggedTensor. Importing this package does not import torch."""

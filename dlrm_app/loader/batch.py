@@ -1,4 +1,4 @@
-"""Decoded rows → the model's input: the only module that knows both the arrays and KeyedJaggedTensor."""
+"""Decoded rows → the model's input. The only module that knows both arrays and KeyedJaggedTensor."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -21,13 +21,13 @@ from dlrm_app.loader.rows import Ranges, copy_rows, count_rows, side_by_side
 from dlrm_app.loader.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 Self = TypeVar("Self", bound="_Batches")
 
 
 @dataclass(frozen=True)
 class Loading:
-    """``prefetch`` batches are made beforehand for ``device``, of row groups that ``num_workers`` threads decode."""
+    """Settings: ``prefetch`` batches are made ahead for ``device``; ``num_workers`` threads decode their row groups."""
 
     prefetch: int = 4
     num_workers: int = 1
@@ -38,28 +38,28 @@ PLAIN = Loading()
 
 
 def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> Loading:
-    """The loading of this rank; ``num_workers`` None: half of this rank's threads, from 1 to 8.
+    """Chooses the loading of this rank. ``num_workers`` None: half of this rank's threads, from 1 to 8.
 
-    A worker decodes millions of rows a second, far more than a step on CPU takes, so there one is enough and the other
-    half is the model's; a GPU takes what several workers give, and then the cores have nothing else to do.
+    A worker decodes millions of rows a second, far more than training on CPU needs, so there one is enough and the other
+    half of the threads is the model's. A GPU needs the rows of several workers, and the cores are otherwise idle.
     """
     if num_workers is None:
-        num_workers = min(max(runtime.num_threads // 2, 1), MOST_WORKERS)
+        num_workers = min(max(runtime.num_threads // 2, 1), MAX_WORKERS)
     return Loading(prefetch, num_workers, runtime.device)
 
 
 @lru_cache(maxsize=16)
 def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
-    """[size] int32, the lengths of bags of one id: made once for each device, and shared by all batches there."""
+    """The lengths of bags of one id: ones, int32 [size]. Made once for each device and shared by all batches there."""
     return torch.ones(size, dtype=torch.int32).to(device)
 
 
 @dataclass
 class Batch(Pipelineable):
-    """``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
+    """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
     Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``is_one_hot``: every bag holds one id, and
-    ``sparse_features`` has the lengths that all such batches share.
+    ``sparse_features`` uses the shared ``one_hot_lengths``.
     """
 
     dense_features: torch.Tensor
@@ -69,7 +69,7 @@ class Batch(Pipelineable):
     is_one_hot: bool = False
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
-        """A copy on ``device``; the same batch where it is there already."""
+        """A copy on ``device``; tensors that are there already are not copied."""
         sparse = self.sparse_features
         dense = self.dense_features.to(device, non_blocking=non_blocking)
         labels = self.labels.to(device, non_blocking=non_blocking)
@@ -86,16 +86,16 @@ class Batch(Pipelineable):
         return Batch(dense, moved, labels, self.num_valid, is_one_hot=True)
 
     def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that ``stream`` uses the tensors."""
+        """Records for the allocator that ``stream`` uses the tensors."""
         for values in (self.dense_features, self.sparse_features, self.labels):
             values.record_stream(stream)
 
 
 class BatchMaker:
-    """Copies rows into the tensors of Batches of ``batch_size`` rows with ``features`` as keys.
+    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys.
 
-    For a GPU the tensors lie in page-locked memory. torch uses that again once the batches in it are forgotten and their
-    copies to the device, if any are under way, are done.
+    For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to the
+    device are done.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class BatchMaker:
         self._is_one_hot = not multi_hot & set(features)
 
     def make(self, rows: Ranges) -> list[Batch]:
-        """The batches that follow each other in ``rows``, padded where they have fewer rows than their size."""
+        """The consecutive batches in ``rows``; a batch with too few rows is padded."""
         size, num_features = self._batch_size, len(self._features)
         addresses = rows.addresses(num_features)
         num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
-        # one-hot batches differ in their values alone: the rest is made once and shared
+        # one-hot batches differ only in their values; their lengths are made once and shared
         is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
         dense = self._empty((len(num_rows), size, self._num_dense), torch.float32)
         labels = self._empty((len(num_rows), size), torch.float32)
@@ -145,9 +145,9 @@ class BatchMaker:
         return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
 
     def make_all(self, source: Generator[Ranges, None, None]) -> Generator[Batch, None, None]:
-        """The batches of ``source``, made in the thread that asks for them. Closes ``source``."""
+        """The batches of ``source``, made in the calling thread. Closes ``source``."""
         if self._pinned:
-            # a thread begins with GPU 0 as its own, where page-locking would make a context on every rank's behalf
+            # a new thread has GPU 0 as its current device, and page-locking there would make a context for every rank
             torch.cuda.set_device(self._device)
         with closing(source):
             for rows in source:
@@ -157,7 +157,7 @@ class BatchMaker:
 def _read_beside(
     reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
 ) -> Generator[Ranges, None, None]:
-    """The rows of all ``orders``, which take as many steps: those of one step one behind the other."""
+    """The rows of all ``orders``, which have the same number of steps: for each step the rows of one order after another."""
     with ExitStack() as stack:
         reads = (reader.read(order, start_step, num_workers) for order in orders)
         streams = [stack.enter_context(closing(read)) for read in reads]
@@ -166,7 +166,7 @@ def _read_beside(
 
 @dataclass(eq=False)
 class _Batches:
-    """Iterates over the batches of orders side by side, made beforehand in threads. Leaving ``with`` ends those."""
+    """Iterates over batches with rows of all ``orders``, made ahead in threads. Leaving ``with`` ends the threads."""
 
     reader: SplitReader
     orders: Sequence[Order]
@@ -179,7 +179,7 @@ class _Batches:
         return max(0, self.orders[0].num_steps - self.start_step)
 
     def __iter__(self) -> Iterator[Batch]:
-        # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
+        # no reference to self, so that an iterator that is no longer used is collected at once, in its own thread
         rows = _read_beside(self.reader, self.orders, self.start_step, self.loading.num_workers)
         stream = prefetch_items(self.maker.make_all(rows), self.loading.prefetch)
         self._running.append(stream)
@@ -189,7 +189,7 @@ class _Batches:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the threads of all iterations begun."""
+        """Ends the threads of all iterators."""
         while self._running:
             self._running.pop().close()
 
@@ -197,10 +197,10 @@ class _Batches:
 class TrainBatches(_Batches):
     """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
 
-    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that
     of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
-    ``soft_labels`` take the labels' place. Rows after the last whole global batch of the epoch's sequence are left out.
-    What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
+    ``soft_labels`` replace the labels. Rows after the last whole global batch of the epoch's sequence are left out.
+    The arguments must pass ``check_lanes``. Raises DataError without a labelled train split.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class TrainBatches(_Batches):
         super().__init__(reader, orders, maker, start_batch, loading)
 
     def read(self, batch: int) -> Batch:
-        """Batch number ``batch`` of the epoch alone."""
+        """Reads batch number ``batch`` of the epoch alone."""
         with closing(_read_beside(self.reader, self.orders, batch, num_workers=1)) as rows:
             return self.maker.make(next(rows))[0]
 
@@ -250,7 +250,7 @@ class TrainBatches(_Batches):
 
 
 class EvalBatches(_Batches):
-    """Every row of ``split`` once over all ranks, in the order of the files, ``batch_size`` rows per rank.
+    """Every row of ``split``, once over all ranks, in the order of the files, ``batch_size`` rows per rank.
 
     All ranks get the same number of batches; the last ones are padded. Raises DataError if the split is missing
     or has no labels.

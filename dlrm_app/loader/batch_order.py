@@ -1,12 +1,12 @@
-"""The order of rows, and the rows of each batch: pure arithmetic, no I/O.
+"""The order of rows and the rows of each batch: pure arithmetic, no I/O.
 
-A split is a list of row groups. Training puts the groups in the epoch's order, one behind the other, and cuts
+A split is a list of row groups. Training concatenates the groups in the epoch's order and cuts
 that sequence of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global
 batch of B rows. Global batch t takes rows [t * p, (t + 1) * p) of every lane, in the order of the lanes.
 Rank r of R serves lanes [r * L / R, (r + 1) * L / R): its local batch is the r-th piece of the global one, so
-any R gives the same global batches, and a rank only ever touches the row groups under its own lanes.
+every R gives the same global batches, and a rank reads only the row groups of its own lanes.
 
-Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end.
+Evaluation has one lane per rank, unshuffled, which ends where the rank's rows end.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from dlrm_app.text import count
 
 USUAL_LANES = 64
 GROUP_ORDER, ROW_ORDER = 0, 1
-"""What a permutation is for: no two may share random numbers."""
+"""Purposes of a permutation; different purposes must not share random numbers."""
 
 
 class Piece(NamedTuple):
-    """Rows [``start``, ``stop``) of row group ``group``, counted as the epoch orders the group's rows."""
+    """Rows [``start``, ``stop``) of row group ``group``, in the epoch's order of the group's rows."""
 
     group: int
     start: int
@@ -54,13 +54,13 @@ class Order:
         return self.rows_per_lane * len(self.firsts)
 
     def pieces(self, step: int) -> list[Piece]:
-        """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
+        """The rows of this rank's batch number ``step``; at the end of an evaluation there may be fewer than a batch."""
         return [Piece(*piece) for piece in self.piece_array(step, 1)[:, :3].tolist()]
 
     def piece_array(self, step: int, num_steps: int) -> NDArray[np.int64]:
-        """[P, 4] the rows of ``num_steps`` batches, lane by lane: of each piece its group, start, stop and ``before``.
+        """The rows of ``num_steps`` batches, lane by lane, as [P, 4]: group, start, stop and ``before`` of each piece.
 
-        Before it, its lane gives ``before`` rows to these batches.
+        ``before``: the number of rows that its lane gives to these batches before the piece.
         """
         firsts = self._rest_of_lanes(step)
         stops = np.minimum(firsts + num_steps * self.rows_per_lane, self.ends)
@@ -69,7 +69,7 @@ class Order:
         return np.stack([self.groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1)
 
     def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
-        """The row groups that the steps from ``start_step`` on need, ``num_steps`` at a time, in the order of need."""
+        """The row groups that the steps from ``start_step`` on need, in the order of need. ``num_steps`` steps are read together."""
         rest = self._rest_of_lanes(start_step)
         lanes, indices, firsts, _ = self._cut(rest, self.ends)
         times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
@@ -77,22 +77,22 @@ class Order:
         return list(dict.fromkeys(self.groups[indices[by_need]].tolist()))
 
     def last_steps(self) -> dict[int, int]:
-        """The last step that needs each row group, for every group that this rank needs at all."""
+        """Row group → the last step that needs it, for every group that this rank needs."""
         lanes, indices, _, ends = self._cut(self.firsts, self.ends)
         steps = (ends - 1 - self.firsts[lanes]) // self.rows_per_lane
         by_step = np.argsort(steps, kind="stable")
         return dict(zip(self.groups[indices[by_step]].tolist(), steps[by_step].tolist(), strict=True))
 
     def _rest_of_lanes(self, step: int) -> NDArray[np.int64]:
-        """The first of the sequence's rows that each lane still has at ``step``."""
+        """The first row of the sequence that each lane reads at ``step``."""
         return np.minimum(self.firsts + step * self.rows_per_lane, self.ends)
 
     def _cut(
         self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Ranges [firsts[i], ends[i]) of the sequence's rows, cut where row groups end.
+        """Cuts the ranges [firsts[i], ends[i]) of the sequence's rows where row groups end.
 
-        Of each piece: the range i that it is of, the index of its row group in the sequence, its first row and its end.
+        Returns for each piece its range i, the index of its row group in the sequence, its first row and its end.
         """
         low = np.searchsorted(self.starts, firsts, side="right") - 1
         high = np.searchsorted(self.starts, ends, side="left")
@@ -101,11 +101,11 @@ class Order:
         indices = np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
         firsts = np.maximum(firsts[ranges], self.starts[indices])
         ends = np.minimum(ends[ranges], self.starts[indices + 1])
-        kept = firsts < ends  # an empty row group gives nothing
+        kept = firsts < ends  # an empty row group has no piece
         return ranges[kept], indices[kept], firsts[kept], ends[kept]
 
     def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
-        """The order in which the epoch reads the ``rows`` rows of ``group``; None is the file's."""
+        """The order in which the epoch reads the ``rows`` rows of ``group``; None: the file's order."""
         if self.shuffle_key is None:
             return None
         return permutation(rows, *self.shuffle_key, ROW_ORDER, group)
@@ -122,10 +122,10 @@ def train_order(
     world_size: int = 1,
     shuffle: bool = True,
 ) -> Order:
-    """The training rows of ``rank`` in ``epoch``; ``group_rows`` is the size of every row group of the split.
+    """The training rows of ``rank`` in ``epoch``. ``group_rows``: the number of rows of every row group of the split.
 
-    The last N % global_batch_size rows of the epoch's sequence are left out; another epoch leaves out others.
-    What ``check_lanes`` refuses must not come here.
+    The last N % global_batch_size rows of the epoch's sequence are left out; each epoch leaves out other rows.
+    The arguments must pass ``check_lanes``.
     """
     groups = np.arange(len(group_rows))
     if shuffle:
@@ -140,9 +140,9 @@ def train_order(
 
 
 def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
-    """The rows of ``rank`` in an evaluation: its contiguous share, one row more or less than another's.
+    """The rows of ``rank`` in an evaluation: a contiguous share; shares differ by at most one row.
 
-    Every rank takes the same number of steps; the last may give it fewer than ``batch_size`` rows, or none.
+    Every rank takes the same number of steps; the last may have fewer than ``batch_size`` rows, or none.
     """
     starts = _starts(group_rows)
     total = int(starts[-1])
@@ -153,13 +153,13 @@ def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, wor
 
 
 def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) -> NDArray[np.int64]:
-    """A random order of range(``size``), a pure function of its arguments in every version of numpy.
+    """A random order of range(``size``): a pure function of its arguments, the same in every version of numpy.
 
     Sorts the words of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed
     by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
-    its index: that makes the words distinct, so that any sorting algorithm gives the same order.
+    its index, so the words are distinct and every sorting algorithm gives the same order.
     """
-    # here, for a configuration is checked with this module before numba is loaded
+    # imported here: checks of a configuration use this module and must not wait for numba
     from dlrm_app.loader.rows import sort_random
 
     key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
@@ -167,7 +167,7 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     mask = np.uint64((1 << size.bit_length()) - 1)
     words &= ~mask
     words |= np.arange(size, dtype=np.uint64)
-    num_bits = max(1, size.bit_length() - 1)  # about a word a bucket
+    num_bits = max(1, size.bit_length() - 1)  # about one word per bucket
     ordered: NDArray[np.uint64] = sort_random(words, num_bits)
     return (ordered & mask).astype(np.int64)
 
@@ -177,14 +177,14 @@ def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 
 def enough_lanes(world_size: int) -> int:
-    """The least multiple of ``world_size`` from USUAL_LANES on: USUAL_LANES for whoever divides it."""
+    """The least multiple of ``world_size`` that is at least USUAL_LANES."""
     return -(-USUAL_LANES // world_size) * world_size
 
 
 def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
-    """Reasons why ``rows`` training rows cannot be dealt so, each with its cure."""
+    """Reasons why ``rows`` training rows cannot be divided in this way, each with its cure."""
     problems = []
-    if rows < global_batch_size:  # the size that is named fits the lanes as well
+    if rows < global_batch_size:  # the suggested size fits the lanes too
         smaller = rows // lanes * lanes or "a larger dataset"
         problems.append(
             f"the train split has {count(rows, 'row')}, fewer than one trainer.global_batch_size "

@@ -1,4 +1,4 @@
-"""Work done in threads before its results are asked for, which come in order."""
+"""Runs work ahead in threads and yields the results in order."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -14,10 +14,10 @@ Item = TypeVar("Item")
 def map_in_order(
     work: Callable[[Item], T], items: Iterable[Item], num_threads: int, num_waiting: int
 ) -> Generator[T, None, None]:
-    """``work(item)`` for each of ``items``, up to ``num_waiting`` of them done, or being done, beforehand.
+    """Yields ``work(item)`` for each of ``items``; up to ``num_waiting`` of them are worked on ahead.
 
-    An error of ``work`` is raised here, in its turn, with its own traceback. The threads end with the items, or when
-    this generator is closed, after the items that they are at.
+    An error of ``work`` is raised here, in order, with its own traceback. The threads end with the items or when
+    this generator is closed, after their current items.
     """
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(num_threads, thread_name_prefix="prefetch") as pool:
@@ -33,7 +33,7 @@ def map_in_order(
 
 
 def prefetch_items(source: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
-    """The items of ``source``, up to ``depth`` of them prepared beforehand by one thread, as ``map_in_order``.
+    """Yields the items of ``source``; one thread prepares up to ``depth`` of them ahead, see ``map_in_order``.
 
     ``source`` is closed with this generator.
     """

@@ -20,14 +20,14 @@ from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.loader.soft_labels import SoftLabels
 
 ROWS_TOGETHER = 256
-"""A lane's rows that are copied at a time, where batches take fewer: a few rows here and a few there are mostly waiting for
+"""Rows of a lane that are copied together, if batches take fewer: copying a few rows here and a few there mostly waits for
 memory."""
 
 
 class TableReader:
-    """Encoded tables → the columns that a model reads: all dense ones, sparse ``features`` in their order, labels.
+    """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
-    Where ``manifest.known_on`` names a day, ids that were given later are read as rare ones.
+    If ``manifest.known_on`` names a day, ids that were assigned later are read as the rare id.
     """
 
     def __init__(self, manifest: Manifest, features: Sequence[str]) -> None:
@@ -43,12 +43,12 @@ class TableReader:
         }
 
     def columns(self, has_label: bool) -> list[str]:
-        """The names of the columns that it reads."""
+        """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
         return [*names, self.label] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
-        """The columns of ``table``, with labels of 0 without ``has_label``. Raises DataError that names ``origin`` and column."""
+        """The columns of ``table``; labels are 0 without ``has_label``. Raises DataError naming ``origin`` and the column."""
         labels = np.zeros(len(table), np.uint8)
         try:
             if has_label and self.label is not None:
@@ -66,8 +66,8 @@ class TableReader:
 class SplitReader:
     """Decodes the row groups of one split, numbered through all its shards.
 
-    ``features`` are the sparse columns wanted, in the order wanted; dense columns are always all read. ``soft_labels`` take
-    the labels' place.
+    ``features``: the sparse columns to read, in this order; all dense columns are read. ``soft_labels`` replace
+    the labels.
 
     Raises DataError if the split is missing or has no labels.
     """
@@ -75,7 +75,7 @@ class SplitReader:
     def __init__(
         self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
     ) -> None:
-        label_of(manifest, split)  # which raises
+        label_of(manifest, split)  # raises DataError
         self._folder = manifest.folder
         self._tables = TableReader(manifest, features)
         shards = manifest.splits[split].shards
@@ -91,16 +91,16 @@ class SplitReader:
         return f"{shard.path} (row group {index})"
 
     def read(self, order: Order, start_step: int = 0, num_workers: int = 1) -> Generator[Ranges, None, None]:
-        """The rows of the batches of ``order`` from ``start_step`` on; fewer, or none, at the end of an evaluation.
+        """The rows of the batches of ``order`` from ``start_step`` on; the last steps of an evaluation may have few or no rows.
 
-        Several small batches come together. Each lot must be done with before the next is asked for. ``num_workers``
-        threads decode row groups in the order in which they are needed, a few beforehand; a row group is kept until its
-        last row is given. A lane holds the one that it is in and one that it shares with the lane before or behind it,
-        and batches may span more.
+        Several small batches come together. Each result must be used before the next is requested. ``num_workers``
+        threads decode row groups in the order of need, a few of them ahead. A row group is kept until its
+        last row is used. A lane keeps its current row group and one that it shares with a neighbouring lane,
+        or more if a batch spans more.
         """
         done_after = order.last_steps()
         kept: dict[int, Rows] = {}
-        spare: list[NDArray[np.int32]] = []  # of row groups done with, for others: fresh memory costs time
+        spare: list[NDArray[np.int32]] = []  # from used row groups, for later ones: new memory costs time
 
         def decode(group: int) -> Rows:
             memory = None
@@ -129,10 +129,10 @@ class SplitReader:
         row_order: NDArray[np.int64] | None = None,
         memory: NDArray[np.int32] | None = None,
     ) -> Rows:
-        """The rows of ``group``, in ``row_order`` where one is given, and in ``memory`` where they fit into it.
+        """The rows of ``group``, in ``row_order`` if it is given, and in ``memory`` if they fit into it.
 
-        Raises DataError, naming the file, if it is missing or damaged, if its columns are not what the
-        manifest says, if a value is missing or an id lies outside its table.
+        Raises DataError, naming the file, if it is missing or damaged, if its columns differ from the
+        manifest, if a value is missing or an id lies outside its table.
         """
         shard, index = self._groups[group]
         columns = self._tables.read(self._shards.read(shard, index), self._folder / shard.path)

@@ -1,7 +1,7 @@
-"""Decoded rows: as columns, in the order of an epoch, and ranges of them on their way into batches.
+"""Decoded rows: as columns, in the order of an epoch, and as ranges to be copied into batches.
 
-The copying is compiled. Many arrays come as addresses: compiled code takes any number of those, while it would be compiled
-again for each number of arrays. The caller keeps the arrays alive, and indices within them.
+The copying is compiled. Many arrays are passed as addresses: compiled code takes any number of those, while it would be compiled
+again for each number of arrays. The caller must keep the arrays alive and the indices within them.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from dlrm_app.kernels.rows import LINE, bring_to_read
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as they are decoded: a contiguous array, or Bags, for each column.
+    """Decoded rows: a contiguous array, or Bags, for each column.
 
-    Ids are int32 as in the files: a table has fewer than 2^31 rows, and 64 bits would double memory, copies to the
+    Ids are int32 as in the files. A table has fewer than 2^31 rows, and 64 bits would double memory, copies to the
     device and the exchange between ranks.
     """
 
@@ -37,7 +37,7 @@ class Columns:
 class Rows:
     """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``labels`` [rows].
 
-    All arrays are parts of ``memory``. Ids lie feature by feature, as a KeyedJaggedTensor wants them.
+    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor.
     """
 
     dense: NDArray[np.float32]
@@ -50,7 +50,7 @@ class Rows:
 
     @cached_property
     def addresses(self) -> NDArray[np.uint64]:
-        """[2 + 2 F], as ``copy_rows`` wants them."""
+        """Addresses of the arrays for ``copy_rows``, [2 + 2 F]."""
         addresses = [_address(self.dense), _address(self.labels)]
         for feature in self.features:
             if isinstance(feature, Bags):
@@ -62,10 +62,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Rows of ``num_batches`` batches that follow each other, each with ``rows_per_lane`` rows of every lane.
+    """Rows of ``num_batches`` consecutive batches, each with ``rows_per_lane`` rows of every lane.
 
-    ``ranges`` [P, 3]: range p is rows [first, end) of ``rows[p]``, before which its lane gives so many rows to these
-    batches. Ranges are in the order of the lanes, those of a lane one behind the other.
+    ``ranges`` [P, 3]: range p is rows [first, end) of ``rows[p]``; the third number counts the rows that its lane gives to
+    these batches before it. Ranges are in the order of the lanes, and in order within a lane.
     """
 
     rows: Sequence[Rows]
@@ -74,13 +74,13 @@ class Ranges:
     num_batches: int
 
     def addresses(self, num_features: int) -> NDArray[np.uint64]:
-        """[P, 2 + 2 F] of the rows of each range, as ``copy_rows`` wants them."""
+        """Addresses of the rows of each range for ``copy_rows``, [P, 2 + 2 F]."""
         none = np.empty((0, 2 + 2 * num_features), np.uint64)
         return np.stack([rows.addresses for rows in self.rows]) if self.rows else none
 
 
 def side_by_side(parts: Sequence[Ranges]) -> Ranges:
-    """Batches whose rows are those of all ``parts``, one behind the other."""
+    """Batches whose rows are those of all ``parts``, one part after another."""
     if len(parts) == 1:
         return parts[0]
     rows = [each for part in parts for each in part.rows]
@@ -91,9 +91,9 @@ def side_by_side(parts: Sequence[Ranges]) -> Ranges:
 def arrange(
     columns: Columns, order: NDArray[np.int64] | None, memory: NDArray[np.int32] | None = None
 ) -> Rows:
-    """The rows in another order: row i of the result is row ``order[i]``. None keeps the order.
+    """Puts rows into ``order``: row i of the result is row ``order[i]``. None keeps the order.
 
-    They lie in ``memory``, whose content is lost, where that is large enough.
+    The result overwrites ``memory`` if that is large enough.
     """
     size, num_dense = len(columns.labels), len(columns.dense)
     one_hot = [ids for ids in columns.features if not isinstance(ids, Bags)]
@@ -102,7 +102,7 @@ def arrange(
     for each in bags:
         sizes += [len(each.values), size + 1]
     if memory is None or len(memory) < sum(sizes):
-        # an eighth more: row groups of bags differ a little, and a later one gets this memory
+        # an eighth more: sizes of row groups with bags differ a little, and a later one reuses this memory
         memory = np.empty(sum(sizes) + sum(sizes) // 8, np.int32)
     parts = np.split(memory[: sum(sizes)], np.cumsum(sizes)[:-1])
     dense, labels = parts[0].view(np.float32).reshape(size, num_dense), parts[1].view(np.float32)
@@ -128,17 +128,17 @@ def _address(array: NDArray[Any]) -> int:
     return address
 
 
-_SOME = 1 << 40
-"""The length of an array at an address, which nobody looks at."""
-_NEAR = 512
-"""Rows whose dense values stay in the first cache while one column after the other is spread over them."""
-_LEAD = 2
-"""Ranges between the one whose ids are copied and the one whose ids are asked for: each begins in memory that no cache holds."""
+_ANY_LENGTH = 1 << 40
+"""A nominal array length; it is never checked."""
+_ROW_BLOCK = 512
+"""Rows whose dense values stay in the first-level cache while the columns are copied into them one by one."""
+_RANGES_AHEAD = 2
+"""Ranges to prefetch ahead: the ids of each range begin in memory that no cache holds."""
 
 
 @intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:
-    """The pointer to an address, for ``carray``."""
+    """Turns an address into a pointer, for ``carray``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -150,7 +150,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 def gather_columns(columns, order, out):  # type: ignore[no-untyped-def]  # compiled
     """out[c, i] = column c's value order[i]; ``columns``: addresses of int32."""
     for c in range(len(columns)):
-        column = carray(_pointer(columns[c]), _SOME, np.int32)
+        column = carray(_pointer(columns[c]), _ANY_LENGTH, np.int32)
         for i in range(len(order)):
             out[c, i] = column[order[i]]
 
@@ -158,10 +158,10 @@ def gather_columns(columns, order, out):  # type: ignore[no-untyped-def]  # comp
 @njit(nogil=True, cache=True)
 def gather_rows(columns, order, out):  # type: ignore[no-untyped-def]  # compiled
     """out[i, c] = column c's value order[i]; ``columns``: addresses of float32."""
-    for first in range(0, len(order), _NEAR):
-        last = min(first + _NEAR, len(order))
+    for first in range(0, len(order), _ROW_BLOCK):
+        last = min(first + _ROW_BLOCK, len(order))
         for c in range(len(columns)):
-            column = carray(_pointer(columns[c]), _SOME, np.float32)
+            column = carray(_pointer(columns[c]), _ANY_LENGTH, np.float32)
             for i in range(first, last):
                 out[i, c] = column[order[i]]
 
@@ -181,7 +181,7 @@ def gather_bags(ids, offsets, order, out_ids, out_offsets):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True)
 def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[no-untyped-def]  # compiled
-    """(the rows of each batch [K], the ids of each batch and feature [K, F]) that ``copy_rows`` gives the batches."""
+    """Counts the rows of each batch [K] and the ids of each batch and feature [K, F], for ``copy_rows``."""
     num_rows = np.zeros(num_batches, np.int64)
     num_ids = np.zeros((num_batches, addresses.shape[1] // 2 - 1), np.int64)
     for p in range(len(ranges)):
@@ -194,7 +194,7 @@ def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[n
                 if bags == 0:
                     num_ids[k, f] += size
                 else:
-                    offsets = carray(_pointer(bags), _SOME, np.int32)
+                    offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
                     num_ids[k, f] += offsets[row + size] - offsets[row]
             row += size
             at += size
@@ -203,20 +203,20 @@ def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[n
 
 @njit(nogil=True, cache=True)
 def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, lengths):  # type: ignore[no-untyped-def]  # compiled
-    """Spreads ranges of rows over K batches that follow each other.
+    """Copies ranges of rows into K consecutive batches.
 
-    addresses[p]: of the dense values [rows, N] and the labels [rows] of the row group of range p, and for each of F
-    features of its ids and of its bags' offsets, 0 where every row has one id. ranges[p]: its first row, its end, and how
-    many rows before it its lane gives to these batches, of which each takes ``rows_per_lane``. Each batch gets its rows in
+    addresses[p]: addresses of the dense values [rows, N] and labels [rows] of the row group of range p, and for each of F
+    features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its end, and the number
+    of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``. Each batch gets its rows in
     the order of the ranges: into ``dense`` [K, B, N], ``labels`` [K, B], ``ids`` with batch k's ids of feature f from
-    begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] where nobody wants them.
+    begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if they are not needed.
     """
     num_batches, num_features = begins.shape
     num_dense, with_lengths = dense.shape[2], lengths.shape[2] > 0
     rows = np.zeros(num_batches, np.int64)
     for p in range(len(ranges)):
-        values = carray(_pointer(addresses[p, 0]), _SOME, np.float32)
-        clicks = carray(_pointer(addresses[p, 1]), _SOME, np.float32)
+        values = carray(_pointer(addresses[p, 0]), _ANY_LENGTH, np.float32)
+        clicks = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
         row, stop, at = ranges[p]
         while row < stop:
             size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
@@ -233,12 +233,12 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
         rows[:] = 0
         ends = begins[:, f].copy()
         for p in range(len(ranges)):
-            values = carray(_pointer(addresses[p, 2 + 2 * f]), _SOME, np.int32)
+            values = carray(_pointer(addresses[p, 2 + 2 * f]), _ANY_LENGTH, np.int32)
             bags = addresses[p, 3 + 2 * f]
-            offsets = carray(_pointer(bags), _SOME, np.int32)
-            if bags == 0 and p + _LEAD < len(ranges):
-                ahead = carray(_pointer(addresses[p + _LEAD, 2 + 2 * f]), _SOME, np.int32)
-                for near in range(ranges[p + _LEAD, 0], ranges[p + _LEAD, 1], LINE):
+            offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
+            if bags == 0 and p + _RANGES_AHEAD < len(ranges):
+                ahead = carray(_pointer(addresses[p + _RANGES_AHEAD, 2 + 2 * f]), _ANY_LENGTH, np.int32)
+                for near in range(ranges[p + _RANGES_AHEAD, 0], ranges[p + _RANGES_AHEAD, 1], LINE):
                     bring_to_read(ahead, near)
             row, stop, at = ranges[p]
             while row < stop:
@@ -261,9 +261,9 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
 
 @njit(nogil=True, cache=True)
 def sort_random(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
-    """``words`` in rising order; of any distribution, but fast where their ``num_bits`` highest bits are evenly spread.
+    """Sorts ``words`` in rising order; fast if their ``num_bits`` highest bits are evenly spread.
 
-    Sorted by numpy on a CPU without AVX-512, the order of a row group's rows takes longer than decoding them.
+    numpy's sort, on a CPU without AVX-512, takes longer for a row group's order than decoding its rows.
     """
     shift = np.uint64(64 - num_bits)
     ends = np.zeros((1 << num_bits) + 1, np.int32)
@@ -276,7 +276,7 @@ def sort_random(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
         at = np.int64(word >> shift)
         out[ends[at]] = word
         ends[at] += 1
-    for i in range(1, len(out)):  # each word is at most a bucket away from where it belongs
+    for i in range(1, len(out)):  # each word is at most one bucket away from its place
         word, k = out[i], i
         while k > 0 and out[k - 1] > word:
             out[k] = out[k - 1]

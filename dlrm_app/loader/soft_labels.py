@@ -1,4 +1,4 @@
-"""A student's labels: a share of what a teacher said of each training row, and the rest of what happened.
+"""A student's labels: a mix of the teacher's score and the label of each training row.
 
 Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of the
 cross-entropies with the teacher's probability and with the label.
@@ -23,7 +23,7 @@ KEY = "distillation.scores"
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """``scores`` [rows] of the train split, in [0, 1], and the ``labels`` [rows] that they were written beside."""
+    """The teacher's ``scores`` [rows] of the train split, in [0, 1], and the ``labels`` [rows] from the same file."""
 
     path: Path
     scores: NDArray[np.float32]
@@ -31,33 +31,33 @@ class SoftLabels:
     share: float
 
     def mixed(self, first_row: int, labels: NDArray[Any]) -> NDArray[np.float32]:
-        """share · score + (1 - share) · label of the rows from ``first_row`` on, whose ``labels`` are these.
+        """share · score + (1 - share) · label of the rows from ``first_row`` on. ``labels``: the labels of these rows.
 
-        Raises DataError where the scores are of other rows.
+        Raises DataError if the scores belong to other rows.
         """
         rows = slice(first_row, first_row + len(labels))
         if not np.array_equal(self.labels[rows], labels):
             raise DataError(
-                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made of "
+                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made from "
                 "another dataset, or of this one before it was made again; score it again with dlrm-predict"
             )
         return (self.share * self.scores[rows] + (1 - self.share) * labels).astype(np.float32)
 
 
 def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels:
-    """Scores that dlrm-predict wrote of the train split of ``manifest``. Raises DataError, naming the file, for anything else."""
+    """Reads dlrm-predict's scores of the train split of ``manifest``. Raises DataError, naming the file, if it holds anything else."""
     if problems := soft_label_problems(path, manifest):
         raise DataError("; ".join(problems))
     table = pq.read_table(path, columns=["score", "label"])
     scores = table.column("score").fill_null(-1)
     scores = numbers_of(scores).astype(np.float32)
-    if table.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
+    if table.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
     return SoftLabels(path, scores, numbers_of(table.column("label")).astype(np.uint8), share)
 
 
 def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
-    """Reasons why the file at ``path`` cannot hold a score for every training row, as far as its footer tells."""
+    """Reasons, from the file's footer, why the file at ``path`` cannot hold a score for every training row."""
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:

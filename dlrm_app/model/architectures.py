@@ -1,6 +1,6 @@
-"""The registry of architectures, and what each asks of a configuration.
+"""The registry of architectures and their requirements on a configuration.
 
-A new architecture takes a module with ``build``, a line here in ARCHITECTURES and in model/build.py, and a file in conf/model/.
+A new architecture needs a module with ``build``, a line in ARCHITECTURES and in model/build.py, and a file in conf/model/.
 """
 
 import math
@@ -16,8 +16,8 @@ from dlrm_app.tables.specs import Table
 class Architecture:
     """Requirements of a ``model.kind``.
 
-    needs, refuses: keys of ``model`` that it cannot do without, and those that mean nothing to it.
-    interacts: the features' vectors meet each other, so that they and the dense features' are of one width.
+    needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
+    interacts: the features' vectors interact, so they and the dense features' vector must have one width.
     """
 
     needs: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that a model is built from. ``seed``: of the initial weights, the tables' too.
+    """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
 
     ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
     """
@@ -57,7 +57,7 @@ ARCHITECTURES = {
 
 
 def model_problems(config: ModelConfig) -> list[str]:
-    """Keys of ``model`` that its architecture misses or does not take."""
+    """Problems: keys of ``model`` that its architecture needs and lacks, or does not have."""
     if unknown := one_of("model.kind", config.kind, ARCHITECTURES):
         return unknown
     architecture = ARCHITECTURES[config.kind]
@@ -82,7 +82,7 @@ def model_problems(config: ModelConfig) -> list[str]:
 
 
 def model_table_problems(spec: ModelSpec) -> list[str]:
-    """Why the architecture cannot take these tables and dense features."""
+    """Reasons why the architecture cannot use these tables and dense features."""
     config, tables = spec.config, spec.tables
     if not ARCHITECTURES[config.kind].interacts:
         return []

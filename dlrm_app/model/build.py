@@ -1,4 +1,4 @@
-"""A model from its configuration, by the architecture that it names.
+"""Builds a model from its configuration, by the architecture that it names.
 
 Shapes: B batch rows, F sparse features, N dense features.
 """
@@ -25,26 +25,26 @@ BUILDERS = {
     "projection": dlrm.build_projection,
     "concat": concat.build,
 }
-"""(configuration, tables, number of dense inputs, widths of the bottom MLP, widths of the top MLP) → model, which reads its
-dense inputs through ``dense_arch``: with ``dense_embedding_dim`` the features' embeddings come in front of that."""
+"""(configuration, tables, number of dense inputs, widths of the bottom MLP, widths of the top MLP) → model. The model reads
+dense inputs through ``dense_arch``; with ``dense_embedding_dim`` the features' embeddings are put before it."""
 
 
 def name_problems(tables: Sequence[Table]) -> list[str]:
-    """Names that torch has no room for."""
-    taken = nn.ModuleDict()  # where torchrec keeps tables by name, beside its own attributes
+    """Problems: table names that torch cannot store."""
+    taken = nn.ModuleDict()  # torchrec keeps tables by name in one, beside the ModuleDict's own attributes
     return [
-        f"a table cannot be named {table.name}, for torch's ModuleDict has that attribute: say t_{table.name}"
+        f"a table cannot be named {table.name}, because torch's ModuleDict has that attribute: name it t_{table.name}"
         for table in tables
         if hasattr(taken, table.name)
     ]
 
 
 def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
-    """The model with its tables on the meta device and its dense part on ``device``.
+    """Builds the model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
-    depend on ``spec.seed`` alone: they are drawn on the CPU whatever the device. With ``ensemble_size`` above 1 training
-    takes that many times the rows, as ``Ensemble`` says. Raises ConfigError.
+    depend on ``spec.seed`` alone: they are always drawn on the CPU. With ``ensemble_size`` above 1 training
+    takes that many times the rows, see ``Ensemble``. Raises ConfigError.
     """
     refuse_if(model_problems(spec.config) or [*model_table_problems(spec), *name_problems(spec.tables)])
     tables, count = spec.tables, spec.config.ensemble_size
@@ -74,5 +74,5 @@ def _build(spec: ModelSpec, tables: Sequence[Table]) -> nn.Module:
 
 
 def _ending_in(widths: Sequence[int], last: int) -> list[int]:
-    """``widths``, with ``last`` added where it is not the last one already."""
+    """``widths``, with ``last`` appended unless they already end with it."""
     return [*widths] if widths and widths[-1] == last else [*widths, last]

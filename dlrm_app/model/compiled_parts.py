@@ -1,6 +1,6 @@
-"""The dense part of a model as torch.compile makes it, for training steps.
+"""Compiles the dense part of a model with torch.compile, for training steps.
 
-Evaluation goes without: it has batches of other sizes, each of which would be compiled anew.
+Evaluation is not compiled: its batches have other sizes, and each size would be compiled again.
 """
 
 import logging
@@ -14,13 +14,13 @@ from torch._functorch import config as differentiation
 logger = logging.getLogger(__name__)
 
 PARTS = ("dense_arch", "inter_arch", "over_arch")
-"""Their names in a model, in the order in which a step reaches them."""
+"""The compiled parts' names in a model, in the order in which a step runs them."""
 
 Forward = Callable[..., torch.Tensor]
 
 
 def compile_parts(model: nn.Module) -> None:
-    """Has each part of ``model`` compiled in its first training step; its hooks, weights and their names stay.
+    """Makes each part of ``model`` compile in its first training step; hooks, weights and their names stay.
 
     A part that cannot be compiled stays as it is, with a warning that gives the reason.
     """
@@ -31,8 +31,8 @@ def compile_parts(model: nn.Module) -> None:
 
 
 def _compiled(path: str, module: nn.Module, plain: Forward) -> Forward:
-    """What stands in for ``plain``, the ``forward`` of ``module``."""
-    # one graph or none: half a forward pass, taken back, may have moved a batch norm's statistics
+    """The replacement of ``plain``, the ``forward`` of ``module``."""
+    # one graph or none: a forward pass that fails halfway may have changed a batch norm's statistics
     compiled: Forward = torch.compile(plain, fullgraph=True, dynamic=False)
     chosen: Forward | None = None
 
@@ -43,13 +43,13 @@ def _compiled(path: str, module: nn.Module, plain: Forward) -> Forward:
         if chosen is not None:
             return chosen(*inputs)
         try:
-            # the backward pass too: later, in the midst of it, there is no way back
+            # compiles the backward pass now too: an error in the middle of it could not be handled
             with differentiation.patch(force_non_lazy_backward_lowering=True):
                 outputs = compiled(*inputs)
         except TorchDynamoException as error:
             logger.warning(
-                "trainer.compile: %s stays as it is, for torch.compile says %s; it needs a compiler and, on GPUs, Python's "
-                "headers (apt-get install g++ python3-dev); trainer.compile=false does without",
+                "trainer.compile: %s is not compiled, because torch.compile says %s; it needs a compiler and, on GPUs, Python's "
+                "headers (apt-get install g++ python3-dev); trainer.compile=false does not need them",
                 path,
                 _first_line(error),
             )

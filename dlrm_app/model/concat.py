@@ -1,4 +1,4 @@
-"""Embeddings of any widths beside each other, averaged in strides if asked, then one MLP.
+"""Concatenates embeddings of any widths, averages them in strides if ``stride`` is set, and applies one MLP.
 
 The synthetic models of NVIDIA Merlin's distributed-embeddings (examples/benchmarks/synthetic_models).
 Shapes: B batch rows, N dense features, W the widths of all features' embeddings added up.
@@ -17,7 +17,7 @@ from dlrm_app.config.train import ModelConfig
 
 
 class ConcatSparseArch(nn.Module):
-    """The pooled embeddings of every feature, [B, W], in the order of the tables whatever the sharding."""
+    """The pooled embeddings of every feature, [B, W], in the order of the tables for every sharding."""
 
     def __init__(self, bags: EmbeddingBagCollection) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class ConcatSparseArch(nn.Module):
 class StridedMean(nn.Module):
     """[B, W] → [B, ceil(W / stride)]: means of windows of ``stride`` neighbours that do not overlap.
 
-    As Keras' AveragePooling1D(stride, padding="same"): what a last window lacks is made up half in front of the first
-    value (rounded down) and half behind the last, and does not count.
+    Same as Keras' AveragePooling1D(stride, padding="same"): padding completes the windows, half of it (rounded down) before
+    the first value and half after the last, and is not counted in the means.
     """
 
     def __init__(self, width: int, stride: int) -> None:
@@ -53,7 +53,7 @@ class StridedMean(nn.Module):
 
 
 class ConcatModel(nn.Module):
-    """Embeddings [B, W], or their strided means, and the dense features [B, N] beside each other, into an MLP."""
+    """An MLP over embeddings [B, W], or their strided means, concatenated with the dense features [B, N]."""
 
     def __init__(
         self, bags: EmbeddingBagCollection, num_dense: int, mlp: Sequence[int], stride: int | None

@@ -1,6 +1,6 @@
 """DCNv2 in parallel: full-rank cross layers beside an MLP over the same input (Wang et al. 2021, arXiv:2008.13535, figure 1b).
 
-BARS' DCNv2: every dense feature is a vector too, its value times learnt weights.
+As in BARS' DCNv2, every dense feature has a vector too: its value times learnt weights.
 Shapes: B batch rows, F sparse features, N dense features, D the tables' width, W = (N + F) · D.
 """
 
@@ -42,7 +42,7 @@ class CrossLayers(nn.Module):
 
 
 class ParallelHead(nn.Module):
-    """([B, W], what the cross layers made of it) → logits [B, 1]."""
+    """([B, W], the cross layers' output [B, W]) → logits [B, 1]."""
 
     def __init__(self, width: int, widths: Sequence[int]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ParallelHead(nn.Module):
 
 
 class ParallelDcn(nn.Module):
-    """The parts under the names that they have in torchrec's models."""
+    """The model; its parts have the names that they have in torchrec's models."""
 
     def __init__(
         self, bags: EmbeddingBagCollection, num_dense: int, num_layers: int, widths: Sequence[int]

@@ -1,4 +1,4 @@
-"""Periodic embeddings of dense features: smooth functions of each value that are learnt, beside the value itself.
+"""Periodic embeddings of dense features: learnt smooth functions of each value, concatenated with the value itself.
 
 Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning", arXiv:2203.05556, their PLR.
 Shapes: B batch rows, N dense features, M of them embedded, W waves of a feature, E an embedding's width.
@@ -12,14 +12,14 @@ from torch import nn
 
 NUM_WAVES = 16
 FREQUENCY_DEVIATION = 0.3
-"""Of the initial frequencies, in waves a deviation of the feature; 0.1 to 1 measured alike (docs/experiments/quality.md)."""
+"""Deviation of the initial frequencies, in waves per deviation of the feature. 0.1 to 1 give the same quality (docs/experiments/quality.md)."""
 
 
 class PeriodicEmbedding(nn.Module):
-    """[B, N] → [B, N + M · E]: the values, those of ``features`` standardised, and relu(linear(sin, cos of their waves)), E each.
+    """[B, N] → [B, N + M · E]: the values (standardised for ``features``), then E values relu(linear(sin, cos of waves)) for each.
 
-    Each feature has frequencies and a linear layer of its own. ``mean`` and ``scale`` are the training split's (``set_moments``):
-    what a transform leaves of a feature's scale makes no difference.
+    Each feature has its own frequencies and linear layer. ``mean`` and ``scale`` are the training split's (``set_moments``):
+    so the scale of a feature makes no difference.
     """
 
     mean: torch.Tensor
@@ -33,7 +33,7 @@ class PeriodicEmbedding(nn.Module):
         self.register_buffer("features", torch.tensor(features), persistent=False)
         count = len(features)
         self.frequencies = nn.Parameter(torch.empty(count, NUM_WAVES).normal_(0, FREQUENCY_DEVIATION))
-        bound = (2 * NUM_WAVES) ** -0.5  # nn.Linear's
+        bound = (2 * NUM_WAVES) ** -0.5  # as in nn.Linear
         self.weight = nn.Parameter(torch.empty(count, dim, 2 * NUM_WAVES).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(count, dim).uniform_(-bound, bound))
 
@@ -50,7 +50,7 @@ class PeriodicEmbedding(nn.Module):
 def set_moments(model: nn.Module, sample: torch.Tensor) -> None:
     """Sets the moments of every PeriodicEmbedding in ``model`` to those of ``sample`` [R, N], rows of the training split.
 
-    A feature that is the same in all of them keeps its scale.
+    A feature with one value in all rows keeps its scale.
     """
     wide = sample.double()
     mean, deviation = wide.mean(0), wide.std(0, correction=0)

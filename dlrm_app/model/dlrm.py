@@ -1,7 +1,7 @@
-"""torchrec's DLRM, DCNv2 and projection model, with their tables looked up first, and their embeddings as one tensor.
+"""torchrec's DLRM, DCNv2 and projection models. They look up tables first and keep the embeddings as one tensor.
 
-Embeddings are looked up, and on their way from the other ranks, while the bottom MLP is computed; in the backward pass, which
-goes the other way round, their gradients travel while the bottom MLP's are. B batch rows, F sparse features, D width.
+Embeddings are looked up and sent between ranks while the bottom MLP is computed. In the backward pass, which runs in the
+opposite order, their gradients are sent during the bottom MLP's backward pass. B batch rows, F sparse features, D width.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from dlrm_app.config.train import ModelConfig
 
 
 class OrderedSparseArch(SparseArch):
-    """torchrec's, whose result [B, F, D] is a view of what was looked up where that is in the features' order."""
+    """torchrec's SparseArch. Its result [B, F, D] is a view of the lookup's output if that has the features' order."""
 
     def __init__(self, bags: EmbeddingBagCollection) -> None:
         super().__init__(bags)
         self.stack = _Stack(self.sparse_feature_names, self.D)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        """Ids of F features → [B, F, D], or what will be that: ``Arrival`` waits for it."""
+        """Ids of F features → [B, F, D], or an awaitable of it for ``Arrival``."""
         pooled = self.embedding_bag_collection(features)
         return (
             _PendingEmbeddings(pooled, self.stack)
@@ -35,7 +35,7 @@ class OrderedSparseArch(SparseArch):
 
 
 class SparseFirst(nn.Module):
-    """Stands before one of torchrec's models among a class's parents: the tables come before the bottom MLP."""
+    """A mixin, put before one of torchrec's models among the base classes: looks up tables before the bottom MLP."""
 
     dense_arch: nn.Module
     inter_arch: nn.Module
@@ -56,10 +56,10 @@ class SparseFirst(nn.Module):
 
 
 class Arrival(nn.Module):
-    """Waits for embeddings; a module of its own, so that the wait can be measured."""
+    """Waits for embeddings. It is a module, so that hooks can measure the wait."""
 
     def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """[B, F, D]."""
+        """The embeddings [B, F, D]."""
         return embedded.wait() if isinstance(embedded, LazyAwaitable) else embedded
 
 
@@ -75,7 +75,7 @@ class _PendingEmbeddings(LazyAwaitable[torch.Tensor]):
 
 
 class _Stack(nn.Module):
-    """A module, so that the pipelines, which trace the model, take it as a whole."""
+    """Brings pooled embeddings into the features' order. It is a module, so that the pipelines trace it as one node."""
 
     def __init__(self, features: list[str], dim: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Stack(nn.Module):
         values = pooled.values().view(-1, len(self._features), self._dim)
         if keys == self._features:
             return values
-        # once, for the sharding decides it: a copy to a GPU in every step would wait for it
+        # made once, since it depends on the sharding alone; a copy to the GPU in every step would wait for the GPU
         if self._order is None:
             self._order = torch.tensor([keys.index(name) for name in self._features], device=values.device)
         ordered: torch.Tensor = _Ordered.apply(values, self._order)  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ class _Stack(nn.Module):
 
 
 class _Ordered(torch.autograd.Function):
-    """``values`` [B, F, D] with its F in another order, one operation each way."""
+    """Reorders the features of ``values`` [B, F, D], with one operation forward and one backward."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -142,7 +142,7 @@ def build_dcn(
 def build_projection(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
-    """``projection_branch1`` and ``2`` end with how many vectors, as wide as the tables, each mixture has."""
+    """Builds the projection model. ``projection_branch1`` and ``2`` end with the number of vectors of each mixture."""
     assert config.projection_branch1 is not None
     assert config.projection_branch2 is not None
     dim = bags.embedding_bag_configs()[0].embedding_dim

@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 class Ensemble(nn.Module):
     """``models`` side by side over tables K · D wide: model k reads columns [k · D, (k + 1) · D) of every row.
 
-    In training each model has rows of its own, so that every one sees the data in another order: a batch is K pieces
+    In training each model reads its own rows, so that each sees the data in another order: a batch is K pieces
     of B rows, piece k for model k. In evaluation all models see all rows.
     """
 
@@ -25,11 +25,11 @@ class Ensemble(nn.Module):
         super().__init__()
         self.sparse_arch = SparseArch(bags)
         for model in models:
-            model.sparse_arch = nn.Identity()  # it is handed its embeddings
+            model.sparse_arch = nn.Identity()  # its input is embeddings already
         self.models = nn.ModuleList(models)
 
     def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
-        """Training: [K · B, N] and K · B rows of ids → every row's logit by its own model, [K · B, 1].
+        """Training: [K · B, N] and K · B rows of ids → each row's logit by its model, [K · B, 1].
 
         Evaluation: [B, N] and B rows of ids → the logit of the mean of all models' probabilities, [B, 1].
         """
@@ -44,9 +44,9 @@ class Ensemble(nn.Module):
 
 
 def logit_of_mean(logits: torch.Tensor) -> torch.Tensor:
-    """[K, …] → […]: the logit of the mean of the K probabilities, exact far from 0 too.
+    """[K, …] → […]: the logit of the mean of the K probabilities, exact for large logits too.
 
-    Not the mean of the logits, whose probability is nearer to 0 or 1 than the mean: where clicks are rare, models
-    that are each calibrated would together predict too few (4% too few where 3% click and logits differ by 0.3).
+    The mean of the logits is not used: its probability is nearer to 0 or 1 than the mean. With rare clicks, models
+    that are calibrated alone would together predict too few (4% too few if 3% click and logits differ by 0.3).
     """
     return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)

@@ -1,7 +1,7 @@
-"""The tables' initial weights, a function of (seed, table, row) alone, and of a row's generation if it is not 0, so that every
-sharding plan starts alike; and the last bias, so that a model begins by predicting the share of positives and need not learn it.
+"""The tables' initial weights: a function of (seed, table, row) alone, and of a row's generation if it is not 0, so that every
+sharding plan starts alike. And the last bias, so that a model begins by predicting the share of positives.
 
-Tables are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
+Tables are always drawn on the CPU: a GPU's generator gives other numbers from the same seed.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ def init_tables(
     seed: int,
     generations: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> None:
-    """Sets every weight of ``tables`` held by this rank, in ``model`` sharded or not.
+    """Sets every weight of ``tables`` that this rank holds. ``model`` may be sharded or not.
 
-    ``generations``: table → how often the id of each row was given to another value, int32 [rows]; else never.
+    ``generations``: table → the number of times that each row's id was given to another value, int32 [rows]; default 0.
     """
     by_name = {table.name: table for table in tables}
     for name, weight in table_weights(model.state_dict(), by_name):
@@ -64,11 +64,11 @@ def _fill(
     seed: int,
     generations: torch.Tensor | None,
 ) -> None:
-    """Draws whole blocks of rows, each from its own seed, and copies what overlaps ``part`` [rows, columns]."""
+    """Draws whole blocks of rows, each from its own seed, and copies the part that overlaps ``part`` [rows, columns]."""
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
     blocks = range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS))
-    # each has a generator of its own; torch draws from one on one thread, however many it has
+    # each block has its own generator; torch draws from a generator on one thread only
     num_threads = torch.get_num_threads()
     drawn = map_in_order(
         lambda block: draw_block(table, seed, block, generations), blocks, num_threads, num_threads
@@ -85,7 +85,7 @@ def draw_block(table: Table, seed: int, block: int, generations: torch.Tensor | 
     """Rows [block × BLOCK_ROWS, …) of a fresh table, at most BLOCK_ROWS of them: float32 [n, table.dim].
 
     uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
-    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]: a row of another one than 0 is drawn by it.
+    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]: a generation above 0 changes the row's seed.
     """
     values = _draw(table, block, f"{seed}/{table.name}/{block}")
     if generations is not None:
@@ -114,14 +114,14 @@ def set_base_rate(model: nn.Module, rate: float) -> None:
     """Sets the last bias of every ``over_arch`` in ``model`` to the logit of ``rate``, in (0, 1).
 
     The initial bias of focal loss (Lin et al. 2017, arXiv:1708.02002, section 4.1): where positives are rare, the first
-    steps would only lower all logits, and those of one epoch may not end with it.
+    steps would only lower all logits, and one epoch may not be enough for that.
     """
     for bias in last_biases(model):
         bias.fill_(math.log(rate / (1 - rate)))
 
 
 def last_biases(model: nn.Module) -> Iterator[torch.Tensor]:
-    """[1] each: what every ``over_arch`` in ``model`` adds to its logits."""
+    """The last bias, [1], of every ``over_arch`` in ``model``."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
             yield [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1].bias

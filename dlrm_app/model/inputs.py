@@ -1,6 +1,6 @@
-"""What the inputs of a model's dense layers stand for, by name, so that weights find their place when features come and go.
+"""Names of the inputs of a model's dense layers, so that weights can be matched when features are added or removed.
 
-Needs no torch. Shapes: F sparse features, N dense features, D the width of a model's vectors, W a layer's outputs.
+Does not import torch. Shapes: F sparse features, N dense features, D the width of a model's vectors, W a layer's outputs.
 """
 
 import re
@@ -13,15 +13,15 @@ from dlrm_app.model.architectures import ModelSpec
 
 Names = Sequence[Hashable]
 Axes = tuple[Names | None, ...]
-"""Of each axis of a weight the names of its positions; None: they stand for nothing but themselves."""
+"""Names of the positions along each axis of a weight; None: the positions have no names."""
 _BOTTOM = ""
-"""The name of the bottom MLP's vector among those of the features, none of which is empty."""
+"""The name of the bottom MLP's vector; no feature has an empty name."""
 
 
 def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
-    """Parameter → its axes, for those of a dense part whose shape depends on the features; ``dense``: names of N features.
+    """Parameter → its axes, for the dense parameters whose shape depends on the features. ``dense``: names of the N features.
 
-    The parameters of each model of an ensemble have these names, and these axes.
+    They are the same for each model of an ensemble.
     """
     members = spec.config.ensemble_size
     widths = {name: table.dim // members for table in spec.tables for name in table.features}
@@ -37,7 +37,7 @@ def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
 
 
 def _vectors(widths: Mapping[Any, int]) -> list[Hashable]:
-    """(feature, place in its vector) of vectors beside each other."""
+    """(feature, place in its vector) for each position of concatenated vectors."""
     return [(name, place) for name, width in widths.items() for place in range(width)]
 
 
@@ -46,7 +46,7 @@ def _first_layer(mlp: str, inputs: Names) -> dict[str, Axes]:
 
 
 def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """Parameter → its axes, from feature → width and the dense features. A kind without a case has layers drawn anew."""
+    """Parameter → its axes, from feature → width and the dense features. A kind without a case keeps no weights of such layers."""
     width, num_layers = next(iter(widths.values())), config.dcn_num_layers or 0
     with_bottom = {_BOTTOM: width, **widths}
     axes = _first_layer("dense_arch.model", dense)

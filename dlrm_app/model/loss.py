@@ -1,4 +1,4 @@
-"""A training step: logits and their binary cross-entropy, in fp32 or bf16.
+"""Computes logits and their binary cross-entropy for a training step, in fp32 or bf16.
 
 Shapes: B batch rows of this rank, N dense features.
 """
@@ -9,15 +9,15 @@ from torch import nn
 from dlrm_app.loader.batch import Batch
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
-"""torch's names of what a CPU multiplies bfloat16 by: of x86, and of Arm."""
+"""torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
 StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class ClickTask(nn.Module):
     """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B]) detached), all float32.
 
-    ``trains_in_bf16``: the products of a training step's dense part run in bfloat16 on ``device``. Evaluation never
-    does: logits of 8 bits would tie, and the scores would not be those of the exported model.
+    ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation never
+    uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool = False) -> None:
@@ -29,7 +29,7 @@ class ClickTask(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss."""
-        is_on = self._trains_in_bf16 and self.training  # tables and their updates stay in theirs
+        is_on = self._trains_in_bf16 and self.training  # tables and their updates keep their own type
         with torch.autocast(self._device.type, torch.bfloat16, enabled=is_on):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
@@ -38,7 +38,7 @@ class ClickTask(nn.Module):
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """True if ``device`` has units for products in bfloat16; without them they are emulated, many times slower."""
+    """True if ``device`` multiplies bfloat16 in hardware; emulation is many times slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
@@ -46,5 +46,5 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 
 def set_tf32(wanted: bool, device: torch.device) -> None:
-    """Lets CUDA's fp32 matrix products round their factors to TF32, or not; on a CPU nothing changes."""
+    """Sets whether CUDA's fp32 matrix products round their factors to TF32; has no effect on a CPU."""
     torch.backends.cuda.matmul.allow_tf32 = wanted and device.type == "cuda"

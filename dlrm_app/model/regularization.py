@@ -1,4 +1,4 @@
-"""Batch norm and dropout in the MLPs, for recipes that learn from few rows or for several epochs.
+"""Batch norm and dropout in the MLPs, for recipes that train on few rows or for several epochs.
 
 Shapes: B batch rows of this rank, C a layer's outputs.
 """
@@ -15,11 +15,11 @@ from dlrm_app.config.train import ModelConfig
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 
 EPS, MOMENTUM = 1e-5, 0.1
-"""torch's defaults."""
+"""torch's defaults for batch norm."""
 
 
 def regularize(model: nn.Module, config: ModelConfig) -> nn.Module:
-    """``model`` with what ``config`` asks for after every linear layer that ReLU follows, in either MLP."""
+    """Adds batch norm and dropout from ``config`` to every linear layer with ReLU in both MLPs. Returns ``model``."""
     for name, child in model.named_children():
         is_bottom = name == "dense_arch" and config.bottom_dropout is not None
         _regularize(child, config.batch_norm, (config.bottom_dropout if is_bottom else config.dropout) or 0.0)
@@ -35,7 +35,7 @@ def _regularize(model: nn.Module, batch_norm: bool, dropout: float) -> None:
 
 
 class RegularizedPerceptron(nn.Module):
-    """Linear layer, batch norm, ReLU, dropout: the order of FuxiCTR's MLP_Block, which BARS' recipes are for."""
+    """Linear layer, batch norm, ReLU, dropout: the order of FuxiCTR's MLP_Block, which BARS' recipes use."""
 
     def __init__(self, perceptron: Perceptron, batch_norm: bool, dropout: float) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class RegularizedPerceptron(nn.Module):
 
 
 class SyncedBatchNorm(nn.Module):
-    """torch's BatchNorm1d over the rows of all ranks, so that their number changes nothing; also on CPU and over gloo.
+    """BatchNorm1d over the rows of all ranks, so that results do not depend on their number; also on CPU and with gloo.
 
-    Ioffe and Szegedy 2015, arXiv:1502.03167. nn.SyncBatchNorm does the same on GPUs alone. Every rank has as many rows.
+    Ioffe and Szegedy 2015, arXiv:1502.03167. nn.SyncBatchNorm does the same on GPUs only. All ranks must have as many rows.
     """
 
     running_mean: torch.Tensor
@@ -65,7 +65,7 @@ class SyncedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(width))
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """[B, C] → [B, C] float32; in training by the batch's moments, else by the running ones."""
+        """[B, C] → [B, C] float32; uses the batch's moments in training, and the running moments otherwise."""
         values = values.float()
         if not self.training or num_ranks() == 1:
             return F.batch_norm(
@@ -78,7 +78,7 @@ class SyncedBatchNorm(nn.Module):
                 MOMENTUM,
                 EPS,
             )
-        wide = values.double()  # squares less a square of sums would cancel in float32
+        wide = values.double()  # the difference of squares would lose its digits in float32
         sums = _SumOverRanks.apply(torch.stack([wide.sum(0), wide.square().sum(0)]))  # type: ignore[no-untyped-call]
         count = len(values) * num_ranks()
         mean, mean_square = (sums / count).unbind()
@@ -91,7 +91,7 @@ class SyncedBatchNorm(nn.Module):
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Sums over all ranks. Every rank's loss depends on every rank's sums: so gradients are summed too."""
+    """Sums over all ranks. Every rank's loss depends on the sums, so gradients are summed too."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""dlrm-plan: places the tables of a model on a cluster that need not be there, and estimates a step, part by part."""
+"""dlrm-plan: places the tables of a model on a described cluster, and estimates the parts of a step."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from dlrm_app.training.validation import batch_problems, check_plan, plan_worklo
 def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     """Plans, prints the plan, and writes plan.yaml if ``output`` names a folder.
 
-    Needs neither GPUs nor process groups. Raises DlrmError if the tables do not fit, with what would make them.
+    Needs no GPUs and no process group. Raises DlrmError if the tables do not fit, with settings that make them fit.
     """
     quiet_libraries()
     cluster, manifest, tables = check_plan(config)
@@ -36,7 +36,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
     print(step_text(config, plan, ModelSpec(config.model, tables, num_dense)))
-    # a plan from a file is for its own ranks alone
+    # a plan from a file is only for its own ranks
     if config.smallest and config.sharding.plan is None and (smallest := smallest_cluster(work, cluster)):
         print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
     if config.output is not None:
@@ -50,7 +50,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
 
 
 def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
-    """A whole step, or why it is not known: tables can be planned without a model that fits them."""
+    """The estimate of a whole step as text, or the reason why there is none: tables can be planned without a fitting model."""
     trainer = config.trainer
     try:
         model = build_model(spec, torch.device("meta"))
@@ -71,7 +71,7 @@ def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
 
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:
     if config.output is None:
-        print("output=… keeps the plan as plan.yaml, which dlrm-train takes")
+        print("output=FOLDER writes the plan as plan.yaml, for dlrm-train")
         print(next_line("dlrm-plan", {}, *typed_settings("output"), "output=plan"))
         return
     meet = "--standalone"
@@ -85,6 +85,6 @@ def _print_next(config: PlanConfig, cluster: Cluster) -> None:
     print(f"next: {' '.join([command, *settings])}")
     if cluster.nodes > 1:
         print("      on each machine, with the first one's name for HOST")
-    # no reason not to plan: rows and ranks do not change the plan
+    # only a warning: rows and ranks do not change the plan
     for problem in batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size):
-        print(f"      dlrm-train will want more: {problem}")
+        print(f"      dlrm-train will also ask for this: {problem}")

@@ -1,6 +1,6 @@
-"""``encoding=auto`` and ``auto`` under ``dense.``: what was not typed of these is chosen by a look at the rows.
+"""``encoding=auto`` and ``auto`` under ``dense.``: chooses the settings that were not typed, from a sample of the rows.
 
-The rules, and what was measured for each: docs/experiments/quality.md.
+The rules and the measurements behind them: docs/experiments/quality.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ from dlrm_app.text import listed
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
 MIN_COUNT = 2
-"""Rows with a value from which on it is told from other rare ones."""
+"""The least number of rows of a value with its own id; rarer values share one id."""
 MOST_IDS = 3_000_000
-"""Of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 if nothing is typed."""
+"""Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
 LONG_TAIL = 4.0
-"""Distance of the highest 64th from the median, over that of the lowest, beyond which a logarithm evens both out."""
+"""A long tail: the highest 64th is more than this many times as far from the median as the lowest; then log1p is used."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
-"""Buckets of a column, and how many if that leaves so many rows for each."""
+"""Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
-"""The share of the labels' entropy that a pair of columns must tell beyond its parts, and how many pairs are taken."""
+"""The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The sections ``encoding`` and ``dense`` without anything left to choose; ``reasons``: (chosen, of which column, why)."""
+    """The sections ``encoding`` and ``dense`` with every choice made. ``reasons``: (choice, column, reason)."""
 
     encoding: dict[str, Any]
     dense: dict[str, Any]
@@ -42,7 +42,7 @@ class Choice:
 def choose(
     summary: Summary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
 ) -> Choice:
-    """What ``encoding`` and ``dense`` leave to choose, by ``summary`` alone; what is typed in them is kept."""
+    """Makes the choices that ``encoding`` and ``dense`` leave open, from ``summary`` alone. Typed values are kept."""
     choice = Choice(asdict(encoding), asdict(dense), [])
     if encoding.crosses == AUTO:
         _choose_crosses(summary, spec, choice)
@@ -63,18 +63,18 @@ def choose(
 
 
 def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
-    """The pairs that tell most beyond their parts; none where settings are listed by column, of which a cross has none."""
+    """Takes the pairs that add most to their parts; none if settings are listed by column: a cross has no entry there."""
     given, known = choice.encoding, {frozenset(column.of) for column in spec.derived}
     is_listed = any(isinstance(given[key], list) for key in ("num_embeddings", "min_count", "top_k"))
-    telling = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
-    taken = [] if is_listed else telling[:MOST_CROSSES]
+    useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
+    taken = [] if is_listed else useful[:MOST_CROSSES]
     given["crosses"] = [[*pair.names] for pair in taken] or None
     why = "together they tell more of a click than each by itself"
     choice.reasons.extend(("cross", cross_name(pair.names), why) for pair in taken)
 
 
 def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
-    """Vocabularies for logs that can be studied, but for columns with too many values; hashes for larger ones."""
+    """Chooses vocabularies if the log is small enough to study, except for columns with too many values; otherwise hashes."""
     given = choice.encoding
     sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
     needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
@@ -101,11 +101,11 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` with most values, without which the vocabularies have no more than MOST_IDS together."""
+    """The columns among ``names`` with the most values, which must be hashed so that all vocabularies have at most MOST_IDS."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
     most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
     order = sorted(most, key=lambda name: (-most[name], name))
-    behind = accumulate((most[name] for name in reversed(order)), initial=0)  # ids without the first ones
+    behind = accumulate((most[name] for name in reversed(order)), initial=0)  # ids without the first names
     num_left = sum(ids <= MOST_IDS for ids in behind) - 1
     return order[: len(order) - num_left]
 
@@ -123,7 +123,7 @@ def _choose_transforms(summary: Summary, choice: Choice) -> None:
 
 
 def is_count(numbers: Numbers) -> bool:
-    """True for counts, amounts and the like, negative at most by exception, whose logarithms are easier to learn from."""
+    """True for counts, amounts and similar numbers, rarely negative, whose logarithms are easier to learn from."""
     points = numbers.quantiles or (0.0, 0.0)
     low, middle, high = points[1], points[len(points) // 2], points[-2]
     has_tail = numbers.is_whole if high < 10 else high - middle > LONG_TAIL * (middle - low)
@@ -132,7 +132,7 @@ def is_count(numbers: Numbers) -> bool:
 
 def _choose_buckets(summary: Summary, choice: Choice) -> None:
     dense = choice.dense
-    # with few rows in each, vectors of more buckets are learnt worse, for more than they add
+    # with few rows in each bucket, more buckets lose more by badly learnt vectors than they gain
     most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
     if dense["bucket_columns"] == AUTO:
         varied = [
@@ -149,14 +149,14 @@ def _choose_buckets(summary: Summary, choice: Choice) -> None:
 
 
 def boundaries(numbers: Numbers, most: int) -> list[float]:
-    """Rising boundaries with about as many rows in each of ``most`` buckets; a value that fills several has one of its own."""
+    """Rising boundaries of ``most`` buckets with about equal numbers of rows; a value that fills several has its own bucket."""
     points = numbers.quantiles or (0.0,)
     every = max((len(points) - 1) // most, 1)
     return sorted({*points[every:-1:every]} - {points[0]}) or [points[-1]]
 
 
 def choice_table(choice: Choice) -> str:
-    """What was chosen, of which columns and why, equal lines together."""
+    """A table of choices, columns and reasons; equal lines are joined."""
     together: dict[tuple[str, str], list[str]] = {}
     for what, name, why in choice.reasons:
         together.setdefault((what, why), []).append(name)
@@ -167,9 +167,9 @@ def choice_table(choice: Choice) -> str:
 
 
 def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The keys that the configuration ``typed`` leaves to choose, by section, with what stands there."""
+    """The keys that the configuration ``typed`` leaves open, by section, with their current values."""
     encoding, dense = typed["encoding"], typed["dense"]
-    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # a dataset that has all columns
+    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # the other dataset has all columns
         return {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
     ids += ["crosses"] * (encoding["crosses"] == AUTO)
@@ -181,12 +181,12 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def with_choices(typed: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration ``typed``, in which keys left to choose have what ``before`` chose, if it had to choose them too."""
+    """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
     made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
     filled = {
         section: {key: before[section][key] for key in keys if key in made.get(section, {})}
         for section, keys in left.items()
     }
     if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:
-        filled["dense"]["bucket_boundaries"] = {}  # of no column, whatever the rows are
+        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
     return {**typed, **{section: {**typed[section], **values} for section, values in filled.items()}}

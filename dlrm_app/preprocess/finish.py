@@ -1,4 +1,4 @@
-"""The end of a run: too many rejects fail it; else shards get their final names, rejects their line numbers, and the
+"""The end of a run: refuses too many rejects; otherwise shards get their final names, rejects their line numbers, and the
 manifest is written.
 """
 
@@ -37,7 +37,7 @@ from dlrm_app.text import NONE, bytes_text, listed, next_line, percent
 logger = logging.getLogger(__name__)
 
 MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
-"""The shards of each split in order, and where they lie before they have their final names."""
+"""Split → (temporary path, shard) for each of its shards, in order."""
 
 
 def finish(
@@ -48,12 +48,12 @@ def finish(
     columns: MadeColumns,
     config: dict[str, Any],
 ) -> Manifest:
-    """Completes the dataset of ``units``, in order; ``config`` is what the manifest keeps of the configuration."""
+    """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty:
         raise DataError(
-            f"the {empty[0]} split has no rows, for all {splits[empty[0]].rejects:,} lines of it are malformed: "
+            f"the {empty[0]} split has no rows, because all of its {splits[empty[0]].rejects:,} lines are malformed: "
             f"correct its input, then delete {plan.output} and start again"
         )
     for name, split in splits.items():
@@ -98,7 +98,7 @@ def _summarize(
 
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
-    """Gives a split's shards their final names; those that an interrupted move had reached have them already."""
+    """Gives a split's shards their final names; after an interrupted move some have them already."""
     for path, shard in zip(paths, shards, strict=True):
         final = output / shard.path
         final.parent.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
 
 
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
-    """``checksum`` is of the text, so the same for a file and its .gz; of Parquet that of the footer; ``bytes`` is the file's size."""
+    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, that of the footer."""
     sources = []
     for source in plan.sources:
         read = [unit for unit in units if unit.text.source == source.index]
@@ -122,7 +122,7 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
 
 
 def _best(plan: Plan) -> dict[str, float] | None:
-    """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them or is damaged."""
+    """The mean, by rows, of the best reachable scores that dlrm-generate wrote beside every source; None if any is missing or damaged."""
     paths, keys = [Path(f"{source.path}.best.json") for source in plan.sources], ("auc", "logloss")
     if not all(path.is_file() for path in paths):
         return None
@@ -139,14 +139,14 @@ def _best(plan: Plan) -> dict[str, float] | None:
 
 
 _SHOWN = 5
-"""Rejects that a refusal names."""
+"""The number of rejects that an error shows."""
 _LOOK_ROWS = 1 << 20
-"""Rows that are looked for among the training rows, about, evenly spread."""
+"""The approximate number of rows that are checked, evenly spread."""
 
 
 @dataclass
 class RejectLimit:
-    """Looks at units as they are encoded, while the malformed lines among them could still be few enough in the end."""
+    """Checks units as they are encoded, to fail as soon as the share of malformed lines must become too large."""
 
     plan: Plan
     journal: Journal[EncodedUnit]
@@ -157,7 +157,7 @@ class RejectLimit:
     _rejects: int = 0
 
     def check(self, unit: EncodedUnit) -> None:
-        """Raises DataError if ``unit`` is one too many."""
+        """Raises DataError if there are too many rejects, ``unit`` included."""
         self._units.append(unit)
         self._size += unit.text.size
         self._lines += unit.lines
@@ -182,7 +182,7 @@ class RejectLimit:
 def rejects_of(
     plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> Iterator[RejectedLine]:
-    """Every reject of ``units``, which are in order, with its file and its line number there, from 1."""
+    """Every reject of ``units`` (in order), with its file and its line number there, from 1."""
     source, first_line = -1, 1
     for unit in units:
         if unit.text.source != source:
@@ -197,7 +197,7 @@ def rejects_of(
 
 
 def report(manifest: Manifest, seconds: float | None = None) -> None:
-    """Logs rows, positives, rejects and bytes of every split, and the next command; ``seconds``: how long the run took, if it ran."""
+    """Logs rows, positives, rejects and bytes of every split, and the next command. ``seconds``: the time of the run, if it is known."""
     splits, rejected = manifest.splits, f"{manifest.path}/{REJECTS}"
     table = [
         [
@@ -239,7 +239,7 @@ def report(manifest: Manifest, seconds: float | None = None) -> None:
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:
-    """The share of lookups that an earlier dataset's vocabularies do not know, by feature, by some rows of the first split."""
+    """The share of lookups by feature that an earlier dataset's vocabularies do not know, estimated on rows of the first split."""
     encoding = manifest.config["encoding"]
     vocabularies = [column for column in manifest.sparse if column.encoding["kind"] == "vocab"]
     if encoding["kind"] != "from_dataset" or not vocabularies:
@@ -259,7 +259,7 @@ def _unknown_lookups(manifest: Manifest) -> list[str]:
 
 
 def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Some row groups of a split, evenly spread: of _LOOK_ROWS rows, about."""
+    """Reads some row groups of a split, evenly spread, with about _LOOK_ROWS rows."""
     split = manifest.splits[name]
     reader = ShardReader(manifest.folder, columns)
     groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
@@ -268,9 +268,9 @@ def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[
 
 
 def _own_clicks(manifest: Manifest) -> list[str]:
-    """A warning for each split whose target columns tell its rows their own clicks, by some of its rows.
+    """A warning for each split whose target columns contain its rows' own clicks, estimated on some of its rows.
 
-    The training rows of a dataset that makes its target columns are told the clicks of others.
+    Training rows of a dataset that makes its own target columns see only clicks of other rows.
     """
     encoding, lines = manifest.config["encoding"], []
     known = encoding["path"] if encoding["kind"] == "from_dataset" else None
@@ -284,18 +284,18 @@ def _own_clicks(manifest: Manifest) -> list[str]:
             rows = f"rows of {known}" if known else "training rows"
             cure = f"train on {known}, or give" if name == "train" else "metrics of new rows are worse; give"
             lines.append(
-                f"warning: about {percent(own.share)} of the {name} rows seem to be {rows}, whose target columns tell them "
+                f"warning: about {percent(own.share)} of the {name} rows seem to be {rows}, whose target columns contain "
                 f"their own clicks: {cure} other rows"
             )
     return lines
 
 
 def next_command(manifest: Manifest) -> str:
-    """The line with the next command: training; evaluation where there are no rows to train on; otherwise a check."""
+    """The line with the next command: training, or evaluation without training rows, or a check without labels."""
     path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:
-        model = {} if manifest.dense else {"model": "concat"}  # the others need dense columns
+        model = {} if manifest.dense else {"model": "concat"}  # other models need dense columns
         return next_line("dlrm-train", {**path, **model, "tables": "dataset", "trainer.epochs": 1})
     if labelled:
         return next_line("dlrm-evaluate", {"checkpoint": "RUN", **path, "split": labelled[0]})

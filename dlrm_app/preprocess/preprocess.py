@@ -1,4 +1,4 @@
-"""dlrm-preprocess: looks at what is asked and what is there, then goes through the stages."""
+"""dlrm-preprocess: checks the configuration, the input and the output, then runs the stages."""
 
 import json
 import logging
@@ -56,17 +56,17 @@ logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 MAX_DIFFERENCES, MAX_VALUE = 8, 60
-"""Settings of another run that a refusal names, and characters of each value."""
+"""The number of differing settings that an error shows, and the characters of each value."""
 CONTINUE = "then run the same command again; it continues where it stopped"
-_NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
+_EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
 _FREE = ["dataset.published_rows", "auto"]
-"""Settings that a finished dataset's may differ from."""
+"""Settings that may differ from those of a finished dataset."""
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
-    """Makes the dataset that ``config`` describes, or continues an unfinished one; gives its manifest.
+    """Makes the dataset that ``config`` describes, or continues an unfinished one. Returns its manifest.
 
-    Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
+    Raises ConfigError for settings that cannot work, DataError for damaged input, DlrmError for a full disk.
     """
     known = read_known(config.encoding)
     if known is not None:
@@ -80,8 +80,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     sources = find_sources(config.input)
     refuse_if(known_click_problems(known, sources) if known else [])
     plan = _make_plan(config, spec, sources)
-    identity = {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
-    identity = json.loads(without_credentials(json.dumps(identity)))  # as it is read again
+    identity = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
+    identity = json.loads(without_credentials(json.dumps(identity)))  # as it will be read back
     finished = _finished(identity, plan)
     if finished is not None:
         return finished
@@ -110,7 +110,7 @@ def _column_problems(config: PreprocessConfig, spec: Spec, known: Manifest | Non
 
 
 def _with_crosses(plan: Plan, config: PreprocessConfig) -> Plan:
-    """``plan`` with the columns that were chosen."""
+    """``plan`` with the chosen crosses."""
     spec = read_spec(config.dataset, config.encoding.crosses)
     files = tuple(replace(each, derived=spec.derived) for each in plan.file_specs)
     return replace(plan, spec=spec, file_specs=files)
@@ -122,7 +122,7 @@ def _has_clicks(config: PreprocessConfig, spec: Spec) -> bool:
 
 
 def _with_sections(config: PreprocessConfig, values: Mapping[str, Any]) -> PreprocessConfig:
-    """``config`` with the sections of ``values`` that may be chosen."""
+    """``config`` with the sections ``encoding`` and ``dense`` of ``values``."""
     encoding, dense = EncodingConfig(**values["encoding"]), DenseConfig(**values["dense"])
     return replace(config, encoding=encoding, dense=dense)
 
@@ -130,7 +130,7 @@ def _with_sections(config: PreprocessConfig, values: Mapping[str, Any]) -> Prepr
 def _without_choices(
     config: PreprocessConfig, identity: dict[str, Any], plan: Plan, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """``identity`` with what it leaves to choose: what an earlier run ``before`` chose, or else a look at the rows says."""
+    """``identity`` with every choice made: as in the earlier run ``before``, or else by a look at the rows."""
     left = open_choices(identity)
     identity = with_choices(identity, before)
     if not (to_choose := open_choices(identity)):
@@ -138,7 +138,7 @@ def _without_choices(
     wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
     summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
     config = _with_sections(config, identity)
-    if isinstance(config.multi_hot.sizes, list):  # one for each column that is there
+    if isinstance(config.multi_hot.sizes, list):  # its length is the number of columns
         config = replace(config, encoding=replace(config.encoding, crosses=None))
     choice = choose(summary, config.encoding, config.dense, plan.spec, _has_clicks(config, plan.spec))
     logger.info(
@@ -154,11 +154,11 @@ def _without_choices(
 
 
 def _with_versions(config: PreprocessConfig) -> InputConfig:
-    """The input, in which lake tables have the version that the dataset in OUTPUT has of them, else the newest."""
+    """The input, with versions of lake tables added: those of the dataset in OUTPUT, otherwise the newest."""
     output = Path(config.output)
     try:
         run = read_manifest(output) if is_file(output / MANIFEST) else read_run(output)
-    except DlrmError:  # told when the output is opened
+    except DlrmError:  # reported when the output is opened
         run = None
     before = run.config.get("input", {}) if run else {}
     names = {split: getattr(config.input, split) for split in SPLITS}
@@ -190,7 +190,7 @@ def _executor(config: PreprocessConfig) -> AbstractContextManager[Executor]:
 
 
 def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
-    """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
+    """The manifest if OUTPUT holds exactly this dataset, finished. Raises DlrmError if it holds another one."""
     output = plan.output
     if not is_file(output / MANIFEST):
         refuse_if(output_problems("output", output, is_folder=True))
@@ -207,7 +207,7 @@ def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
         verify_encoding_files(manifest)
     except DlrmError as error:
         raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
-    shutil.rmtree(output / WORK, ignore_errors=True)  # a run that ended between its last two acts
+    shutil.rmtree(output / WORK, ignore_errors=True)  # left by a run that ended just before deleting it
     logger.info(f"{output} is finished already; nothing to do")
     report(manifest)
     return manifest
@@ -216,9 +216,9 @@ def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
 def _open_work(
     config: PreprocessConfig, identity: dict[str, Any], plan: Plan, known: Manifest | None
 ) -> tuple[RunRecord, bool]:
-    """Begins OUTPUT/.work, or checks that the one there belongs to this run: (its record, whether it was there).
+    """Starts OUTPUT/.work, or checks that an existing one belongs to this run. Returns (its record, True if it existed).
 
-    What ``identity``, the configuration, leaves to choose is chosen when the work begins.
+    Choices that ``identity`` (the configuration) leaves open are made when the work starts.
     """
     output = plan.output
     fingerprint = known.fingerprint() if known else None
@@ -232,9 +232,9 @@ def _open_work(
             now = record(before.config)
             _refuse_other_run(before, now, plan)
     except ConfigError:
-        if landed_passes(output):  # it is worth continuing
+        if landed_passes(output):  # some work could be continued
             raise
-        logger.info(f"{output} is unfinished, without anything that could be kept: started again")
+        logger.info(f"{output} is unfinished, without work that could be kept: starting again")
         forget_passes(output)
         before = None
     if before is None:
@@ -244,15 +244,15 @@ def _open_work(
     logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
     if before.config["encoding"] != now.config["encoding"]:
-        forget_passes(output, "vocab", "waiting")  # the counts of values, which they are made of, are kept
+        forget_passes(output, "vocab", "waiting")  # the counts of values, from which they are made, are kept
     write_run(output, now)
     return now, True
 
 
 def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
-    """Raises ConfigError if the unfinished run ``before`` is not the one that ``now`` describes.
+    """Raises ConfigError if the unfinished run ``before`` differs from ``now``.
 
-    Files of which nothing has landed may have been replaced, such as damaged ones.
+    Files without finished units may have been replaced, for example damaged ones.
     """
     output, state = plan.output, "an unfinished dataset"
     _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
@@ -272,9 +272,9 @@ def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
 def _refuse_other_config(
     before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, open_keys: Sequence[str]
 ) -> None:
-    """Raises ConfigError, naming each key that differs, then → now; ``state``: what ``output`` holds.
+    """Raises ConfigError naming each key that differs, as then → now. ``state``: a description of ``output``.
 
-    ``open_keys``, and the keys under them, may differ.
+    ``open_keys`` and the keys under them may differ.
     """
     old, new = dict(leaves(before)), dict(leaves(now))
     problems = [
@@ -288,13 +288,13 @@ def _refuse_other_config(
 
 
 def _in_brief(value: Any) -> str:
-    """``value`` as JSON, of one short line."""
+    """``value`` as one short line of JSON."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 
 def with_file_specs(plan: Plan) -> Plan:
-    """``plan`` with the format of each source. Raises ConfigError for mistakes that spoil every line, and for no lines."""
+    """``plan`` with the format of each source. Raises ConfigError for mistakes that affect every line, and for empty splits."""
     read_footers(plan.sources)
     by_split: dict[str, list[Source]] = {}
     for source in plan.sources:
@@ -335,7 +335,7 @@ def with_file_specs(plan: Plan) -> Plan:
 
 
 def _is_empty(source: Source, spec: Spec) -> bool:
-    """True if there is no line, except a header."""
+    """True if the source has no line, except a header."""
     if source.format == "parquet":
         return bool(footer_of(source).num_rows == 0)
     for text in beginning_of(source).items():

@@ -1,1 +1,1 @@
-"""Pages, made from the files that jobs leave; no job knows them. No torch."""
+"""HTML pages, made from the files that jobs write. No job imports this package, and it does not import torch."""

@@ -1,6 +1,6 @@
-"""Charts as inline SVG: axes with round ticks, marks drawn in data coordinates inside a frame, under a heading.
+"""Charts as inline SVG: axes with round ticks, and marks drawn in data coordinates inside a frame, under a heading.
 
-Colours come from the page's style sheet by class, so that one chart serves the light and the dark scheme.
+Colours come from the page's style sheet by class, so that one chart works in the light and the dark scheme.
 """
 
 import math
@@ -14,9 +14,9 @@ from dlrm_app.text import fixed
 MAX_STEPS = 5
 Point = tuple[float, float]
 STYLES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-"""Colours; no more lines than these are drawn."""
+"""Classes of colours; at most this many lines are drawn."""
 MAX_DOTS = 40
-"""A line through so many points or more has no dots on them."""
+"""A line with this many points or more is drawn without dots."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def linear_axis(
     write: Callable[[float], str] | None = None,
     from_zero: bool = False,
 ) -> Axis:
-    """An axis around all finite ``values``, widened to round numbers; ``write`` writes its ticks."""
+    """An axis around all finite ``values``, widened to round numbers. ``write`` formats its ticks."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min([0.0, *finite] if from_zero else finite), max(finite)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
@@ -55,18 +55,18 @@ def linear_axis(
 
 
 def round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is no less than ``least``."""
+    """The smallest of 1, 2, 5 times a power of ten that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= least * (1 - 1e-9))
 
 
 WIDTH, HEIGHT = 400.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 388.0, 10.0, 210.0
-"""The picture, and the frame of its axes within it, in pixels."""
+"""The size of the picture, and the frame of its axes within it, in pixels."""
 
 
 class Chart:
-    """Collects marks; ``html`` gives the picture under its ``title``, with the keys of its marks and a ``note``."""
+    """Collects marks. ``html`` returns the picture with its ``title``, the keys of its marks and a ``note``."""
 
     def __init__(self, title: str, x: Axis, y: Axis, *, note: str = "") -> None:
         self._title, self._x, self._y, self.note = title, x, y, note
@@ -75,7 +75,7 @@ class Chart:
         self._hits: list[str] = []
 
     def line(self, points: Sequence[Point], style: str, tips: Iterable[str], key: str = "") -> None:
-        """A line through ``points``, broken where one is not finite; the page's script shows a tip near its point."""
+        """Draws a line through ``points``, broken at points that are not finite. The page's script shows a tip near each point."""
         self._keys |= {key: style} if key else {}
         for is_finite, part in groupby(points, _is_finite):
             places = list(map(self._at, part))
@@ -90,15 +90,15 @@ class Chart:
         ]
 
     def error_bar(self, x: float, low: float, high: float, style: str) -> None:
-        """A vertical bar at ``x``."""
+        """Draws a vertical bar at ``x``."""
         self._path("error", style, f"M{self._at((x, low))}L{self._at((x, high))}")
 
     def guide(self, start: Point, end: Point) -> None:
-        """A dashed line between two points."""
+        """Draws a dashed line between two points."""
         self._path("guide", "", f"M{self._at(start)}L{self._at(end)}")
 
     def html(self, name: str) -> str:
-        """A figure element; ``name`` must be unique on the page."""
+        """The figure element. ``name`` must be unique on the page."""
         title, note = escape(self._title), escape(self.note)
         keys = "".join(
             f'<span><i class="swatch {style}"></i>{escape(key)}</span>' for key, style in self._keys.items()
@@ -155,9 +155,9 @@ def line_chart(
     write: Callable[[float], str] | None = None,
     heights: Sequence[float] | None = None,
 ) -> Chart | None:
-    """A line for each of ``lines``, by its name; None where no value is known.
+    """Makes a chart with a line for each of ``lines``, by name; None if there are no values.
 
-    ``at`` writes an x, ``write`` a y, of which the axis then begins at 0. ``heights``: what is on the axis, mostly all values.
+    ``at`` formats an x; ``write`` formats a y, and lets the y axis begin at 0. ``heights``: values for the y axis; default all.
     """
     values = [y for points in lines.values() for _, y in points]
     if not any(map(math.isfinite, values)):
@@ -174,7 +174,7 @@ def line_chart(
 
 
 def without_peaks(lines: Mapping[str, Sequence[Point]]) -> list[float]:
-    """The values of ``lines``, of each less the highest hundredth if that would flatten all others: the first steps' losses."""
+    """The values of ``lines``, without a line's highest 2% if they would flatten the rest, such as the first steps' losses."""
     values = []
     for points in lines.values():
         finite = sorted(y for _, y in points if math.isfinite(y))
@@ -185,7 +185,7 @@ def without_peaks(lines: Mapping[str, Sequence[Point]]) -> list[float]:
 
 
 def charts_html(charts: Sequence[Chart], name: str) -> str:
-    """A grid of charts; as many in a row as fit, two or four in pairs. ``name`` must be unique on the page."""
+    """A grid of charts: as many in a row as fit, two or four in pairs. ``name`` must be unique on the page."""
     size = "pairs" if len(charts) in (2, 4) else ""
     cells = "".join(chart.html(f"{name}-{index}") for index, chart in enumerate(charts))
     return f'<div class="figures {size}">{cells}</div>'

@@ -1,4 +1,4 @@
-"""Several runs side by side: curves by rows trained on, results, and what differs in their configurations."""
+"""Compares several runs: curves by rows trained on, results, and differences between their configurations."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.table import Column, Rows, html_table, text_table
 from dlrm_app.text import NONE, count, duration, short
 
-OF_THE_FOLDER = ("output", "resume")
-"""Keys that say where a run lies, not what it is."""
+PLACE_KEYS = ("output", "resume")
+"""Keys of a run's place, which do not describe the run."""
 Runs = Mapping[str, RunRecord]
-"""Runs by the names that tell them apart."""
+"""Runs by unique names."""
 
 
 def check_runs(config: ReportConfig) -> None:
-    """Raises ConfigError with every value that cannot work and every folder that holds no run."""
+    """Raises ConfigError with every invalid value and every folder without a run."""
     problems = config.problems()
     if not config.runs:
         problems.append("name at least one run: dlrm-report RUN, or dlrm-report RUN RUN to compare them")
@@ -39,23 +39,23 @@ def check_runs(config: ReportConfig) -> None:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """``folder`` if it is a run; else the runs in it or one folder further down, as sweeps write them."""
+    """``folder`` if it is a run; otherwise the runs in it or one level below, where sweeps write them."""
     if (folder / "config.yaml").is_file():
         return [folder]
     return sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/config.yaml")})
 
 
 def read_runs(folders: Sequence[str]) -> dict[str, RunRecord]:
-    """Every run in ``folders``, once and in that order. Raises DataError for a damaged one."""
+    """Reads every run in ``folders``, once and in that order. Raises DataError for a damaged one."""
     by_path = {path.resolve(): path for folder in folders for path in run_folders(Path(folder))}
     common = os.path.commonpath([path.parent for path in by_path])
     return {str(path.relative_to(common)): read_run(typed) for path, typed in by_path.items()}
 
 
 def write_comparison(runs: Runs, split: str | None, output: str | None) -> Path:
-    """Writes the page on ``runs``, prints its main table and what to type next, and gives its path.
+    """Writes the page about ``runs`` and prints its main table. Returns the page's path.
 
-    ``split``: None for test where every run was evaluated on it, else val.
+    ``split``: None for test if every run was evaluated on it, otherwise val.
     """
     if split is None:
         split = "test" if all(record.last_eval("test") for record in runs.values()) else "val"
@@ -79,7 +79,7 @@ def write_comparison(runs: Runs, split: str | None, output: str | None) -> Path:
 
 
 def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:
-    """A row a run: metrics of its last evaluation on ``split``, cost and speed."""
+    """A row for each run: metrics of its last evaluation on ``split``, cost and speed."""
     columns = [
         Column("run", is_words=True),
         *(Column(title) for title, _ in METRICS.values()),
@@ -103,7 +103,7 @@ def _row(name: str, record: RunRecord, split: str) -> list[str]:
 
 
 def comparison_charts(runs: Runs, split: str) -> list[Chart]:
-    """AUC and log loss by rows trained on, on val where any run has it, else ``split``; training loss and throughput."""
+    """AUC and log loss (on val if any run has it, otherwise on ``split``), training loss and throughput, by rows trained on."""
     if any(event.split == "val" for record in runs.values() for event in record.evals):
         split = "val"
 
@@ -147,7 +147,7 @@ def _configurations(runs: Runs) -> str:
 
 
 def differences(runs: Runs) -> dict[str, list[str]]:
-    """Key → every run's value, for the keys whose values are not all the same; a dash where a run has none."""
+    """Key → every run's value, for the keys whose values differ; a dash if a run has none."""
     flat = [_described(record) for record in runs.values()]
     keys = dict.fromkeys(key for values in flat for key in values)
     rows = {key: [values.get(key, NONE) for values in flat] for key in keys}
@@ -155,11 +155,11 @@ def differences(runs: Runs) -> dict[str, list[str]]:
 
 
 def _described(record: RunRecord) -> dict[str, str]:
-    """A run's configuration by dotted keys, and what it ran on."""
+    """A run's configuration by dotted keys, with its ranks, device, threads and dataset."""
     described = {
         key: "null" if value is None else str(value)
         for key, value in leaves(_named(record.config))
-        if key not in OF_THE_FOLDER
+        if key not in PLACE_KEYS
     }
     for key, name in (("world_size", "ranks"), ("device", "device"), ("threads_per_rank", "threads a rank")):
         if key in record.environment:
@@ -170,7 +170,7 @@ def _described(record: RunRecord) -> dict[str, str]:
 
 
 def _named(value: Any) -> Any:
-    """``value`` with every list of mappings as a mapping by the items' names."""
+    """``value`` with every list of mappings turned into a mapping by the items' names."""
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         value = {item.get("name", index): item for index, item in enumerate(value)}
     return {key: _named(part) for key, part in value.items()} if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""OUTPUT/days.html: is retraining worth it, and each day's scores of the models before, rows, unseen values, ids and seconds."""
+"""OUTPUT/days.html: an answer to the question if retraining is worth it, and each day's scores, rows, unseen values, ids and seconds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,19 @@ MODELS = {
     "first_model": "the first day's model",
     "next_day": "yesterday's model",
 }
-"""Field of a record → the name of its model; the last is drawn on top."""
+"""Field of a record → the name of its model. The last one is drawn on top."""
 STYLES = ("third", "second", "first", "fourth", "fifth", "sixth")
-"""Of the lines of a chart."""
+"""Colours of the lines of a chart."""
 STEPS = ("encode", "replay", "judge", "train", "retrain", "export")
-SURE = 1.96
-"""Standard errors to each side of a mean over days: 95%."""
+Z_95 = 1.96
+"""Standard errors on each side of a mean over days: a 95% interval."""
 MAX_TICKS = 5
 Values = Sequence[float | None]
-"""One for each day."""
+"""A value for each day."""
 
 
 def write_days(output: Path) -> Path | None:
-    """Writes the page from the days' records and gives its path; None where no day is done. Raises DataError."""
+    """Writes the page from the days' records and returns its path; None if no day is done. Raises DataError."""
     records = read_records(output)
     if not records:
         return None
@@ -51,9 +51,9 @@ def write_days(output: Path) -> Path | None:
 
 
 def gain_over(records: Sequence[DayRecord], other: str) -> tuple[float, float, list[float]]:
-    """(The mean gain of yesterday's model in AUC over the model in the field ``other``, its standard error, each day's).
+    """(mean gain in AUC of yesterday's model over the model in the field ``other``, its standard error, gain of each day).
 
-    Of days on which the two are different models; NaN where there are too few.
+    Only days on which the two models differ count; NaN if there are too few.
     """
     pairs = [(record.next_day, getattr(record, other)) for record in records]
     gains = [a.auc - b.auc for a, b in pairs if a and b and a != b and None not in (a.auc, b.auc)]
@@ -64,8 +64,8 @@ def gain_over(records: Sequence[DayRecord], other: str) -> tuple[float, float, l
 def _answer(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> str:
     mean, error, gains = gain_over(records, "first_model")
     if not gains:
-        return "<p>Nothing can be said yet: that takes a third day, which yesterday's model and the first day's are judged on.</p>"
-    is_shown = abs(mean) > SURE * error
+        return "<p>Nothing can be said yet: a third day is needed, to compare yesterday's model with the first day's.</p>"
+    is_shown = abs(mean) > Z_95 * error
     verdict = ("Yes" if mean > 0 else "No") if is_shown else "Not shown yet"
     ahead = sum(gain > 0 for gain in gains)
     text = (
@@ -88,12 +88,12 @@ def _answer(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, flo
 def _interval(mean: float, error: float) -> str:
     if math.isnan(error):
         return f"{mean:+.4f} on one day"
-    return f"{mean:+.4f} a day in the mean (95% interval over days {mean - SURE * error:+.4f} to {mean + SURE * error:+.4f})"
+    return f"{mean:+.4f} a day in the mean (95% interval over days {mean - Z_95 * error:+.4f} to {mean + Z_95 * error:+.4f})"
 
 
 def _charts(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> list[Chart]:
     def of_part(part: str, name: str) -> Values:
-        """A field of a part of the records; nothing of the first day, all of whose ids are new."""
+        """A field of a part of the records; None for the first day, on which all ids are new."""
         return [getattr(getattr(record, part), name, None) if record.parent else None for record in records]
 
     def of_models(metric: str) -> dict[str, Values]:
@@ -123,7 +123,7 @@ def _chart(
     write: Callable[[float], str] | None = None,
     bars: tuple[Values, Values] = ((), ()),
 ) -> Chart | None:
-    """A line by day for each of ``lines`` that is not 0 on all of them; from zero where ``write`` writes its values."""
+    """A chart by day with each of ``lines`` that is not always 0. With ``write``, which formats values, the axis begins at 0."""
     step = math.ceil(len(days) / MAX_TICKS)
     x = Axis(-0.5, len(days) - 0.5, [(float(n), day[5:]) for n, day in enumerate(days) if n % step == 0])
     styles = {

@@ -1,4 +1,4 @@
-"""A page that needs nothing from elsewhere: its style and script stand within it."""
+"""A self-contained HTML page: its style and script are part of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import yaml
 
 
 def page(title: str, kind: str, *, summary: str, sections: Iterable[str]) -> str:
-    """The HTML of ``title``, a ``kind`` of page; ``summary`` and ``sections`` are HTML, empty sections are left out."""
+    """The HTML of a page. ``kind``: the kind of page; ``summary`` and ``sections`` are HTML; empty sections are left out."""
     return Template(_text("page.html")).substitute(
         title=escape(title),
         kind=escape(kind),
@@ -23,7 +23,7 @@ def page(title: str, kind: str, *, summary: str, sections: Iterable[str]) -> str
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that stands out, with a remark below it."""
+    """A number in large type, with a remark below it."""
 
     name: str
     value: str

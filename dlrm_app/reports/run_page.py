@@ -1,4 +1,4 @@
-"""A run's page: the numbers that it is judged by, its charts and evaluations, and how it was made."""
+"""A run's page: its main numbers, charts and evaluations, and how it was made."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ REMARKS = {
 
 
 def write_report(run_folder: Path, path: Path | None = None) -> Path:
-    """Writes ``path`` (None: ``run_folder``/report.html) from the run's other files, and gives it.
+    """Writes ``path`` (None: ``run_folder``/report.html) from the run's other files, and returns it.
 
-    Raises DataError if the folder holds no run, or a damaged one.
+    Raises DataError if the folder holds no run or a damaged run.
     """
     path = path or run_folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
 
 
 def render(record: RunRecord) -> str:
-    """The page."""
+    """The HTML of the page."""
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     charts = learning_charts(record)
     sections = [
@@ -63,7 +63,7 @@ def _predictions(record: RunRecord) -> str:
         return ""
     step = record.curves[split]["step"]
     charts = charts_html(prediction_charts(record, split), "predictions")
-    return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{charts}"
+    return f"<h2>Predictions on {split}</h2><p>Made with the weights after step {step:,}.</p>{charts}"
 
 
 def headline(record: RunRecord) -> str:
@@ -105,7 +105,7 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
 
 
 def evaluations(record: RunRecord) -> str:
-    """All evaluations, with every number they have."""
+    """The table of all evaluations, with all their numbers."""
     if not record.evals:
         return ""
     columns = {
@@ -128,9 +128,9 @@ def evaluations(record: RunRecord) -> str:
 
 
 def _step(record: RunRecord) -> str:
-    """A line for each part, with its share as a bar; empty where none was measured."""
+    """The table of a step's parts, with shares as bars; empty if nothing was measured."""
     events = [event.step_ms for event in record.train if event.step_ms]
-    events = events[1:] or events  # the first has the start's slow steps
+    events = events[1:] or events  # the first one has the slow steps of the start
     means = {part: fmean(step_ms.get(part, 0.0) for step_ms in events) for part in PARTS if events}
     total = sum(means.values())
     if not total:
@@ -144,12 +144,12 @@ def _step(record: RunRecord) -> str:
 
 
 def metric_cell(event: Evaluation | None, key: str, decimals: int) -> str:
-    """A metric of an evaluation; a dash where there is none."""
+    """A metric of an evaluation as text; a dash if there is none."""
     return fixed(event.metrics.get(key) if event else None, decimals)
 
 
 def status(record: RunRecord) -> str:
-    """One sentence: how far the run has come, and on what."""
+    """One sentence about the progress of the run, its ranks and its device."""
     environment = record.environment
     device = environment.get("device", "an unknown device")
     where = f"{count(environment.get('world_size', 1), 'rank')} on {device}"
@@ -161,12 +161,12 @@ def status(record: RunRecord) -> str:
 
 
 MAX_POINTS = 240
-"""A line's points; more are averaged in groups."""
+"""The most points of a line; more are averaged in groups."""
 SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
 
 
 def learning_charts(record: RunRecord) -> list[Chart]:
-    """The charts that the run's events allow."""
+    """The charts of loss, AUC and throughput, if the run's events have them."""
     x = linear_axis([0, max(1, record.last_step)], "step", write=short)
     group = math.ceil(len(record.train) / MAX_POINTS)
     losses = train_points(record, lambda event: event.loss)
@@ -187,7 +187,7 @@ def learning_charts(record: RunRecord) -> list[Chart]:
 def _metric_chart(
     record: RunRecord, title: str, key: str, x: Axis, train: Mapping[str, Sequence[Point]]
 ) -> Chart | None:
-    """A metric of every evaluation by step, training's, and the best reachable one."""
+    """A chart of a metric by step: of every evaluation, of training, and the best reachable value."""
     lines = {**train, **{split: eval_points(record, split, key) for split in ("val", "test")}}
     lines = {name: points for name, points in lines.items() if points}
     best = (record.dataset.get("best") or {}).get(key)
@@ -210,7 +210,7 @@ def eval_points(record: RunRecord, split: str, key: str) -> list[Point]:
 
 
 def train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> list[Point]:
-    """A value of the train events by step: at most MAX_POINTS points, each the mean of as many neighbours."""
+    """A value of the train events by step: at most MAX_POINTS points, each the mean of neighbouring events."""
     points = [(event.step, value(event)) for event in record.train]
     group = math.ceil(len(points) / MAX_POINTS) or 1
     parts = [points[start : start + group] for start in range(0, len(points), group)]
@@ -218,14 +218,14 @@ def train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> lis
 
 
 def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
-    """Charts of the curves that curves.json holds for ``split``."""
+    """Charts of the curves in curves.json for ``split``."""
     curves, style = record.curves[split], SPLIT_STYLES[split]
     charts = [roc_chart(curves["roc"], style)] if curves["roc"] else []
     return [*charts, reliability_chart(curves["reliability"], style)]
 
 
 def roc_chart(roc: dict[str, Any], style: str) -> Chart:
-    """True over false positives at every threshold."""
+    """The rate of true positives over the rate of false positives, for every threshold."""
     chart = Chart("ROC: true positive rate", linear_axis([0, 1], "false positive rate"), linear_axis([0, 1]))
     chart.guide((0, 0), (1, 1))
     points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))
@@ -238,7 +238,7 @@ def roc_chart(roc: dict[str, Any], style: str) -> Chart:
 
 
 def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
-    """Observed positives over the mean prediction, in bins of about equally many rows."""
+    """The observed rate over the mean prediction, in bins with about equal numbers of rows."""
     predicted, counts = bins["mean_prediction"], bins["count"]
     observed = [k / n for k, n in zip(bins["positives"], counts, strict=True)]
     axis = linear_axis([0, *predicted, *observed], "mean prediction", write=percent)

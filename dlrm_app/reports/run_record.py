@@ -1,4 +1,4 @@
-"""Contents of a run's folder, read without torch and without the dataset."""
+"""Reads the content of a run's folder, without torch and without the dataset."""
 
 import json
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from dlrm_app.files import yaml_text
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 
-WHAT_TO_DO = "take it from a copy of the run, or delete it"
+CURE = "take it from a copy of the run, or delete it"
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of a run folder; ``result`` is None while the run has not come to its end. Events are in order."""
+    """The files of a run folder. ``result`` is None until the run is finished. Events are in order."""
 
     path: Path
     config: dict[str, Any]
@@ -40,16 +40,16 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The record of the run in ``folder``, finished or not. Raises DataError if there is none."""
+    """Reads the record of the run in ``folder``, finished or not. Raises DataError if there is none."""
     config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
     if not _is_of_training(config):
-        raise DataError(f"{folder} holds no run (by its config.yaml): name the folder that dlrm-train wrote")
+        raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
     if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
-        raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {WHAT_TO_DO}")
+        raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {CURE}")
     events = read_events(folder)
     result = _read(folder / "result.json")
     last_step = max((event.step for event in events), default=0)
-    is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one continues
+    is_stale = result.get("steps", 0) < last_step  # from the shorter run that this one continues
     return RunRecord(
         path=folder,
         config=config,
@@ -64,23 +64,23 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _is_of_training(config: dict[str, Any]) -> bool:
-    """True if what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
+    """True if the keys that reports read have dlrm-train's types; other keys may come from another version."""
     trainer = config.get("trainer")
     batch_size = trainer.get("global_batch_size", 1) if isinstance(trainer, dict) else None
     return type(batch_size) is int and batch_size > 0
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON or YAML file's mapping; empty where the run did not come far enough to write it."""
+    """A JSON or YAML file's mapping; empty if the run has not written it yet."""
     if not path.is_file():
         return {}
     try:
         is_yaml = path.suffix == ".yaml"
         value = yaml.safe_load(yaml_text(path)) if is_yaml else json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path} was damaged after it was written ({error}): {WHAT_TO_DO}") from error
+        raise DataError(f"{path} was damaged after it was written ({error}): {CURE}") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise DataError(f"{path} is not what dlrm-train wrote: {WHAT_TO_DO}")
+        raise DataError(f"{path} is not what dlrm-train wrote: {CURE}")
     return value

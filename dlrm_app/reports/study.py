@@ -1,4 +1,4 @@
-"""The study on one page, OUTPUT/tune.html: the best command, every trial, what mattered, and the best curves."""
+"""OUTPUT/tune.html: a page about a study, with the best command, every trial, the importance of keys, and the best curves."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -16,12 +16,12 @@ from dlrm_app.table import Rows, html_table, share
 from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
 from dlrm_app.tuning.trial import final_command
 
-FEW = 4
-"""With fewer trials that came to their end nothing can be said of what matters."""
+MIN_FINISHED = 4
+"""The least number of finished trials from which the importance of keys can be estimated."""
 
 
 def write_study(output: Path) -> Path | None:
-    """Writes ``output``/tune.html from the study's journal and gives its path; None where no study was begun."""
+    """Writes ``output``/tune.html from the study's journal and returns its path; None if there is no study."""
     if not (output / JOURNAL).is_file():
         return None
     study = load_study(output)
@@ -31,7 +31,7 @@ def write_study(output: Path) -> Path | None:
     done = [each for each in trials if each.state == TrialState.COMPLETE]
     which = f"trial {best.number}" if best else "none is done yet"
     command = escape(final_command(common, best.params)) if best else ""
-    ended = Tile("trials", str(len(trials)), f"{len(done)} came to their end")
+    ended = Tile("trials", str(len(trials)), f"{len(done)} finished")
     sections = [
         tiles([Tile(f"best {metric} on val", score_cell(best), which), ended]),
         f"<h2>Train with the best values</h2><pre>{command}</pre>" if command else "",
@@ -40,21 +40,21 @@ def write_study(output: Path) -> Path | None:
         f"<h2>Trials</h2>{html_table(*trials_table(trials, metric))}",
     ]
     path = output / "tune.html"
-    summary = "Values that were tried, judged by val alone. Nothing here has seen the test split."
+    summary = "The values that were tried, compared on val only. Nothing here has seen the test split."
     with explained_disk_errors(output, "then type the same command again"):
         write_text(path, page(output.absolute().name, "tuning", summary=summary, sections=sections))
     return path
 
 
 def _importances(study: optuna.Study, num_done: int) -> str:
-    if num_done < FEW:
+    if num_done < MIN_FINISHED:
         return ""
     try:
         by_key: Mapping[str, float] = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-    except (ValueError, RuntimeError):  # every trial had the same values, say
+    except (ValueError, RuntimeError):  # for example if every trial had the same values
         return ""
     rows: Rows = [[key, share(value)] for key, value in by_key.items()]
-    note = "<p>How much of the difference between trials goes with each key (PED-ANOVA); of few trials a rough guess.</p>"
+    note = "<p>Each key's share of the difference between trials (PED-ANOVA); with few trials this is a rough guess.</p>"
     return f"<h2>What mattered</h2>{note}{html_table(['key', 'share'], rows)}"
 
 

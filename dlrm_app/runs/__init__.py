@@ -1,1 +1,1 @@
-"""The files that a run leaves: folder, events, TensorBoard's scalars, checkpoints."""
+"""The files that a run writes: its folder, events, TensorBoard scalars, checkpoints."""

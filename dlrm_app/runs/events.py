@@ -1,4 +1,4 @@
-"""Events of a run, which are the lines of metrics.jsonl, and its result."""
+"""Events of a run (the lines of metrics.jsonl) and its result."""
 
 import json
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ PARTS = {
     "gradient_exchange": "gradients of pooled vectors sent back; waiting for those of the dense part",
     "table_update": "gradients into the tables, optimizer fused",
     "optimizer": "the dense part's optimizer",
-    "other": "the loss, and what lies between",
+    "other": "the loss, and everything between the parts",
 }
-"""The parts of a step in their order, and what each is."""
+"""The parts of a step in their order → description."""
 TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "exchange") for part in PARTS}
-"""Their names for people."""
+"""The parts' names in reports."""
 
 
 @dataclass(frozen=True)
 class TrainEvent:
-    """The steps since the last: mean loss over all ranks, throughput, and the learning rates of the last step.
+    """The steps since the last event: mean loss over all ranks, throughput, and the learning rates of the last step.
 
-    step_ms: what the milliseconds of a step went into, see PARTS; the mean over steps and ranks.
+    step_ms: milliseconds of a step by part (see PARTS), the mean over steps and ranks.
     """
 
     epoch: int
@@ -56,7 +56,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(value: Any) -> Event:
-    """Reads what ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
+    """Reads the result of ``event_to_json``, with or without the time. Raises KeyError, TypeError or ValueError."""
     kind = value["event"]
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
     if kind == "eval":
@@ -67,18 +67,18 @@ def event_from_json(value: Any) -> Event:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Reads the events of the run in ``folder`` so far. Raises DataError, naming the line that is no event."""
+    """Reads the events of the run in ``folder`` so far. Raises DataError naming the line that is not an event."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
         return []
-    # bytes of another program's file are no UTF-8, and so no event
+    # a file of another program may not be UTF-8; then its lines are not events
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     events = []
     for number, line in enumerate(lines, start=1):
         try:
             events.append(event_from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):  # the last one may be half written, or cut off in a run that was killed
+            if number < len(lines):  # the last line may be half written
                 raise DataError(
                     f"{path}:{number} is not an event of a run ({error}): remove that line"
                 ) from error

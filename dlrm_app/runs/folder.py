@@ -1,7 +1,7 @@
 """A run's folder: configuration, environment, events and result.
 
-RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
-RUN/config-until-step-000001000.yaml            the configuration of the steps before, where it was changed
+RUN/config.yaml  environment.json  plan.yaml   everything needed to repeat the run
+RUN/config-until-step-000001000.yaml            the configuration of the steps before a change
 RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
 RUN/curves.json                                 ROC curve and reliability diagram of the last evaluations
@@ -53,13 +53,13 @@ from dlrm_app.runs.events import Event, RunResult, event_to_json
 logger = logging.getLogger(__name__)
 
 NO_METRICS = ("epoch", "step")
-"""Numbers that place an event rather than measure something."""
+"""Keys that say when an event happened; all other numbers are metrics."""
 
 
 class TensorBoard:
-    """Scalars in ``folder``, on disk after every event; if that fails, it ends with a warning, and the run goes on.
+    """Writes scalars to ``folder``, on disk after every event. A failure ends it with a warning; the run continues.
 
-    ``first_step``: steps that the run had taken when it began; later ones that it takes again are hidden.
+    ``first_step``: steps taken before this process. TensorBoard hides older events of steps that are taken again.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -77,7 +77,7 @@ class TensorBoard:
             for name, value in scalars(values):
                 self._writer.add_scalar(name, value, event.step, time.time())
             self._writer.flush()
-        except Exception as error:  # whatever the library raises
+        except Exception as error:  # the library may raise anything
             self._has_failed = True
             logger.warning("TensorBoard failed and gets no more events (metrics.jsonl does): %s", error)
 
@@ -98,7 +98,7 @@ def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 RUNS = Path("runs")
 """The parent folder of runs without ``output``."""
-GO_ON = "then the same command with resume=auto goes on from the newest checkpoint, if there is one"
+_RESUME = "then the same command with resume=auto continues from the newest checkpoint, if there is one"
 
 
 class RunFolder:
@@ -139,22 +139,22 @@ class RunFolder:
             write_json(self.path / "result.json", result.to_json())
 
     def close(self) -> None:
-        """Ends what is open."""
+        """Closes TensorBoard's file."""
         if self._tensorboard:
             self._tensorboard.close()
 
     def metrics_bytes(self) -> int:
-        """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run continues."""
+        """The size of metrics.jsonl now (0 on ranks that do not write). A resumed run continues it from there."""
         path = self.path / "metrics.jsonl"
         return path.stat().st_size if self._writes and path.exists() else 0
 
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
-        """Sets aside what the folder holds after ``checkpoint`` (None: all), and takes over the metrics up to it."""
+        """Moves everything after ``checkpoint`` (None: all) to a set-aside folder, and takes over the metrics up to it."""
         if not self._writes:
             return
         step = checkpoint.marker.progress.step if checkpoint else 0
         if aside := set_aside_after(self.path, step):
-            logger.warning("what came after step %s is set aside in %s", f"{step:,}", aside)
+            logger.warning("everything after step %s is set aside in %s", f"{step:,}", aside)
         for path in self.path.glob("config-until-*.yaml"):
             if path.stem.removeprefix("config-until-") >= checkpoint_name(step):
                 path.unlink()
@@ -166,17 +166,17 @@ class RunFolder:
                 temporary.write_bytes(kept)
 
     def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
-        """Logs what is changed from ``step`` on, and keeps the configuration of the steps before."""
+        """Logs the keys that change after ``step``, and keeps the configuration of the steps before."""
         if self._writes and (changes := changed_keys(before, config)):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
             write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
-        """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""
+        """The result of the run if it ended at ``checkpoint`` of this folder, the same on every rank; None otherwise."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
-            with suppress(KeyError, TypeError, ValueError):  # of an older version, or damaged
+            with suppress(KeyError, TypeError, ValueError):  # an older version's, or damaged
                 result = RunResult.from_json(_values_in(self.path / "result.json"))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
@@ -184,9 +184,9 @@ class RunFolder:
 
 @contextmanager
 def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterator[RunFolder]:
-    """Makes the folder, or takes the one that is there, for this run alone while the block runs; the same on every rank.
+    """Makes or opens the run folder and locks it for this run while the block runs; the same folder on every rank.
 
-    Raises DlrmError if it cannot be written, another process works on it, or it holds a run that ``resume`` does not
+    Raises DlrmError if it cannot be written, if another process uses it, or if it holds a run that ``resume`` does not
     continue.
     """
     with ExitStack() as stack:
@@ -195,7 +195,7 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
         )
         path = broadcast_from_first(held)
         assert path is not None
-        with explained_disk_errors(path, GO_ON), closing(RunFolder(path, runtime)) as folder:
+        with explained_disk_errors(path, _RESUME), closing(RunFolder(path, runtime)) as folder:
             yield folder
 
 
@@ -219,23 +219,23 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
 
 
 def _new_folder() -> Path:
-    """runs/<date>-<time>; a number follows where another run began in the same second."""
+    """Makes runs/<date>-<time>; a number follows if another run began in the same second."""
     name = time.strftime("%Y%m%d-%H%M%S")
     for number in count(1):
         path = RUNS / (name if number == 1 else f"{name}-{number}")
-        with suppress(FileExistsError):  # of two runs one has it
+        with suppress(FileExistsError):  # another run has made it
             path.mkdir(parents=True)
             break
     return path.absolute()
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # it holds something, unless the run was refused
+    with suppress(OSError):  # not empty, unless the run was refused
         folder.rmdir()
 
 
 def _values_in(path: Path) -> dict[str, Any]:
-    """The values in a JSON file of the run; none if it is missing or damaged, for they come again."""
+    """The values in a JSON file of the run; empty if it is missing or damaged: the run writes it again."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -243,13 +243,13 @@ def _values_in(path: Path) -> dict[str, Any]:
 
 
 ENDED = ("result.json", "curves.json", "report.html")
-"""Files that tell how far the run had come: the resumed run begins without."""
+"""Files about the end of a run; a resumed run starts without them."""
 
 
 def set_aside_after(run: Path, step: int) -> Path | None:
-    """Moves the checkpoints after ``step`` and copies all else of the run to RUN/set-aside-N, which it gives.
+    """Moves the checkpoints after ``step`` to RUN/set-aside-N, copies all other files there, and returns its path.
 
-    None if the run neither saved nor ended after ``step``: then it continues from where it was, and nothing is left.
+    Returns None if the run neither saved nor ended after ``step``: then there is nothing to set aside.
     """
     newer = [folder for folder in list_checkpoints(run / "checkpoints") if checkpoint_step(folder) > step]
     if not newer and _values_in(run / "result.json").get("steps", 0) <= step:
@@ -264,7 +264,7 @@ def set_aside_after(run: Path, step: int) -> Path | None:
     partial.rename(aside)
     for name in ENDED:
         (run / name).unlink(missing_ok=True)
-    for folder in newer:  # the newest first: a kill between two leaves a shorter history, not a mixed one
+    for folder in newer:  # the newest first: a kill between two leaves a shorter history, never a mixed one
         folder.rename(aside / "checkpoints" / folder.name)
     sync_folder(run)
     return aside
@@ -283,7 +283,7 @@ PACKAGES = [
 
 
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:
-    """The manifest without its shards: rows by split, features, the best that can be reached."""
+    """The manifest without its shards: rows by split, features, the best metrics that can be reached."""
     return {
         "dataset": manifest.dataset,
         "path": str(manifest.path),

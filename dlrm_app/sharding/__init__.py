@@ -1,1 +1,1 @@
-"""Places tables on ranks: cluster, constraints, cost, planner, plan files, the sharded model."""
+"""Places tables on ranks: cluster, constraints, cost, planner, plan files, sharded model."""

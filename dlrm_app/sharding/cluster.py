@@ -1,4 +1,4 @@
-"""The cluster that tables are placed on: described by topology, or the ranks that were started."""
+"""The cluster that tables are placed on: described by ``topology``, or the ranks that were started."""
 
 import logging
 import os
@@ -11,20 +11,20 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import memory_limits
 
-if TYPE_CHECKING:  # what checks a configuration does not wait for torchrec
+if TYPE_CHECKING:  # checks of a configuration must not wait for torchrec
     from torchrec.distributed.planner import Topology
 
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
 STEP_BYTES = 2**28
-SHARED_SHARE = 0.9
-"""Share of a GPU: with less than that free somebody else is on it; a context takes half a GiB."""
+MIN_FREE_SHARE = 0.9
+"""Share of a GPU's memory. If less is free, another process uses the GPU; a context takes half a GiB."""
 
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """Bytes a millisecond (torchrec's unit) that each rank moves; torchrec's defaults, those of V100s."""
+    """Bytes a millisecond (torchrec's unit) that each rank moves. The defaults are torchrec's, for V100s."""
 
     memory: float = 897 * GIB / 1000
     host_memory: float = 51 * GIB / 1000
@@ -35,7 +35,7 @@ class Bandwidths:
 
 @dataclass(frozen=True)
 class Cluster:
-    """``nodes`` × ``devices_per_node`` ranks, all alike; bytes are each rank's."""
+    """``nodes`` × ``devices_per_node`` equal ranks; bytes are per rank."""
 
     device: str
     nodes: int
@@ -45,7 +45,7 @@ class Cluster:
     reserved_share: float
     bandwidths: Bandwidths = field(default_factory=Bandwidths)
     is_described: bool = True
-    """True: by topology's keys; False: the ranks that were started."""
+    """True: described by topology's keys; False: the ranks that were started."""
 
     @property
     def num_ranks(self) -> int:
@@ -59,7 +59,7 @@ class Cluster:
 
     @property
     def usable_host(self) -> int:
-        """Bytes of its host's memory that a rank's tables may take."""
+        """Bytes of the host's memory that a rank's tables may take."""
         return int(self.host_memory * (1 - self.reserved_share))
 
     def resized(self, num_ranks: int) -> "Cluster":
@@ -72,7 +72,7 @@ class Cluster:
         return f"{nodes}{self.devices_per_node} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
 
     def to_torchrec(self) -> "Topology":
-        """torchrec's description, with the memory that tables may take."""
+        """torchrec's Topology, with the memory that tables may take."""
         from torchrec.distributed.planner.types import (
             HardwareConfig,
             KernelConfig,
@@ -99,11 +99,11 @@ class Cluster:
 
 
 CPU_BANDWIDTHS = Bandwidths(memory=Bandwidths.host_memory, intra_node=10e6, inter_node=1e6)
-"""gloo's between processes: with NVLink's in its place every table would be split, for exchanges cost nothing."""
+"""gloo's bandwidth between processes. With NVLink's, exchanges would cost nothing and every table would be split."""
 
 
 def described_cluster(config: TopologyConfig) -> Cluster:
-    """The cluster that ``config`` describes, which has no problems."""
+    """The cluster that ``config`` describes; ``config`` must be complete."""
     assert config.nodes is not None
     assert config.devices_per_node is not None
     assert config.device is not None
@@ -120,7 +120,7 @@ def described_cluster(config: TopologyConfig) -> Cluster:
 
 
 def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
-    """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
+    """The ranks that were started. Raises ConfigError if ``config`` describes others."""
     on_gpu = ranks.device_type == "cuda"
     of_system = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     of_machine = min([of_system, *memory_limits(Path("/"))]) // ranks.local_world_size
@@ -164,7 +164,7 @@ def free_gpu_bytes(gpu: int) -> int:
 
     free, total = torch.cuda.mem_get_info(gpu)
     free += torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
-    if free < SHARED_SHARE * total:
+    if free < MIN_FREE_SHARE * total:
         logger.warning(
             "cuda:%d has %.1f of its %.1f GiB free: other processes use it too (nvidia-smi); tables get the rest",
             *(gpu, free / GIB, total / GIB),

@@ -1,8 +1,8 @@
 """Constraints of each table: sharding types and compute kernels, from the configuration and the specs.
 
-A table's own spec is asked first, then the patterns of ``sharding.tables`` (the last one that fits), then ``sharding``
-itself: key by key. Under the dense kernel a table's gradient is as large as the table, and an optimizer beside the backward
-pass steps it. Nothing here loads torch.
+For each key a table's own spec counts first, then the patterns of ``sharding.tables`` (the last one that fits), then
+``sharding`` itself. Under the dense kernel a table's gradient is as large as the table, and an optimizer outside the backward
+pass steps it. Nothing here imports torch.
 """
 
 import logging
@@ -22,13 +22,13 @@ from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
-# These two train alike: row-wise Adagrad keeps one accumulator a row under both, while column-wise shards
-# would each keep their own.
+# These two train alike: row-wise Adagrad keeps one accumulator a row with both, while each column-wise shard
+# would keep its own.
 DEFAULT_TYPES = ["table_wise", "row_wise"]
 
 
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
-    """Constraints of ``table`` by its spec, a pattern or all tables; those that are null are left out."""
+    """Constraints of ``table`` from its spec, a pattern or the settings for all tables; null values are left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}
     patterns = (each for pattern, each in sharding.tables.items() if fnmatchcase(table.name, pattern))
     sources = [for_all, *patterns, table.sharding]
@@ -36,7 +36,7 @@ def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
 
 
 def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_type: str) -> list[str]:
-    """Constraints that ``device_type`` or the tables do not allow, one problem a cause."""
+    """Problems: constraints that ``device_type`` or the tables do not allow, one problem for each cause."""
     names = [table.name for table in tables]
     problems = [
         f"sharding.tables.{pattern} fits no table: they are {listed(names, 8)}"
@@ -81,9 +81,9 @@ def table_names(names: Sequence[str]) -> str:
 def dense_kernel_tables(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> dict[str, str]:
-    """Tables that take the dense kernel wherever their shards lie: table name → reason.
+    """Tables that take the dense kernel under every plan: table name → reason.
 
-    A table that the planner replicates takes it as well, there is no other for data_parallel.
+    A table that the planner replicates takes it too: data_parallel has no other kernel.
     """
     reasons = {}
     for table in tables:
@@ -96,7 +96,7 @@ def dense_kernel_tables(
 def dense_kernel_reason(
     settings: SparseSettings, kernels: Sequence[str] | None, device_type: str
 ) -> str | None:
-    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None: it takes a fused one."""
+    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None if it takes a fused one."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     if settings.updated_rows == "all":
         return f"{settings.kind} with updated_rows=all is not fused"
@@ -123,7 +123,7 @@ def log_dense_kernel(
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> list[str]:
-    """Sparse optimizers that the device or the tables' own settings do not allow, one problem a cause."""
+    """Problems: sparse optimizers that the device or the tables' own settings do not allow, one problem for each cause."""
     if unknown := one_of("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown
     return by_cause((table.name, _table_problems(table, settings, sharding, device_type)) for table in tables)
@@ -159,14 +159,14 @@ def _table_problems(
 
 
 def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, device_type: str) -> list[str]:
-    """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is asked for."""
+    """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is set."""
     if table.data_type == "bf16":
         return ["fbgemm trains no bf16 tables, on CPU or CUDA: use data_type fp16 or fp32"]
     if table.data_type == "fp32":
         return []
     if not is_fused:
         return [
-            "fp16 weights need an optimizer inside the backward pass, because beside it gradients and their squares "
+            "fp16 weights need an optimizer inside the backward pass, because outside it gradients and their squares "
             "would be fp16 too: use data_type fp32, or see docs/how-to/optimizers.md for what is fused"
         ]
     if wants_rounding and device_type == "cpu":

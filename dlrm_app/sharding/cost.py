@@ -1,6 +1,6 @@
 """The cost of each sharding option of a table: memory by kind and time, by torchrec's own estimators.
 
-Tables that are alike (rows, width, pooling factors, precision, optimizer, constraints) form a class, estimated once:
+Equal tables (rows, width, pooling factors, precision, optimizer, constraints) form a class, which is estimated once:
 a thousand tables of ten classes cost as much as ten.
 """
 
@@ -33,11 +33,11 @@ from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 from dlrm_app.text import listed
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
-"""Kinds of memory that a shard takes on its rank, in the order of ``Option.memory``'s columns."""
+"""Kinds of memory that a shard uses on its rank, in the order of ``Option.memory``'s columns."""
 
 WEIGHT_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SLOT_BYTES, ROW_BYTES = 16, 4
-"""Bytes of fbgemm's cache: id and time of last use per row it can hold, and its place per row of the table."""
+"""Bytes of fbgemm's cache: id and time of last use for each cached row, and a place for each row of the table."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Workload:
     global_batch_size: int
 
     def constraints(self, cluster: Cluster) -> dict[str, ParameterConstraints]:
-        """torchrec's constraints of each table on ``cluster``: its own, or else the defaults."""
+        """torchrec's constraints of each table on ``cluster``: its own, or the defaults."""
         types = DEFAULT_TYPES if cluster.num_ranks > 1 else ["table_wise"]
         if cluster.nodes > 1:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
@@ -65,7 +65,7 @@ class Workload:
             allowed_types = list(given.get("types") or types)
             kernels = ["dense"] if name in self.dense_kernel else list(given.get("kernels") or ["fused"])
             if "data_parallel" in allowed_types and "dense" not in kernels:
-                kernels.append("dense")  # replicated tables have no other
+                kernels.append("dense")  # replicated tables have no other kernel
             share = given.get("cache_load_factor")
             by_name[name] = ParameterConstraints(
                 sharding_types=allowed_types,
@@ -80,7 +80,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Option:
-    """A sharding option of a table. S shards; arrays are read-only and shared by the tables of a class.
+    """A sharding option of a table with S shards. Arrays are read-only; the tables of a class share them.
 
     sizes, offsets: int [S, 2], rows and columns. time: milliseconds of a step [S].
     memory: bytes by KINDS [S, 4]; host: bytes in the memory of the rank's host [S].
@@ -97,22 +97,22 @@ class Option:
 
     @cached_property
     def device(self) -> np.ndarray:
-        """Bytes in its rank's memory, float [S]."""
+        """Bytes in the rank's memory, float [S]."""
         return self.memory.sum(1)
 
     @cached_property
     def loads(self) -> np.ndarray:
-        """Milliseconds, bytes of the rank's memory and of its host's [3, S]."""
+        """Milliseconds, bytes in the rank's memory and bytes in its host's, [3, S]."""
         return np.stack([self.time, self.device, self.host])
 
     @cached_property
     def total_time(self) -> float:
-        """Milliseconds over all shards."""
+        """Milliseconds of all shards together."""
         return float(self.time.sum())
 
     @cached_property
     def label(self) -> str:
-        """Type, and kernel if it is not the usual one."""
+        """The sharding type, with the kernel unless it is ``fused``."""
         return self.sharding_type if self.kernel == "fused" else f"{self.sharding_type}, {self.kernel}"
 
 
@@ -122,9 +122,9 @@ Options = Mapping[str, Sequence[Option]]
 def estimate_options(
     work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints] | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Table name → every sharding option that ``constraints`` (or else ``work``'s) allow, as SHARDING_TYPES go.
+    """Table name → every sharding option that ``constraints`` (default: ``work``'s) allow, in the order of SHARDING_TYPES.
 
-    Tables of one class share one tuple. Raises ConfigError naming each table that no option is left for.
+    Tables of one class share one tuple. Raises ConfigError naming each table without any option.
     """
     constraints = work.constraints(cluster) if constraints is None else constraints
     estimator = _Estimator(work, cluster, constraints)
@@ -163,15 +163,15 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
 @use_block_usage_penalty(False)
 @use_min_dim_for_lookup(False)
 class CpuConfig(EmbeddingPerfEstimatorConfig):
-    """A CPU has no thread blocks that a narrow row leaves idle.
+    """A CPU estimator without torchrec's penalties for narrow rows, which model idle thread blocks of a GPU.
 
-    For them torchrec reckons 1.75 times the time for whole tables narrower than 64, and 32 columns for fewer; for tables
-    cut by rows it does not.
+    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at least 32 columns, but not for
+    tables cut by rows.
     """
 
 
 class _Estimator:
-    """torchrec's estimators for one cluster."""
+    """Runs torchrec's estimators for one cluster."""
 
     def __init__(
         self, work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints]
@@ -181,7 +181,7 @@ class _Estimator:
         self._sharder = AnyShardingSharder(
             qcomm_codecs_registry=quantized_collectives(work.sharding.collectives)
         )
-        self._module = EmbeddingBagCollection([])  # the kind of module that the tables are in
+        self._module = EmbeddingBagCollection([])  # the type of module that holds the tables
         self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self._sharder})
         given = dict(constraints)
         self._estimators = (
@@ -192,7 +192,7 @@ class _Estimator:
         )
 
     def options(self, table: Table, allowed: ParameterConstraints) -> Iterator[Option]:
-        """Every option of ``table``; the dense kernel only where nothing else is left."""
+        """Every option of ``table``; the dense kernel only if there is no other."""
         for kind in SHARDING_TYPES:
             if kind in (allowed.sharding_types or SHARDING_TYPES):
                 offered = self._sharder.compute_kernels(kind, self._cluster.device)
@@ -201,17 +201,17 @@ class _Estimator:
                 yield from (self._option(table, allowed, kind, kernel) for kernel in kernels)
 
     def _option(self, table: Table, allowed: ParameterConstraints, kind: str, kernel: str) -> Option:
-        # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
+        # without an optimizer: its state is counted below, since torchrec's figures are right for some kinds only
         weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
         topology = self._topology
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of widths that do not divide: such an option is one whole shard
+            warnings.simplefilter("ignore")  # about indivisible widths: such an option is one shard
             cut = calculate_shard_sizes_and_offsets(
                 weight, topology.world_size, topology.intra_group_size, kind, allowed.min_partition
             )
         sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
-        # shards of one size are estimated once
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)  # its shape differs in numpy 2.0
+        # equal sizes are estimated once
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)  # numpy 2.0: ``which`` is 2-D
         estimated = ShardingOption(
             name=table.name,
             tensor=weight,
@@ -242,7 +242,7 @@ class _Estimator:
         per_weight, per_row = (part.astype(float) for part in optimizer.state_bytes(rows, sizes[:, 1]))
         if kernel == "dense":
             per_weight += weights  # the gradient, as large as the table
-        # fbgemm keeps what is per row on the device wherever the weights are
+        # fbgemm keeps per-row state on the device even if the weights are on the host
         state = per_row if on_host else per_weight + per_row
         return Option(
             sharding_type=kind,

@@ -1,7 +1,7 @@
-"""Puts shards on ranks: longest first onto the least loaded rank, within everyone's memory. Then tables change places
-until no exchange lowers the largest load.
+"""Places shards on ranks: the largest first, each on the least loaded rank with enough memory. Then exchanges tables
+between ranks until no exchange lowers the largest load.
 
-Loads are arrays of three rows: milliseconds a step, bytes of the rank's memory, bytes of its host's.
+Loads are arrays of three rows: milliseconds a step, bytes in the rank's memory, bytes in its host's memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Loads:
 
 
 def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
-    """The sums over all shards."""
+    """Adds up the loads of all shards by rank."""
     memory, host, time = np.zeros((num_ranks, len(KINDS))), np.zeros(num_ranks), np.zeros(num_ranks)
     for placed in assignment.values():
         ranks, option = np.array(placed.ranks), placed.option
@@ -56,13 +56,13 @@ def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
 
 
 def imbalance(values: np.ndarray) -> float:
-    """Largest over mean: 1 is even."""
+    """The largest value over the mean; 1 means balanced."""
     mean = float(values.mean())
     return float(values.max()) / mean if mean else 1.0
 
 
 class Board:
-    """The ranks while tables are put on them; ``loads`` [3, W]. Loads are compared in units of their mean over all ranks."""
+    """The state of a placement: ``loads`` [3, W] and the tables placed so far. Loads are compared in units of their mean."""
 
     def __init__(self, choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> None:
         self.cluster = cluster
@@ -76,7 +76,7 @@ class Board:
         self._per_byte = (1 - time_weight) * cluster.num_ranks / (needed or 1)
 
     def weigh(self, loads: np.ndarray) -> np.ndarray:
-        """One figure for each load [3, …]: its time and memory in units of their means."""
+        """One number for each load [3, …]: its time and memory in units of their means, weighted and added."""
         weight: np.ndarray = loads[TIME] * self._per_time + loads[MEMORY] * self._per_byte
         return weight
 
@@ -93,8 +93,8 @@ class Board:
         return bool((self.loads <= self.limits[:, None]).all())
 
     def _nodes_for(self, option: Option) -> list[int] | None:
-        """Groups of shards that must share a node, each on the node that ends up least loaded."""
-        is_free = option.sharding_type == "table_column_wise"  # its shards may lie in any order
+        """Ranks for groups of shards that must share a node; each group goes to the node with the least load afterwards."""
+        is_free = option.sharding_type == "table_column_wise"  # its shards may be in any order
         group = len(option.time) if is_free else self.cluster.devices_per_node
         ranks: list[int] = []
         extra = np.zeros_like(self.loads)
@@ -108,7 +108,7 @@ class Board:
         return ranks
 
     def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
-        """The ranks of the node for ``shards`` [3, S], which lie on its ranks in turn."""
+        """The ranks of the best node for ``shards`` [3, S], which are dealt to its ranks in turn; None if no node has room."""
         nodes, width = self.cluster.nodes, self.cluster.devices_per_node
         loads = loads.reshape(3, nodes, width)
         order = np.tile(np.arange(width), (nodes, 1))
@@ -123,7 +123,7 @@ class Board:
         return None if score[node] == np.inf else [int(rank) for rank in node * width + slots[node]]
 
     def _ranks_for(self, option: Option) -> list[int] | None:
-        """Each shard on the least loaded rank with room for it, a table's shards on different ranks if there are."""
+        """The least loaded rank with room for each shard. A table's shards go to different ranks while there are enough."""
         ranks: list[int] = []
         extra = np.zeros_like(self.loads)
         for shard in option.loads.T:
@@ -141,40 +141,40 @@ class Board:
 
 
 def _add(loads: np.ndarray, places: Any, shards: np.ndarray) -> None:
-    """Adds ``shards`` [3, …] to ``loads`` [3, …] at ``places`` of its rows; a place may come several times."""
+    """Adds ``shards`` [3, …] to ``loads`` [3, …] at ``places`` in each row; a place may occur several times."""
     for row, values in zip(loads, shards, strict=True):
         np.add.at(row, places, values)
 
 
 def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
-    """A board with all of ``choices`` on it; None if this order finds no room.
+    """Places all of ``choices`` on a new board. Returns None if they do not fit in this order.
 
-    First what lies on every rank, then what needs whole nodes, then single shards, each kind longest first
+    Tables on every rank come first, then those that need whole nodes, then the others; in each kind the largest first
     (Graham's LPT rule). ``time_weight``: 1 to balance time alone, 0 memory alone.
     """
     board = Board(choices, cluster, time_weight)
 
-    def turn(choice: tuple[str, Option]) -> tuple[int, float, str]:
+    def sort_key(choice: tuple[str, Option]) -> tuple[int, float, str]:
         name, option = choice
         stage = 0 if option.sharding_type in EVERYWHERE else 1 if option.sharding_type in ON_NODES else 2
         return stage, -float(board.weigh(option.loads).max()), name
 
-    has_room = all(board.put(name, option) for name, option in sorted(choices, key=turn))
+    has_room = all(board.put(name, option) for name, option in sorted(choices, key=sort_key))
     return board if has_room else None
 
 
 MAX_EXCHANGES = 20_000
 MAX_PAIR_EXCHANGES = 300
 NUM_PARTNERS = 48
-"""Number of the emptiest ranks with which pairs are exchanged."""
+"""Number of the least loaded groups that exchange pairs with the fullest one."""
 TOLERANCE = 1e-9
 
 
 def improve(board: Board) -> None:
     """Lowers the largest time, then the largest memory without raising the largest time.
 
-    First tables that take a whole node each change nodes, then tables that take one rank change ranks; parts of
-    column-wise tables stay apart from each other where they are.
+    First tables on a whole node are moved between nodes, then tables on one rank between ranks. Shards of
+    column-wise tables stay where they are, so that they stay on different ranks.
     """
     if board.cluster.nodes > 1:
         _improve(board, "table_row_wise", board.cluster.devices_per_node)
@@ -182,7 +182,7 @@ def improve(board: Board) -> None:
 
 
 def _improve(board: Board, kind: str, width: int) -> None:
-    """Moves tables of ``kind`` among groups of ``width`` ranks, each group as loaded as its fullest rank."""
+    """Moves tables of ``kind`` between groups of ``width`` ranks. A group's load is that of its fullest rank."""
     moved = {name: placed for name, placed in board.placed.items() if placed.option.sharding_type == kind}
     names = sorted(moved)
     exchange = _Exchange([moved[name] for name in names], board, width)
@@ -196,14 +196,14 @@ def _improve(board: Board, kind: str, width: int) -> None:
     board.loads = np.stack([after.time, after.device, after.host])
     highest = np.maximum(before.max(1), exchange.limits)
     if width > 1 and (board.loads.max(1) > highest * (1 + TOLERANCE)).any():
-        board.placed.update(moved)  # shards of one table differ, and sums of the largest misled
+        board.placed.update(moved)  # a table's shards differ, and sums of the largest ones were too high
         board.loads = before
 
 
 class _Exchange:
-    """P tables that change places between groups of ``width`` ranks.
+    """Exchanges P tables between groups of ``width`` ranks.
 
-    An empty piece for each group stands behind them, which makes a move an exchange too. ``group``: of each piece;
+    Each group also has an empty piece, listed after the tables, so that a move is an exchange too. ``group``: each piece's group;
     ``pieces`` [3, P + groups], ``loads`` [3, groups], ``limits`` [3].
     """
 
@@ -216,7 +216,7 @@ class _Exchange:
         self.limits = board.limits.copy()
 
     def lower(self, which: int) -> None:
-        """Exchanges pieces of the fullest group for others as long as that lowers the larger of both groups' loads."""
+        """Exchanges pieces of the fullest group with other groups, while that lowers the larger of both groups' loads."""
         num_pairs = 0
         for _ in range(MAX_EXCHANGES):
             fullest = int(self.loads[which].argmax())
@@ -235,20 +235,20 @@ class _Exchange:
                 return
 
     def _kinds_in(self, group: int) -> np.ndarray:
-        """The pieces in ``group``, one of each kind that are alike, the empty one last."""
+        """The pieces in ``group``, one of each set of equal ones, the empty piece last."""
         pieces = np.flatnonzero(self.group == group)
         _, firsts = np.unique(self.pieces[:, pieces], axis=1, return_index=True)
         return pieces[np.sort(firsts)]
 
     def _bundles_in(self, group: int) -> np.ndarray:
-        """Every one or two pieces in ``group`` that are not alike, [K, 2]; the empty one stands for none."""
+        """Every single piece and every pair of different pieces in ``group``, [K, 2]; the empty piece means none."""
         empty = np.flatnonzero(self.group == group)[-1]
         kinds = self._kinds_in(group)[:-1]
         pairs = [(empty, empty), *((piece, empty) for piece in kinds), *combinations(kinds, 2)]
         return np.array(pairs, dtype=np.int64)
 
     def _exchange(self, which: int, fullest: int, given: np.ndarray, taken: np.ndarray) -> bool:
-        """Makes the exchange that lowers load ``which`` most, if there is one; bundles are [K, pieces in each]."""
+        """Makes the exchange that lowers load ``which`` most. Returns False if none does. Bundles: [K, pieces in each]."""
         partner = self.group[taken[:, 0]]
         change = self.pieces[:, given].sum(2)[:, :, None] - self.pieces[:, taken].sum(2)[:, None, :]
         here, there = self.loads[:, fullest, None, None] - change, self.loads[:, partner][:, None, :] + change
@@ -262,11 +262,11 @@ class _Exchange:
         if not peak[row, column] < self.loads[which, fullest] * (1 - TOLERANCE):
             return False
         other = int(partner[column])
-        self._give(given[row], fullest, other)
-        self._give(taken[column], other, fullest)
+        self._transfer(given[row], fullest, other)
+        self._transfer(taken[column], other, fullest)
         return True
 
-    def _give(self, pieces: np.ndarray, source: int, target: int) -> None:
+    def _transfer(self, pieces: np.ndarray, source: int, target: int) -> None:
         real = pieces[pieces < self.num_tables]
         moved = self.pieces[:, real].sum(1)
         self.loads[:, source] -= moved

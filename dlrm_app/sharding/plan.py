@@ -1,5 +1,5 @@
-"""A plan as DistributedModelParallel takes it, with what it is estimated to cost; as text: what each rank carries, and how
-each kind of table is sharded; and as a file that people read and compare: plan.yaml.
+"""Sharding plans: for DistributedModelParallel, with estimated costs; as text, with the load of each rank and the sharding of
+each kind of table; and as a file that people can read and compare: plan.yaml.
 """
 
 import logging
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class EstimatedPlan(ShardingPlan):
-    """A ShardingPlan that knows its ranks and what each of them is estimated to carry."""
+    """A ShardingPlan with its cluster, its assignment and the estimated loads of its ranks."""
 
     cluster: Cluster
     assignment: Assignment
@@ -52,7 +52,7 @@ class EstimatedPlan(ShardingPlan):
 
     @property
     def loads(self) -> Loads:
-        """By rank."""
+        """Estimated loads by rank."""
         return rank_loads(self.assignment, self.cluster.num_ranks)
 
 
@@ -69,7 +69,7 @@ def module_paths(model: nn.Module) -> dict[str, str]:
 def to_plan(
     assignment: Assignment, paths: Mapping[str, str], work: Workload, cluster: Cluster
 ) -> EstimatedPlan:
-    """``assignment`` as torchrec's plan, with the caches of the tables' constraints."""
+    """Turns ``assignment`` into torchrec's plan, with the caches from the tables' constraints."""
     constraints = work.constraints(cluster)
     plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for name, path in paths.items():
@@ -101,9 +101,9 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
 
 
 MAX_TABLE_ROWS = 30
-"""Lines of tables that are printed."""
+"""Lines of the printed table."""
 MAX_RANKS = 16
-"""Above so many, ranks are shown as smallest, mean and largest."""
+"""The most ranks that are listed one by one; for more, only the smallest, mean and largest loads are shown."""
 TABLE_COLUMNS: Columns = [
     "tables",
     "rows",
@@ -115,7 +115,7 @@ TABLE_COLUMNS: Columns = [
 
 
 def log_plan(plan: EstimatedPlan) -> None:
-    """Logs ``plan`` in brief; what one rank holds, in a line."""
+    """Logs a summary of ``plan``; one line if there is one rank."""
     if plan.cluster.num_ranks > 1:
         logger.info(plan_text(plan))
         return
@@ -127,7 +127,7 @@ def log_plan(plan: EstimatedPlan) -> None:
 
 
 def plan_text(plan: EstimatedPlan) -> str:
-    """The loads of ranks, the balance (largest over mean), and how tables are sharded."""
+    """The plan as text: the loads of ranks, the balance (largest over mean), and the sharding of tables."""
     loads, num_ranks, rows = plan.loads, plan.cluster.num_ranks, _table_rows(plan)
     lines = [
         f"sharding plan for {plan.cluster}, estimated:",
@@ -137,7 +137,7 @@ def plan_text(plan: EstimatedPlan) -> str:
     ]
     if empty := num_ranks - len({rank for placed in plan.assignment.values() for rank in placed.ranks}):
         lines.append(
-            f"{empty:,} of {num_ranks:,} ranks hold no table: take fewer, or let sharding.types be row_wise"
+            f"{empty:,} of {num_ranks:,} ranks hold no table: use fewer, or set sharding.types to row_wise"
         )
     lines.append(indent(text_table(TABLE_COLUMNS, rows[:MAX_TABLE_ROWS]), "  "))
     if len(rows) > MAX_TABLE_ROWS:
@@ -146,7 +146,7 @@ def plan_text(plan: EstimatedPlan) -> str:
 
 
 def _rank_table(loads: Loads, cluster: Cluster) -> str:
-    """Memory by kind and time of every rank, or of the smallest, mean and largest of many."""
+    """A table of memory by kind and time for every rank, or the smallest, mean and largest values if there are many."""
     parts = [(kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()]
     parts += [("in all", loads.device), *([("in the host", loads.host)] if loads.host.any() else [])]
     # [columns, ranks]
@@ -163,7 +163,7 @@ def _rank_table(loads: Loads, cluster: Cluster) -> str:
 
 
 def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
-    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
+    """A row of TABLE_COLUMNS for each set of tables with one shape and one sharding."""
     alike: dict[tuple[object, ...], list[Table]] = defaultdict(list)
     for name, table in plan.work.tables.items():
         placed = plan.assignment[name]
@@ -183,7 +183,7 @@ def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
 
 
 def _label(tables: Sequence[Table]) -> str:
-    """One name, or the stem of many with their number."""
+    """The name of one table, or the common stem of several and their number."""
     first = tables[0].name
     if len(tables) == 1:
         return first
@@ -194,7 +194,7 @@ def _label(tables: Sequence[Table]) -> str:
 
 @dataclass(frozen=True)
 class _Entry:
-    """How a table is sharded; shards as [row, column, rows, columns, rank]."""
+    """The sharding of a table; shards are [row, column, rows, columns, rank]."""
 
     sharding_type: str
     compute_kernel: str
@@ -211,7 +211,7 @@ class _PlanFile:
 
 
 def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
-    """Table name → how and where it is sharded; shards as [row, column, rows, columns, rank]."""
+    """The content of plan.yaml: table name → its sharding; shards are [row, column, rows, columns, rank]."""
     tables = {}
     for name in plan.work.tables:
         option, ranks = plan.assignment[name].option, list(plan.assignment[name].ranks)
@@ -224,16 +224,16 @@ def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
 
 
 def write_plan(path: Path, plan: EstimatedPlan) -> None:
-    """Writes ``plan`` to ``path``, whole or not at all."""
+    """Writes ``plan`` to ``path``; the file is complete or absent."""
     text = yaml.safe_dump(plan_to_dict(plan), sort_keys=False, default_flow_style=None, width=120)
     write_text(path, "# table: how it is split; shards are [row, column, rows, columns, rank]\n" + text)
 
 
 def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
-    """The plan of ``path``, for these tables on this cluster.
+    """Reads the plan in ``path`` for these tables on this cluster.
 
-    Raises ConfigError with the reasons why it is not one: other ranks, or else other tables, an unknown kernel, rows or
-    columns that lie nowhere or twice.
+    Raises ConfigError with all problems: other ranks, other tables, an unknown kernel, rows or columns that no shard
+    or several shards hold.
     """
     try:
         file = from_json(_PlanFile, yaml.safe_load(yaml_text(path)))
@@ -254,12 +254,12 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
 
 
 def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[str]:
-    """Other ranks or other tables than those that are here."""
+    """Problems: the file is for other ranks or other tables."""
     made_for = f"{file.nodes} × {file.devices_per_node} ranks"
     here = f"{cluster.nodes} × {cluster.devices_per_node} ranks"
     needs_nodes = any(entry.sharding_type in ON_NODES for entry in file.tables.values())
     if file.nodes * file.devices_per_node != cluster.num_ranks or (needs_nodes and made_for != here):
-        return [f"it is made for {made_for}, here are {here}: start as many, or plan again"]
+        return [f"it is made for {made_for}, this cluster has {here}: start as many, or plan again"]
     unknown = [name for name in file.tables if name not in work.tables]
     missing = [name for name in work.tables if name not in file.tables]
     hint = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
@@ -268,7 +268,7 @@ def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[str]:
 
 
 def _faults(entry: _Entry, cluster: Cluster) -> list[str]:
-    """Errors of an entry by itself."""
+    """Problems of one entry, without looking at its table."""
     kind, kernel, share = entry.sharding_type, entry.compute_kernel, entry.cache_load_factor
     faults = one_of("sharding_type", kind, SHARDING_TYPES) + one_of("compute_kernel", kernel, KERNELS)
     if "uvm" in kernel and cluster.device == "cpu":
@@ -288,7 +288,7 @@ def _faults(entry: _Entry, cluster: Cluster) -> list[str]:
 
 
 def _assign(entries: Mapping[str, _Entry], work: Workload, cluster: Cluster) -> dict[str, Placed]:
-    """The entries in terms of what torchrec makes of their sharding types."""
+    """The entries as options: how torchrec cuts tables by the entries' sharding types."""
     planned = {}
     for name, allowed in work.constraints(cluster).items():
         entry, cache = entries[name], allowed.cache_params
@@ -314,7 +314,7 @@ def _assign(entries: Mapping[str, _Entry], work: Workload, cluster: Cluster) -> 
 def _misplacements(
     entry: _Entry, name: str, assignment: Assignment, work: Workload, cluster: Cluster
 ) -> list[str]:
-    """Shards of another table's size, or that torchrec would not cut or place like this; a kernel that does not train it."""
+    """Problems: shards that torchrec would cut or place in another way, or a kernel that cannot train the table."""
     option, table, width = assignment[name].option, work.tables[name], cluster.devices_per_node
     kind, ranks = option.sharding_type, entry.ranks
     if name in work.dense_kernel and option.kernel != "dense":

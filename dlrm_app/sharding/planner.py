@@ -1,4 +1,4 @@
-"""Finds which rank holds which part of which table, from a file or by the planner, and shards a model so."""
+"""Plans the placement of tables on ranks, or reads it from a file, and shards a model by that plan."""
 
 import logging
 from collections import defaultdict
@@ -47,17 +47,17 @@ def plan_model(
     batch_size: int,
     runtime: Runtime,
 ) -> EstimatedPlan:
-    """A plan for the tables of ``task`` (on the meta device), the same on every rank; attaches their fused optimizers.
+    """Plans the tables of ``task`` (on the meta device), the same on every rank, and attaches their fused optimizers.
 
-    ``batch_size``: rows that all ranks together look up in a step. Raises DlrmError, on every rank the same, if the tables do
-    not fit (with what is needed, what there is, and what would help), if ``sharding.plan`` is for other tables or ranks, or
-    ``topology`` for other ranks.
+    ``batch_size``: rows that all ranks together look up in a step. Raises the same DlrmError on every rank if the tables do
+    not fit (with needed and available memory, and cures), if ``sharding.plan`` is for other tables or ranks, or
+    if ``topology`` is for other ranks.
     """
     attach_fused_optimizers(task.model, tables, sparse)
-    cluster = _least_of_all(running_cluster(topology, runtime))
+    cluster = _with_least_memory(running_cluster(topology, runtime))
     work = make_workload(tables, sparse, sharding, batch_size, cluster.device)
     found = runtime.together(lambda: find_assignment(work, cluster) if runtime.is_first else None)
-    found = broadcast_from_first(found)  # sums of another order would give another plan
+    found = broadcast_from_first(found)  # one rank plans: sums in another order could give another plan
     assert found is not None
     return to_plan(found, module_paths(task), work, cluster)
 
@@ -80,9 +80,9 @@ def make_workload(
 
 
 def find_assignment(work: Workload, cluster: Cluster) -> Assignment:
-    """The assignment of ``sharding.plan``'s file, or else the planner's.
+    """The assignment from ``sharding.plan``'s file if it is set, otherwise the planner's.
 
-    Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
+    Raises DlrmError if no plan fits, or if the file is for other tables, other ranks or more memory.
     """
     sharding = work.sharding
     if sharding.plan is not None:
@@ -91,13 +91,13 @@ def find_assignment(work: Workload, cluster: Cluster) -> Assignment:
         return loaded
     assignment = search(estimate_options(work, cluster), cluster)
     if assignment is None:
-        logger.info("the tables do not fit; looking for settings that would make them …")
+        logger.info("the tables do not fit; looking for settings that make them fit …")
         raise DlrmError(explain_misfit(work, cluster))
     return assignment
 
 
 def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
-    """The fullest rank, if a plan that was made elsewhere gives it more than it has room for."""
+    """Problems: the fullest rank, if a plan from a file gives it more than its memory can hold."""
     loads = rank_loads(assignment, cluster.num_ranks)
     for what, needed, room in (
         ("", loads.device, cluster.usable),
@@ -112,8 +112,8 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
     return []
 
 
-def _least_of_all(cluster: Cluster) -> Cluster:
-    """The cluster with the memory of its smallest rank: machines may differ."""
+def _with_least_memory(cluster: Cluster) -> Cluster:
+    """The cluster with the memory of its smallest rank, since machines may differ."""
     if cluster.num_ranks == 1:
         return cluster
     sizes = all_gather_objects((cluster.memory, cluster.host_memory))
@@ -132,7 +132,7 @@ def shard_model(
     runtime: Runtime,
     prefetches: bool = False,
 ) -> DistributedModelParallel:
-    """Allocates this rank's shards by ``plan`` and sets every table's weights from ``spec.seed``.
+    """Allocates this rank's shards according to ``plan`` and sets every table's weights from ``spec.seed``.
 
     ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups.
     """
@@ -153,25 +153,25 @@ def shard_model(
 
 
 def _replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
-    """The wrapper that averages the dense part's gradients over the ranks; one rank needs none."""
+    """The wrapper that averages the dense part's gradients over the ranks; for one rank it does nothing."""
     if runtime.world_size == 1:
-        return AsItIs()
-    # Without the search, which takes a walk of the graph and a message in each step, DDP reorders its gradients after the
-    # first step, also after the first one of a resumed run, and from three ranks on another order adds them up in
-    # another order: no resume would be exact. On GPUs they are exact with trainer.deterministic alone.
+        return NoWrapper()
+    # Without the search for unused parameters (a walk of the graph and a message in each step), DDP reorders its gradients
+    # after the first step, also after the first one of a resumed run. With three or more ranks another order changes
+    # the sums, so no resume would be exact. On GPUs resumes are exact only with trainer.deterministic.
     is_exact = runtime.device_type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=is_exact)
 
 
-class AsItIs(DataParallelWrapper):
-    """Leaves the dense part without DistributedDataParallel."""
+class NoWrapper(DataParallelWrapper):
+    """A wrapper that leaves the dense part as it is, without DistributedDataParallel."""
 
     def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:
         """Nothing to do."""
 
 
 def make_sharder(collectives: CollectivesConfig, prefetches: bool) -> AnyShardingSharder:
-    """The sharder with the precision of ``collectives``, and caches that are filled by prefetching or not."""
+    """Makes the sharder with the precision of ``collectives``. ``prefetches``: caches are filled by prefetching."""
     return AnyShardingSharder(
         fused_params={"prefetch_pipeline": True} if prefetches else None,
         qcomm_codecs_registry=quantized_collectives(collectives),
@@ -179,7 +179,7 @@ def make_sharder(collectives: CollectivesConfig, prefetches: bool) -> AnyShardin
 
 
 def warn_of_other_algorithms(assignment: Assignment, optimizers: Mapping[str, str]) -> None:
-    """Warns of split rows whose optimizer (table name → kind) reduces over whole rows."""
+    """Warns of tables with split rows whose optimizer reduces over whole rows. ``optimizers``: table name → kind."""
     split: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, placed in assignment.items():
         kind, optimizer = placed.option.sharding_type, optimizers[name]

@@ -1,9 +1,9 @@
-"""The fast planner's search: which sharding option for each table, then where its shards go; and advice where none fits.
+"""Searches for a plan: chooses a sharding option for each table, then places its shards; gives advice if none fits.
 
 A table takes the cheapest option whose shards are all below a limit of time and of memory: low limits split tables,
-high ones keep them whole. A few dozen pairs of limits are tried, each placed and improved, and the best plan is
-kept. The result depends on the tables and the cluster alone, not on the order in which they are given.
-Where tables do not fit, the advice says what is needed, what there is, and which settings were tried and work.
+high ones keep them whole. A few dozen pairs of limits are tried, the best placements are improved, and the best plan is
+kept. The result depends only on the tables and the cluster, not on their order.
+If tables do not fit, the advice gives the needed and the available memory, and the settings that were tried and work.
 """
 
 from bisect import bisect_left
@@ -21,11 +21,11 @@ from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables
 from dlrm_app.text import memory_text
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)
-"""Limits of time, in units of a rank's time if the cheapest options were spread evenly."""
+"""Limits of time, in units of a rank's time with the cheapest options spread evenly."""
 MEMORY_LEVELS = (1.0, 0.5, 0.25, 0.1)
-"""Limits of memory, as shares of what tables may take on a rank."""
+"""Limits of memory, as shares of the memory that tables may take on a rank."""
 TIME_WEIGHTS = (1.0, 0.5, 0.0)
-"""Weights of time in the order of placing; the rest is memory's."""
+"""Weights of time in a placement; the rest is the weight of memory."""
 NUM_IMPROVED = 6
 """Number of the best placements that are improved."""
 Choices = Sequence[tuple[str, Option]]
@@ -33,7 +33,7 @@ Choices = Sequence[tuple[str, Option]]
 
 
 def search(options: Options, cluster: Cluster) -> Assignment | None:
-    """The plan with the least time of the slowest rank, ties broken by memory; None if none was found that fits."""
+    """The plan with the fastest slowest rank, ties broken by memory; None if no plan was found that fits."""
     boards = [board for choices in _choices(options, cluster) for board in _placements(choices, cluster)]
     may_leave_devices = any(option.host.any() for of_table in options.values() for option in of_table)
     if not boards or may_leave_devices:
@@ -45,7 +45,7 @@ def search(options: Options, cluster: Cluster) -> Assignment | None:
 
 
 def fits(options: Options, cluster: Cluster) -> bool:
-    """True if ``search`` would find a plan; takes less time."""
+    """True if ``search`` would find a plan; faster than ``search``."""
     least = sum(min(float(option.device.sum()) for option in of_table) for of_table in options.values())
     if least > cluster.usable * cluster.num_ranks:
         return False
@@ -55,7 +55,7 @@ def fits(options: Options, cluster: Cluster) -> bool:
 
 
 def _cost(board: Board) -> float:
-    """Time, and a little memory: a twentieth of the time is worth all the memory that tables may take."""
+    """Time plus a little for memory: a rank whose memory is full costs 5% more than its time."""
     time, memory, _ = board.loads.max(1).tolist()
     return float(time * (1 + 0.05 * memory / board.cluster.usable))
 
@@ -66,12 +66,12 @@ def _placements(choices: Choices, cluster: Cluster) -> list[Board]:
 
 
 def _has_placement(choices: Choices, cluster: Cluster) -> bool:
-    # those that look at memory fit most often
+    # placements by memory fit most often, so they come first
     return any(place_tables(choices, cluster, weight) is not None for weight in reversed(TIME_WEIGHTS))
 
 
 def _choices(options: Options, cluster: Cluster) -> list[Choices]:
-    """Every different choice of options that the limits lead to."""
+    """Every distinct choice of options for the limits."""
     cheapest = sum(min(option.total_time for option in of_table) for of_table in options.values())
     even = cheapest / cluster.num_ranks
     distinct: dict[tuple[int, ...], Choices] = {}
@@ -83,7 +83,7 @@ def _choices(options: Options, cluster: Cluster) -> list[Choices]:
 
 
 def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster) -> Choices:
-    """The cheapest option of each table whose shards all stay below the limits, or that comes nearest."""
+    """The cheapest option of each table whose shards are all below the limits, or else the nearest to them."""
     known: dict[int, Option] = {}
     for of_table in options.values():
         if id(of_table) not in known:
@@ -103,16 +103,16 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
 
 
 def largest_share(option: Option, cluster: Cluster) -> float:
-    """Share of the memory that tables may take on a rank or in its host, of the largest shard."""
+    """The largest shard's share of the memory that tables may take, on a rank or on its host."""
     return max(
         float(option.device.max()) / cluster.usable, float(option.host.max()) / max(cluster.usable_host, 1)
     )
 
 
 def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
-    """Placements where memory is short: tables change to the option that takes least, cheapest per byte saved first.
+    """Placements for scarce memory: tables change to their smallest option, those with the least time per saved byte first.
 
-    As few change as it takes (the greedy of the multiple-choice knapsack), found by bisection.
+    As few as possible change (greedy for the multiple-choice knapsack); bisection finds how many.
     """
     quick = dict(_pick(options, np.inf, 1.0, cluster))
     frugal = {}
@@ -138,23 +138,23 @@ def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
 MAX_NODES = 128
 NUM_LARGEST = 5
 LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
-"""Shares of a table's rows in its cache that are tried."""
+"""Cache sizes to try, as shares of a table's rows."""
 Cure = tuple[str, Workload, Cluster]
-"""A setting as it is typed behind what was typed already, and what is planned with it."""
+"""(setting to add to the command, the workload with it, the cluster with it)."""
 
 
 def can_fit(work: Workload, cluster: Cluster) -> bool:
     """True if ``work`` is allowed on ``cluster`` and the planner finds a plan for it."""
     try:
         options = estimate_options(work, cluster)
-    except ConfigError:  # no option is left for some table
+    except ConfigError:  # a table has no option left
         return False
     problems = sharding_problems(list(work.tables.values()), work.sharding, cluster.device)
     return not problems and fits(options, cluster)
 
 
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
-    """The message: needed, available, the largest tables, and each cure that the planner found to work."""
+    """The error message: needed and available memory, the largest tables, and each cure that the planner found to work."""
     options = estimate_options(work, cluster)
     smallest = [min(of_table, key=lambda option: float(option.device.sum())) for of_table in options.values()]
     needed = np.sum([option.memory.sum(0) for option in smallest], axis=0)
@@ -185,12 +185,12 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
 
 
 def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
-    """The fewest of ``cluster``'s devices that a plan fits on: part of one node, or whole nodes; None: too many.
+    """The fewest of ``cluster``'s devices that a plan fits on: part of one node, or whole nodes. None if MAX_NODES are too few.
 
-    Takes for granted that what fits on n nodes fits on more.
+    Assumes that tables that fit on n nodes fit on more.
     """
     width = cluster.devices_per_node
-    # on CPU the ranks of a machine share its memory: half of them need no less
+    # on CPU the ranks of a machine share its memory, so fewer ranks would not need less
     parts = [n for n in range(1, width) if width % n == 0] if cluster.device == "cuda" else []
     sizes = [cluster.resized(n) for n in (*parts, *(width * nodes for nodes in range(1, MAX_NODES + 1)))]
     stop = 1
@@ -202,7 +202,7 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
 
 
 def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """Settings worth trying: all sharding types, the largest cache that fits, fp16 weights, more devices."""
+    """Settings to try: all sharding types, the largest cache that fits, fp16 weights, more devices."""
     if work.sharding.types is not None:
         yield "sharding.types=null", replace(work, sharding=replace(work.sharding, types=None)), cluster
     if cluster.device == "cuda":
@@ -211,7 +211,7 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     tables = work.tables.values()
     is_copied = any("data_parallel" in constraints_of(t, work.sharding).get("types", ()) for t in tables)
     halved = {t.name: replace(t, data_type="fp16") if t.precision_by is None else t for t in tables}
-    # where a table is not fused, fp16 is refused
+    # fp16 needs fused tables
     if halved != work.tables and not work.dense_kernel and not is_copied:
         yield "tables.data_type=fp16", replace(work, tables=halved), cluster
     if larger := smallest_cluster(work, cluster):
@@ -221,7 +221,7 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
 
 
 def _cached(work: Workload, share: float, cluster: Cluster) -> Cure:
-    """Weights in host memory behind a cache of ``share`` of their rows, where they do not fit."""
+    """The cure that keeps weights in host memory, with a cache for ``share`` of their rows, for tables that do not fit."""
     tables = work.sharding.tables
     constraints = {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share}
     sharding = replace(work.sharding, tables={**tables, "*": {**(tables.get("*") or {}), **constraints}})

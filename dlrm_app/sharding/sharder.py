@@ -1,5 +1,5 @@
-"""torchrec's sharded tables, with what it lacks: every sharding type on every device, means that are means under every
-sharding, collectives in fewer bits, and kernels that an evaluation leaves as they were.
+"""torchrec's sharded tables, extended: every sharding type on every device, correct mean pooling under every
+sharding, collectives in fewer bits, and evaluations that do not change the state of kernels.
 """
 
 from collections.abc import Iterator
@@ -39,11 +39,11 @@ ROW_SPLIT = {ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, Sha
 
 
 class ExactMeanCollection(ShardedEmbeddingBagCollection):
-    """Mean pooling that is the mean under every sharding: tables split by rows give sums, which are divided here.
+    """Correct mean pooling under every sharding: tables split by rows return sums, which are divided here.
 
     torchrec 1.8 divides the sums of row_wise and table_row_wise tables by their bags' lengths after the exchange. It
-    divides every other multi-hot feature of the collection as well (sum-pooled ones too, and those that were averaged
-    already), and takes the means of grid_shard's parts for parts of the mean. Nothing says so: the model just learns
+    also divides every other multi-hot feature of the collection (sum-pooled ones too, and those that are means
+    already), and adds up the means of grid_shard's parts. It raises no error: the model only learns
     something else.
     """
 
@@ -64,13 +64,13 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         }
         self._widths = torch.tensor(self._embedding_dims, device=self._device)
         self._rows: torch.Tensor | None = None
-        """[keys] where each key's bags are in ``_divisor``'s table of lengths."""
+        """The row of each key in ``_divisor``'s table of lengths, [keys]."""
 
     @classmethod
     def create_embedding_bag_sharding(
         cls, sharding_infos: list[EmbeddingShardingInfo], *arguments: Any, **options: Any
     ) -> Any:
-        """torchrec's, with sums in place of means where a bag's rows lie on several ranks."""
+        """Calls torchrec's, with sums instead of means if a bag's rows lie on several ranks."""
         if sharding_infos[0].param_sharding.sharding_type in ROW_SPLIT:
             sharding_infos = [
                 replace(info, embedding_config=replace(info.embedding_config, pooling=PoolingType.SUM))
@@ -79,26 +79,26 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         return super().create_embedding_bag_sharding(sharding_infos, *arguments, **options)
 
     def input_dist(self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor) -> Any:
-        """torchrec's; keeps what the sums of these bags are to be divided by."""
+        """Calls torchrec's, and keeps the divisors of these bags' sums."""
         awaitable = super().input_dist(ctx, features)
         if self._to_divide:
             ctx.divisor = self._divisor(features)
         return awaitable
 
     def compute_and_output_dist(self, ctx: EmbeddingBagCollectionContext, input: Any) -> Any:
-        """torchrec's, followed by the division."""
+        """Calls torchrec's, and adds the division."""
         awaitable = super().compute_and_output_dist(ctx, input)
         if self._to_divide:
             awaitable.callbacks.append(partial(_divide, divisor=ctx.divisor))
         return awaitable
 
     def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        """float [B, widths of the output's keys]: a bag's length, or 1."""
+        """The divisor of each output value: a bag's length, or 1. Float [B, widths of the output's keys]."""
         lengths = features.lengths().view(len(features.keys()), -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
-        if self._rows is None:  # once: a copy to a GPU in every step would wait for it
+        if self._rows is None:  # made once: a copy to the GPU in every step would wait for the GPU
             row_of = {key: row for row, key in enumerate(features.keys()) if key in self._to_divide}
-            # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
+            # the output's keys are the features: torchrec adds table names only if several tables read one feature
             rows = [row_of.get(key, len(lengths)) for key in self._embedding_names]
             self._rows = torch.tensor(rows, device=lengths.device)
         chosen = rows_and_one[self._rows]  # [keys, B]
@@ -110,14 +110,14 @@ def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
-    """torchrec offers row-wise types only to CUDA, though they run over gloo as well."""
+    """Offers every sharding type on every device. torchrec offers row-wise types only on CUDA, but they work with gloo too."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Every type that an EmbeddingBagCollection can be sharded by."""
         return [kind.value for kind in ShardingType]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """torchrec's without those that are not built here, and dense under every type: it runs under all of them."""
+        """torchrec's kernels without those that are not supported here, and the dense one, which works with every type."""
         kernels = super().compute_kernels(sharding_type, compute_device_type)
         return [*(kernel for kernel in kernels if kernel in KERNELS and kernel != DENSE), DENSE]
 
@@ -129,7 +129,7 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
         device: torch.device | None = None,
         module_fqn: str | None = None,
     ) -> ExactMeanCollection:
-        """torchrec's, with our collection in place of its own."""
+        """Like torchrec's, but makes an ExactMeanCollection."""
         return ExactMeanCollection(
             module,
             params,
@@ -142,10 +142,10 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
 
 
 def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
-    """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is to be rounded.
+    """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is rounded.
 
-    Values are rounded for the way alone: what is computed stays float32. torchrec's own registry puts fp16 in place of bf16
-    on CPU, where gloo carries bf16 as well by now.
+    Values are rounded only while they are sent; all computing stays float32. torchrec's own registry replaces bf16 by fp16
+    on CPU, but gloo supports bf16 now.
     """
     if config.forward == config.backward == "fp32":
         return None
@@ -155,7 +155,7 @@ def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommC
 
 
 def fused_kernels(model: nn.Module) -> Iterator[Any]:
-    """The fused lookups of the sharded ``model``, which torchrec keeps in lists that ``modules`` does not see."""
+    """The fused lookups of the sharded ``model``. torchrec keeps them in lists, which ``modules`` does not visit."""
     for module in model.modules():
         for lookup in getattr(module, "_lookups", ()):
             for part in lookup.modules():
@@ -165,10 +165,10 @@ def fused_kernels(model: nn.Module) -> Iterator[Any]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Forward passes of the block are no steps of training.
+    """Restores the state of fused kernels after the block, so that its forward passes do not count as training steps.
 
-    Adam's and LAMB's bias corrections would take them for some. With the pipeline ``prefetch`` each lookup locks the
-    rows that it finds in a GPU's cache, and the backward pass unlocks them: without one they would stay there for good.
+    Adam's and LAMB's bias corrections would count them. With the pipeline ``prefetch`` each lookup locks the
+    rows that it finds in a GPU's cache, and the backward pass unlocks them; without one they would stay locked.
     """
     kernels = list(fused_kernels(model))
     before = [(kernel.iter.clone(), kernel.iter_cpu.clone(), kernel.lock_cache_line) for kernel in kernels]

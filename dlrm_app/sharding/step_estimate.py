@@ -1,5 +1,5 @@
-"""Estimates a training step: its work part by part (arithmetic, bytes of memory touched, bytes sent to other ranks), and the
-rates at which a machine does that.
+"""Estimates the time of a training step: the work of each part (arithmetic, bytes of memory, bytes sent to other ranks), and the
+rates of a machine.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 VALUE, INDEX = 4, 8
 """Bytes of an activation and of an id."""
 PARTS_OF = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
-"""Module of a model → the part of a step that its products belong to."""
+"""Module of a model → the part of a step that its matrix products belong to."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work of one part, on the rank that has most of it."""
+    """Work of one part of a step, on the rank with the most of it."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -34,10 +34,10 @@ class Work:
 
 
 def busiest_shares(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> tuple[float, float]:
-    """The busiest rank's share of what is looked up, and its pooled vectors over all of them; both by bytes.
+    """The busiest rank's share of all looked-up bytes, and the largest rank's pooled bytes over those of one full output.
 
-    Rows are taken to be asked for alike. A rank with some of a table's rows makes a vector for every sample, which is added
-    to those of the other ranks: cut by rows, tables have as many times more vectors to send as there are ranks.
+    Assumes that all rows are looked up equally often. A rank with some of a table's rows makes a vector for every sample, which
+    is added to those of other ranks; so tables cut by rows send as many times more vectors as there are ranks.
     """
     looked_up, pooled = np.zeros((2, num_ranks))
     for table in tables:
@@ -54,9 +54,9 @@ def busiest_shares(assignment: Assignment, tables: Sequence[Table], num_ranks: i
 def step_work(
     plan: EstimatedPlan, model: nn.Module, config: ModelConfig, global_batch_size: int, dense_optimizer: str
 ) -> dict[str, Work]:
-    """Part → its work in a step of ``model``, which has the dense part's weights; its tables are not looked at."""
+    """Part → its work in a step. ``model``: gives the shapes of the dense part's weights; its tables are not used."""
     ranks, tables = plan.cluster.num_ranks, list(plan.work.tables.values())
-    # share: of all lookups, the busiest rank's; made: of all pooled vectors, those that it makes, whole or in part
+    # share: the busiest rank's share of all lookups; made: pooled vectors that a rank makes, whole or in part, over all
     share, made = busiest_shares(plan.assignment, tables, ranks)
     batch = global_batch_size // ranks
     rows = batch * config.ensemble_size
@@ -74,7 +74,7 @@ def step_work(
     meeting = _interaction(config, tables, batch)
     interaction = Work(meeting.flops + crossing.flops, meeting.bytes + crossing.bytes)
     dense = VALUE * sum(w.numel() for name, w in model.named_parameters() if "sparse_arch" not in name)
-    # weight and gradient are read and the weight written, each state both
+    # reads weight and gradient, writes the weight; reads and writes each state
     passes = 3 + 2 * DENSE_STATES[dense_optimizer]
     return {
         "input_dist": Work(bytes=2 * rows * ids * INDEX, sent=rows * ids * INDEX * away),
@@ -91,7 +91,7 @@ def step_work(
 
 
 def _products(model: nn.Module, batch: int) -> tuple[dict[str, Work], float]:
-    """Part → the work of its weight matrices, and the flops of those whose input is data, which needs no gradient."""
+    """Part → the work of its weight matrices; and the flops of first layers, whose input needs no gradient."""
     flops, moved, first, begun = Counter[str](), Counter[str](), 0.0, set()
     for name, weight in model.named_parameters():
         module = next((piece for piece in name.split(".") if piece in PARTS_OF), None)
@@ -109,7 +109,7 @@ def _products(model: nn.Module, batch: int) -> tuple[dict[str, Work], float]:
 
 
 def _interaction(model: ModelConfig, tables: Sequence[Table], batch: int) -> Work:
-    """Work of features with each other, without the interaction's own weights."""
+    """Work of the interaction of features, without the interaction's own weights."""
     together = sum(table.dim * len(table.features) for table in tables)
     vectors = 1 + sum(len(table.features) for table in tables)
     width = tables[0].dim // model.ensemble_size
@@ -126,16 +126,16 @@ def _interaction(model: ModelConfig, tables: Sequence[Table], batch: int) -> Wor
 
 
 EFFICIENCY = 0.5
-"""Of a part that was not measured: half of what products and memory reach on large blocks."""
+"""Efficiency of a part that was not measured: half of the rates that products and memory reach on large blocks."""
 FIXED_MS = {"cpu": 0.3, "cuda": 0.1}
-"""Milliseconds that a part takes for no rows at all: calls, and kernels to start."""
+"""Milliseconds that a part takes even without rows: calls and kernel launches."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A rank: flops by precision and bytes, a second; ``exchange``: bytes a second to each other rank's node.
+    """The rates of a rank: flops a second by precision; bytes a second of ``memory`` and of ``exchange`` with other nodes.
 
-    efficiency: part → floor over measured time, without the fixed part. fixed_ms: part → milliseconds of any step.
+    efficiency: part → least time over measured time, without the fixed time. fixed_ms: part → milliseconds in every step.
     """
 
     flops: Mapping[str, float]
@@ -146,7 +146,7 @@ class Machine:
     device: str = "cpu"
 
     def floors_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
-        """Part → its least milliseconds: its products or its bytes, whichever is more, and then what is sent."""
+        """Part → its least milliseconds: the longer of products and memory, plus sending."""
         flops = self.flops.get(precision, self.flops["fp32"])
         return {
             part: 1000 * (max(each.flops / flops, each.bytes / self.memory) + each.sent / self.exchange)
@@ -154,7 +154,7 @@ class Machine:
         }
 
     def estimate_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
-        """Part → milliseconds of a step, those that only take time with them."""
+        """Part → estimated milliseconds of a step, parts with only fixed time included."""
         fixed = FIXED_MS[self.device]
         times = {
             part: self.fixed_ms.get(part, fixed) + floor / self.efficiency.get(part, EFFICIENCY)
@@ -164,11 +164,11 @@ class Machine:
 
 
 DATASHEETS = {"cuda": (19.5, 312), "cpu": (0.1, 0.1)}
-"""fp32 and bf16 teraflops a second where topology gives none: an A100's, and two AVX2 cores'."""
+"""Default fp32 and bf16 teraflops a second, used if topology gives none: an A100's, and two AVX2 cores'."""
 
 
 def described_machine(config: TopologyConfig, cluster: Cluster) -> Machine:
-    """A rank of ``cluster``, which ``config`` describes."""
+    """The rates of a rank of ``cluster``, which ``config`` describes."""
     fp32, bf16 = DATASHEETS[cluster.device]
     speed = cluster.bandwidths
     return Machine(

@@ -1,4 +1,4 @@
-"""Click logs in files: blocks of rows made by several threads, written in order, whole or not at all."""
+"""Writes click logs: several threads make blocks of rows, which are written in order. A file is complete or absent."""
 
 import datetime
 import logging
@@ -36,7 +36,7 @@ BLOCK_ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class Source:
-    """Makes any rows of one distribution: the same rows for the same seed, in whatever pieces they are asked for."""
+    """Makes rows of one distribution. The same seed gives the same rows, in blocks of any size."""
 
     shape: Shape
     signal: Signal
@@ -52,13 +52,13 @@ class Source:
         probabilities = probability(self.signal.logits(self.shape, values, ranks))
         labels = (label_draws < probabilities).astype(np.uint8)
         text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
-        if self.is_compressed:  # each block is a member of its own; readers see one stream
+        if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
         return text, probabilities, labels
 
 
 def make_source(config: GenerateConfig) -> Source:
-    """Plants the signal that ``config`` describes. ``rows``, ``start_row``, ``days`` and ``threads`` play no part in it."""
+    """Plants the signal that ``config`` describes. It does not depend on ``rows``, ``start_row``, ``days`` and ``threads``."""
     shape = criteo_shape(config.max_cardinality, config.zipf)
     keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
     return Source(
@@ -72,14 +72,14 @@ def make_source(config: GenerateConfig) -> Source:
 
 
 def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
-    """The rows of ``day``, counted from 0, of the log that begins with ``first``."""
+    """The source of ``day``, counted from 0, of the log that begins with ``first``."""
     return replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
 
 
 def write_clicks(config: GenerateConfig) -> list[Best]:
-    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``; gives the best scores by day.
+    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``. Returns the best scores by day.
 
-    One day is the file ``config.output``; several are a folder of files. Raises ConfigError if the disk has too little room.
+    One day is the file ``config.output``; several days are a folder of files. Raises ConfigError if the disk has too little room.
     """
     output, is_log = Path(config.output), config.days > 1
     refuse_if(output_problems("output", output, is_folder=is_log))
@@ -114,7 +114,7 @@ def write_clicks(config: GenerateConfig) -> list[Best]:
 
 
 def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:
-    """Writes rows from ``first_row`` on; gives the best scores on them."""
+    """Writes rows from ``first_row`` on; returns their best scores."""
     stop = first_row + num_rows
     blocks = map_in_order(
         lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),

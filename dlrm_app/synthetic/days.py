@@ -1,12 +1,12 @@
-"""A log of several days: ids that are born and die, tastes that drift. A day depends on the seed and its number alone.
+"""A log of several days: ids are born and die, tastes drift. A day depends only on the seed and its number.
 
-Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones take their places; a column with fewer than one birth a
-day keeps its ids. Ranks of popularity lie in bands, as long as a life has days, and a band holds one id of each age. An id
+Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones replace them; a column with fewer than one birth a
+day keeps its ids. Ranks of popularity are divided into bands whose length is a life in days; a band holds one id of each age. An id
 stays in its band: it enters near the end, rises for a quarter of its life to the top, then falls, and dies at the end.
-So each day's ranks follow the same power law.
+So the ranks of each day follow the same power law.
 
-Every planted weight w of standard deviation s is w' = √(1 - drift²) · w + drift · s · (a normal draw) on the next day: its
-spread stays, and its correlation with the first day's falls as (1 - drift²)^(days / 2). A new id's weights are new draws.
+A planted weight w of standard deviation s becomes w' = √(1 - drift²) · w + drift · s · (a normal draw) on the next day: its
+spread stays, and its correlation with the first day's weight falls as (1 - drift²)^(days / 2). A new id's weights are new draws.
 """
 
 import math
@@ -21,9 +21,9 @@ from dlrm_app.synthetic.signal import NUM_PAIRING, NUM_TELLING, PAIRED_COLUMNS, 
 
 
 class Lives(NamedTuple):
-    """Births a day and days of a life [F] of columns with ``cardinality`` [F] living ids.
+    """Births a day and days of a life [F], for columns with ``cardinality`` [F] living ids.
 
-    The first day's ids are numbered by their ranks, those born later in the order of birth, from the cardinality on.
+    The first day's ids are numbered by their ranks; later ones in the order of birth, from the cardinality on.
     """
 
     cardinality: NDArray[np.int64]
@@ -31,23 +31,23 @@ class Lives(NamedTuple):
     lifetime: NDArray[np.int64]
 
     def numbers(self, ranks: NDArray[np.int64], day: int) -> NDArray[np.int64]:
-        """The numbers of the ids that have ``ranks`` [B, F] on ``day``, counted from 0; MISSING stays."""
+        """The numbers of the ids that have ``ranks`` [B, F] on ``day``, counted from 0; MISSING is kept."""
         return _numbers(self, ranks, day)
 
 
 def make_lives(shape: Shape, new_ids: float) -> Lives:
-    """Lives of the columns of ``shape``, where the share ``new_ids`` of living ids is replaced each day."""
+    """Lives of the columns of ``shape`` if the share ``new_ids`` of living ids is replaced each day."""
     births = np.floor(shape.cardinality * new_ids).astype(np.int64)
     return Lives(shape.cardinality, births, shape.cardinality // np.maximum(births, 1))
 
 
 def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> Signal:
-    """The truth on ``day``: ``signal`` is the first day's, number 0."""
+    """The signal on ``day``. ``signal``: that of the first day, number 0."""
     keys = np.random.Generator(np.random.Philox(key=[seed, 3])).integers(2**63, size=4)
     spread, paired = signal.effect_spread, list(PAIRED_COLUMNS)
     effects, latent = signal.effects[..., None].copy(), signal.latent.copy()
     curves = signal.curves[:, None].copy()
-    lasting = Lives(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # of one value that never dies
+    lasting = Lives(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # one value that never dies
     pairs = Lives(*(values[paired] for values in lives))
     for key, weights, deviations, ids in (
         (keys[0], effects[:, :NUM_TELLING], spread, lives),
@@ -61,7 +61,7 @@ def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> 
 
 @njit(nogil=True, cache=True, inline="always")
 def _place(age, lifetime):  # type: ignore[no-untyped-def]  # compiled
-    """Where in its band an id of ``age`` stands: of three places one is of an id that rises, two of ids that fall."""
+    """The place of an id of ``age`` in its band. Of every three places, one has a rising id and two have falling ids."""
     rising = lifetime // 4
     if age < rising:
         return 3 * (rising - age) - 1
@@ -80,7 +80,7 @@ def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def _identify(lives, c, rank, day):  # type: ignore[no-untyped-def]  # compiled
-    """(number, day of birth) of the id of column ``c`` that has ``rank`` on ``day``; ids of the first day have 0."""
+    """Returns (number, day of birth) of the id of column ``c`` that has ``rank`` on ``day``; the first day's ids have birth 0."""
     cardinality, births, lifetime = lives.cardinality[c], lives.births[c], lives.lifetime[c]
     if rank < 0 or rank >= births * lifetime:
         return rank, 0
@@ -102,7 +102,7 @@ def _numbers(lives, ranks, day):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _walk(lives, planted, spread, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
-    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from those ``planted`` on the first."""
+    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from the weights ``planted`` on the first day."""
     weights = np.empty(planted.shape)
     keep = math.sqrt(1.0 - drift * drift)
     for c in range(planted.shape[0]):

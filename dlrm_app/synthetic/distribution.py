@@ -1,7 +1,7 @@
-"""The columns of a Criteo-shaped log, their sizes, skew and missing rates, and rows drawn from them.
+"""Columns of a log like Criteo's, with their sizes, skew and missing rates, and rows drawn from them.
 
-Rates and quantiles are those of the Kaggle set. Columns with one rate of missing values go missing together
-there, and so they do here. A row is a function of the seed and its number: it is the same whatever was drawn before it.
+Rates and quantiles are those of the Kaggle set. Columns with the same rate of missing values are missing together
+there, and also here. A row is a function of the seed and its number, whatever was drawn before it.
 """
 
 import math
@@ -20,7 +20,7 @@ MEDIAN = (1, 3, 7, 4, 2639, 35, 3, 7, 40, 1, 1, 0, 5)
 NINTH_DECILE = (9, 202, 55, 20, 33151, 312, 33, 34, 294, 2, 6, 2, 25)
 LARGEST = (5775, 257675, 65535, 969, 23159456, 431037, 56311, 6047, 29019, 11, 231, 4008, 7393)
 DENSE_MISSING = (0.446, 0, 0.199, 0.201, 0.041, 0.242, 0.047, 0.001, 0.047, 0.446, 0.047, 0.77, 0.201)
-NEGATIVE_RATE = 0.1  # of the second dense column, whose smallest values are -1 and -2
+NEGATIVE_RATE = 0.1  # in the second dense column, whose smallest values are -1 and -2
 
 CARDINALITIES = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
@@ -36,9 +36,9 @@ SPARSE_MISSING = (
 class Shape(NamedTuple):
     """Columns as arrays, dense first: N dense, F sparse.
 
-    A dense value v has log1p(v) near a logistic distribution with ``location`` and ``scale`` [N], cut at 0 and
+    log1p of a dense value has about a logistic distribution with ``location`` and ``scale`` [N], cut at 0 and
     ``largest`` [N]. An id's rank lies in [0, ``cardinality``) [F] and follows a power law of exponent ``zipf``.
-    Column c is missing where its group's draw, group ``missing_group[c]`` [N + F], lies under
+    Column c is missing if the draw of its group, ``missing_group[c]`` [N + F], is below
     ``missing_rate[c]``.
     """
 
@@ -86,26 +86,26 @@ def uniform(key, index):  # type: ignore[no-untyped-def]  # compiled; inlined in
 
 @njit(nogil=True, cache=True, inline="always")
 def power_law_span(rows, exponent):  # type: ignore[no-untyped-def]  # compiled
-    """The argument ``span`` of ``power_law`` for a table of ``rows`` rows."""
+    """The argument ``span`` of ``power_law`` for a table with ``rows`` rows."""
     log_size = math.log(rows + 1.0)
     return log_size if abs(exponent) < _HARMONIC else math.expm1(exponent * log_size)
 
 
 @njit(nogil=True, cache=True, inline="always")
 def power_law(u, span, exponent):  # type: ignore[no-untyped-def]  # compiled
-    """The inverse, at ``u``, of the distribution function of a density x^-a on [1, rows + 1); ``exponent`` is 1 - a.
+    """The inverse, at ``u``, of the distribution function of the density x^-a on [1, rows + 1). ``exponent`` is 1 - a.
 
-    The id is the whole part less one. NVIDIA Merlin's distributed-embeddings draws its ids so: power_law(1, rows + 1,
+    The id is the whole part minus one. NVIDIA Merlin's distributed-embeddings draws ids in this way: power_law(1, rows + 1,
     a, u) - 1 of examples/benchmarks/synthetic_models/synthetic_models.py, which has no a = 1.
     """
     return math.exp(u * span) if abs(exponent) < _HARMONIC else (1.0 + u * span) ** (1.0 / exponent)
 
 
-MISSING = -1  # the rank of an id that is not there
+MISSING = -1  # the rank of a missing id
 MISSING_VALUE = np.iinfo(np.int64).min
 NEGATIVE_COLUMN = 1
 
-# a row's draws, in this order: its label, what is negative, each column's value, each group's missing values
+# a row's draws, in this order: label, negative value, each column's value, each group's missing values
 _LABEL, _NEGATIVE, _VALUES = 0, 1, 2
 _GROUPS = _VALUES + NUM_DENSE + NUM_SPARSE
 _DRAWS_PER_ROW = 64
@@ -119,9 +119,9 @@ def _uniform(key, row, draw):  # type: ignore[no-untyped-def]  # compiled; inlin
 def draw_rows(
     shape: Shape, key: int, first_row: int, num_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Dense values [B, N] (``MISSING_VALUE`` where missing), ranks of ids [B, F] (``MISSING``), label draws [B].
+    """Draws rows: dense values [B, N] (or ``MISSING_VALUE``), ranks of ids [B, F] (or ``MISSING``), label draws [B].
 
-    A row clicks where its label draw, uniform in (0, 1), lies under its true probability.
+    A row is a click if its label draw, uniform in (0, 1), is below its true probability.
     """
     return _draw(shape, np.uint64(key), first_row, num_rows)
 

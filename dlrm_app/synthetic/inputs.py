@@ -1,8 +1,8 @@
-"""The inputs of a synthetic model: ids by a power law, uniform dense features, labels of a thrown coin, in a dataset folder.
+"""The inputs of a synthetic model: ids by a power law, uniform dense features and random labels, in a dataset folder.
 
-As NVIDIA Merlin's distributed-embeddings draws them (examples/benchmarks/synthetic_models/synthetic_models.py,
-InputGenerator); ids may repeat within a row there too. Row r is the same whatever was drawn before it, by whom; the folder
-is whole or not there at all, the same bytes with any number of threads.
+They are drawn as in NVIDIA Merlin's distributed-embeddings (examples/benchmarks/synthetic_models/synthetic_models.py,
+InputGenerator); ids may repeat within a row there too. Row r does not depend on other rows, processes or threads; the folder
+is complete or absent, with the same bytes for any number of threads.
 """
 
 import logging
@@ -44,7 +44,7 @@ LABEL = "label"
 DENSE_LIMIT = np.float32(100)
 _BELOW_LIMIT = np.nextafter(DENSE_LIMIT, np.float32(0))
 COIN = {"auc": 0.5, "logloss": math.log(2)}
-"""The best that a model can reach on labels of a thrown coin."""
+"""The best scores that a model can reach on random labels."""
 GROUP_BYTES = 4 << 20
 MIN_GROUP_ROWS, MAX_GROUP_ROWS = 256, 32768
 SHARD_GROUPS = 16
@@ -52,7 +52,7 @@ SHARD_GROUPS = 16
 
 @dataclass(frozen=True)
 class Feature:
-    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``); its column holds lists of more than one."""
+    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``). Its column holds lists if ``num_ids`` is above 1."""
 
     name: str
     num_embeddings: int
@@ -61,17 +61,17 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes any rows of the inputs with ``num_dense`` dense ``features``, drawn with exponent ``alpha``."""
+    """Makes rows with ``num_dense`` dense features and the sparse ``features``, whose ids are drawn with exponent ``alpha``."""
 
     num_dense: int
     features: Sequence[Feature]
     alpha: float
     keys: NDArray[np.uint64]
-    """A stream of random numbers for the label, each dense and each sparse column, in this order."""
+    """Keys of the random streams of the label, each dense and each sparse column, in this order."""
 
     @property
     def dense_names(self) -> list[str]:
-        """The dense columns."""
+        """The names of the dense columns."""
         return [f"num_{index}" for index in range(self.num_dense)]
 
     @property
@@ -81,13 +81,13 @@ class Inputs:
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, a power of two: near GROUP_BYTES, for a reader of 64 lanes holds up to two of each in memory."""
+        """Rows of a row group, a power of two, about GROUP_BYTES: a reader holds up to two row groups of each of 64 lanes in memory."""
         rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
         return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns: label, dense, then sparse ones in the order of ``features``."""
+        """The columns: label, dense, then sparse in the order of ``features``."""
         ids = pa.int32()
         lists = pa.list_(pa.field("item", ids, nullable=False))
         fields = [(LABEL, pa.uint8()), *((name, pa.float32()) for name in self.dense_names)]
@@ -95,7 +95,7 @@ class Inputs:
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
     def rows(self, first_row: int, num_rows: int) -> pa.Table:
-        """Rows from ``first_row`` on."""
+        """Draws rows from ``first_row`` on."""
         schema = self.schema
         coin, *draws = (_draw_uniform(key, first_row, num_rows) for key in self.keys[: 1 + self.num_dense])
         dense = [np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT) for draw in draws]
@@ -111,7 +111,7 @@ class Inputs:
 
 
 def make_inputs(features: Sequence[Feature], num_dense: int, alpha: float, seed: int) -> Inputs:
-    """The inputs of ``seed``; a column's values depend on the seed, its index and its own settings alone."""
+    """The inputs of ``seed``. A column's values depend only on the seed, its index and its own settings."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 2]))
     keys = generator.integers(2**63, size=1 + num_dense + len(features)).astype(np.uint64)
     return Inputs(num_dense, features, alpha, keys)
@@ -138,7 +138,7 @@ def _draw_ids(key, first, count, rows, exponent):  # type: ignore[no-untyped-def
 def write_inputs(config: GenerateConfig) -> Manifest:
     """Writes the dataset that ``config`` describes to ``config.output``.
 
-    Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
+    Raises ConfigError for impossible tables, if the output exists, or if the disk has too little room.
     """
     output = Path(config.output)
     refuse_if(output_problems("output", output, is_folder=True))
@@ -202,7 +202,7 @@ def write_splits(
     group_rows: int,
     threads: int | None = None,
 ) -> dict[str, Split]:
-    """Writes ``sizes[split]`` rows of each split that has any to ``folder``, those from ``first_row`` on."""
+    """Writes ``sizes[split]`` rows of each split to ``folder``, from row ``first_row`` on; empty splits are skipped."""
     splits, shard_rows, num_threads = {}, group_rows * SHARD_GROUPS, threads or os.cpu_count() or 1
     with work_bar(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
         for name, num_rows in sizes.items():
@@ -225,7 +225,7 @@ def write_splits(
 
 
 def _write_shard(folder: Path, inputs: Inputs, group_rows: int, part: tuple[str, range]) -> tuple[Shard, int]:
-    """(The shard of a name and rows, its positive labels); Arrow's own writer takes less time than drawing."""
+    """Writes a shard of (name, rows). Returns (the shard, its positive labels). Arrow's writer takes less time than drawing."""
     name, rows = part
     table = inputs.rows(rows.start, len(rows))
     with written_whole(folder / name) as temporary:

@@ -1,8 +1,8 @@
-"""The planted truth: a logit over dense values, ids, and pairs of ids, set so that its AUC is the one asked for.
+"""The planted truth: a logit over dense values, ids, and pairs of ids, scaled to the requested AUC.
 
 logit = bias + smooth curves of log1p(value) + an effect for each frequent id + dot products of the latent
-vectors of ids in a few columns. Ids past the ``NUM_TELLING`` most frequent tell nothing: no model could learn
-an effect from a handful of rows, and then the best score would be known but out of reach.
+vectors of ids in a few columns. Ids beyond the ``NUM_TELLING`` most frequent have no effect: no model could learn
+one from a few rows, and the best score would then be known but out of reach.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, draw_rows
 
 NUM_TELLING = 64
-COLUMN_DECAY = 0.5  # the k-th most telling of the columns weighs this to the power of k
-PAIRED_COLUMNS = (8, 13, 16, 22)  # a handful of ids each, none missing
+COLUMN_DECAY = 0.5  # the k-th strongest column has this to the power of k as its weight
+PAIRED_COLUMNS = (8, 13, 16, 22)  # few ids each, none missing
 NUM_PAIRING = 16  # ids of a paired column that have a latent vector
 LATENT_DIM = 2
-SHARES = (0.40, 0.54, 0.06)  # of the logit's variance: dense values, ids, pairs
+SHARES = (0.40, 0.54, 0.06)  # shares of the logit's variance: dense values, ids, pairs
 PILOT_ROWS = 1 << 17
 
 
 class Signal(NamedTuple):
-    """The truth. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
-    the row after the ranks is for all rarer ids (zero), the last of ``effects`` for a missing one.
+    """The true model. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
+    the row after the ranks is for all rarer ids (zero), the last row of ``effects`` for a missing id.
 
-    ``curves`` [N, 2] weighs tanh(t) and exp(-t²) of t = (log1p(value) - location) / width. ``curve_spread`` [N] and
-    ``effect_spread`` [F] are the standard deviations that a column's weights were drawn with.
+    ``curves`` [N, 2]: weights of tanh(t) and exp(-t²) with t = (log1p(value) - location) / width. ``curve_spread`` [N] and
+    ``effect_spread`` [F]: the standard deviations that a column's weights were drawn with.
     The logit is ``bias`` plus the three parts, times ``weights`` [3].
     """
 
@@ -48,7 +48,7 @@ class Signal(NamedTuple):
 
 
 def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Signal:
-    """The truth of ``seed``: its expected AUC and click rate, over a pilot sample, are those given."""
+    """The true model of ``seed``, scaled so that a pilot sample has the expected ``auc`` and ``click_rate``."""
     random = np.random.Generator(np.random.Philox(key=seed))
     curve_spread = _strengths(random, NUM_DENSE)
     curves = curve_spread[:, None] * random.normal(size=(NUM_DENSE, 2))
@@ -71,7 +71,7 @@ def _strengths(random: np.random.Generator, num_columns: int) -> NDArray[np.floa
 
 
 def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[float, float]:
-    """Scale and bias that give sorted ``logits`` the expected ``auc`` and ``click_rate``, by bisection."""
+    """Finds by bisection the scale and bias that give sorted ``logits`` the expected ``auc`` and ``click_rate``."""
     low, high = 0.0, 64.0
     bias = 0.0
     for _ in range(40):
@@ -85,7 +85,7 @@ def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[fl
 
 
 def _fit_bias(logits: NDArray[np.float64], click_rate: float, bias: float) -> float:
-    for _ in range(50):  # Newton's steps, short ones far from the solution
+    for _ in range(50):  # Newton's steps, limited in length
         clicks = probability(logits + bias)
         step = (click_rate - clicks.mean()) / max(float((clicks * (1 - clicks)).mean()), 1e-3)
         bias += float(np.clip(step, -2.0, 2.0))
@@ -101,7 +101,7 @@ def probability(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @njit(nogil=True, cache=True)
 def _parts(signal, shape, values, ranks):  # type: ignore[no-untyped-def]  # compiled
-    """The parts of the logit [B, 3] that dense values, ids and pairs add, before weights."""
+    """The parts of the logit from dense values, ids and pairs, [B, 3], before weights."""
     num_rows = len(values)
     parts = np.zeros((num_rows, 3))
     total = np.empty(LATENT_DIM)
@@ -126,12 +126,12 @@ def _parts(signal, shape, values, ranks):  # type: ignore[no-untyped-def]  # com
 
 
 _NUM_BINS = 1 << 20
-_FIXED = 1 << 32  # log loss is added up in units of 2^-32, for integers add up the same in any order
+_FIXED = 1 << 32  # log loss is summed in units of 2^-32: sums of integers do not depend on the order
 
 
 @dataclass(frozen=True)
 class Best:
-    """``auc`` and ``logloss`` of the truth on the labels drawn; no AUC where all of these are of one class."""
+    """``auc`` and ``logloss`` of the true model on the drawn labels; ``auc`` is None if all labels have one class."""
 
     auc: float | None
     logloss: float
@@ -142,8 +142,8 @@ class Best:
 class Tally:
     """Adds up blocks of true probabilities and labels, in constant memory and regardless of their order.
 
-    Probabilities are counted in 2^20 bins of equal width, those of one bin as ties: on a million rows
-    the AUC moves by less than 1e-6.
+    Probabilities are counted in 2^20 bins of equal width; those of one bin are ties. On a million rows
+    this changes the AUC by less than 1e-6.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Tally:
         self._loss += int((loss * _FIXED).astype(np.int64).sum())
 
     def best(self) -> Best:
-        """The scores over all rows added; there must be at least one."""
+        """The scores of all added rows; there must be at least one row."""
         negatives, positives = self._counts
         rows = int(self._counts.sum())
         auc = _auc(positives.astype(np.float64), negatives.astype(np.float64))
@@ -167,14 +167,14 @@ class Tally:
 
 
 def expected_auc(probabilities: NDArray[np.float64]) -> float:
-    """The AUC of sorted true ``probabilities`` [B], on average over labels drawn from them."""
+    """The expected AUC of sorted true ``probabilities`` [B], over labels drawn from them."""
     auc = _auc(probabilities, 1.0 - probabilities)
     assert auc is not None
     return auc
 
 
 def _auc(positives: NDArray[np.float64], negatives: NDArray[np.float64]) -> float | None:
-    """The chance that a positive lies above a negative, half for ties, from weights in ascending order."""
+    """The probability that a positive is above a negative (ties count half), from weights in ascending order."""
     pairs = positives.sum() * negatives.sum()
     if pairs == 0:
         return None

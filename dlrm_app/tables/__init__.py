@@ -1,1 +1,1 @@
-"""Embedding tables: their specs, their optimizers, and which parameter is which table's."""
+"""Embedding tables: their specs, their optimizers, and their parameters' names."""

@@ -1,4 +1,4 @@
-"""Tables as torchrec takes them: an EmbeddingBagCollection on the meta device, with fbgemm's fused optimizers attached."""
+"""Tables for torchrec: an EmbeddingBagCollection on the meta device, with fbgemm's fused optimizers attached."""
 
 import warnings
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF1
 
 
 def meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
-    """``tables`` on the meta device; the weights' values are set once they are sharded, see model/initial_weights."""
+    """Makes ``tables`` on the meta device. Weights are set once the tables are sharded, see model/initial_weights."""
     return EmbeddingBagCollection([to_bag_config(table) for table in tables], device=torch.device("meta"))
 
 
@@ -44,13 +44,13 @@ def leave_as_allocated(weights: Any) -> Any:
 
 
 def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
-    """Tells each table, still on the meta device, which optimizer its backward pass will apply.
+    """Sets the optimizer that each table's backward pass will apply; the tables are still on the meta device.
 
-    The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
+    The planner reads it to count optimizer memory. A table that gets the dense kernel ignores it.
     """
     by_name = {table.name: table for table in tables}
     with warnings.catch_warnings():
-        # torchrec points to a private function of torch instead; its own is what its documentation teaches
+        # the warning recommends a private function of torch; torchrec's documentation still uses this one
         warnings.simplefilter("ignore", DeprecationWarning)
         for key, parameter in model.named_parameters():
             if name := table_of(key):

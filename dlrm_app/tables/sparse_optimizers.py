@@ -1,6 +1,6 @@
-"""The registry of sparse optimizers: one entry says all that the trainer knows of a kind; and their rules in plain torch.
+"""The registry of sparse optimizers, with all that the trainer knows of each kind, and their rules in plain torch.
 
-A new one takes an entry here and a file in conf/optimizer/. The rules are those of fbgemm 1.8
+A new kind needs an entry here and a file in conf/optimizer/. The rules are those of fbgemm 1.8
 (fbgemm_gpu/codegen/genscript/optimizers.py), from a gradient to the direction of a step. Shapes: R rows, D columns.
 """
 
@@ -15,34 +15,34 @@ import numpy as np
 from dlrm_app.config.optimizer import SparseSettings, change_settings
 from dlrm_app.tables.specs import Table
 
-if TYPE_CHECKING:  # what checks a configuration does not wait for torch
+if TYPE_CHECKING:  # checks of a configuration must not wait for torch
     from torch import Tensor
 
 State: TypeAlias = "dict[str, Tensor]"
 Rule: TypeAlias = "Callable[[Tensor, Tensor, State, float, SparseSettings], Tensor]"
 """(weights [R, D], gradient [R, D], state, steps so far, settings) → direction [R, D]; changes the state.
 
-Weight decay is coupled, an L2 penalty in the gradient, or decoupled from the state, as in AdamW (Loshchilov and Hutter
-2019, arXiv:1711.05101); fbgemm has one of both for each kind, which is taken where the settings name none.
+Weight decay is coupled (an L2 penalty in the gradient) or decoupled from the state, as in AdamW (Loshchilov and Hutter
+2019, arXiv:1711.05101). fbgemm has one of the two for each kind; it is the default.
 """
 WEIGHT, ROW = "weight", "row"
-"""An optimizer keeps a float32 value for each of these."""
+"""Units of optimizer state: one float32 value for each weight or each row."""
 
 
 @dataclass(frozen=True)
 class SparseOptimizer:
     """A kind of ``optimizer.sparse``.
 
-    fused: the class in torchrec.optim for fbgemm's kernel, which steps inside the backward pass; a name, for what
-        checks a configuration does not wait for torch. All of them clip by max_gradient.
-    rule: the same step in plain torch, for tables with the dense kernel. None of them clips.
-    state: name → WEIGHT or ROW, as fbgemm counts them: momentum1, momentum2.
-    arguments: the settings that the fused class takes beside lr, weight_decay and max_gradient.
-    devices: those that fbgemm has fused it on.
-    decay_devices: those on which the fused kernel heeds weight_decay; elsewhere fbgemm drops it without a word.
-    decay_mode: fbgemm's WeightDecayMode that the fused class is told beside weight_decay, if it is.
-    weight_decay_mode: what fbgemm's weight decay is, and the kind's where optimizer.sparse.weight_decay_mode is null.
-    scales_by_weights: a step is as long as the row's weights, so that a row of zeros never moves.
+    fused: the class in torchrec.optim for fbgemm's kernel, which steps inside the backward pass; a name, because checks
+        of a configuration must not wait for torch. All of them clip by max_gradient.
+    rule: the same step in plain torch, for tables with the dense kernel; without clipping.
+    state: name → WEIGHT or ROW, in fbgemm's order: momentum1, momentum2.
+    arguments: the settings that the fused class takes, besides lr, weight_decay and max_gradient.
+    devices: the devices with a fused kernel in fbgemm.
+    decay_devices: the devices on which the fused kernel applies weight_decay; on others fbgemm silently ignores it.
+    decay_mode: fbgemm's WeightDecayMode to pass with weight_decay, if one is needed.
+    weight_decay_mode: fbgemm's mode, and the default where optimizer.sparse.weight_decay_mode is null.
+    scales_by_weights: a step is as long as the row's weights, so a row of zeros never moves.
     """
 
     fused: str
@@ -57,16 +57,16 @@ class SparseOptimizer:
 
     @property
     def reduces_over_rows(self) -> bool:
-        """True if a step depends on sums over a row, or over a shard's part of it where rows are split."""
+        """True if a step depends on sums over a row (or over a shard's part of it, if rows are split)."""
         return self.scales_by_weights or ROW in self.state.values()
 
     def state_name(self, fused_name: str) -> str:
-        """The state's own name for fbgemm's: momentum2 → exp_avg_sq."""
+        """Turns fbgemm's name of a state into ours: momentum2 → exp_avg_sq."""
         names = {f"momentum{number}": name for number, name in enumerate(self.state, start=1)}
         return names.get(fused_name, fused_name)
 
     def state_bytes(self, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of state for shards of ``rows`` × ``columns`` [S]: what is per weight, and what is per row."""
+        """Bytes of state for shards of ``rows`` × ``columns`` [S]: (state per weight, state per row)."""
         kept = list(self.state.values())
         return 4 * kept.count(WEIGHT) * rows * columns, 4 * kept.count(ROW) * rows
 
@@ -85,7 +85,7 @@ def adagrad(weights: Tensor, gradient: Tensor, state: State, step: float, settin
 
 
 def adam(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
-    """The bias is corrected by all steps, not by the row's own."""
+    """Adam, with a bias correction that counts all steps, not only those of the row."""
     is_coupled = settings.weight_decay_mode == "coupled"
     decay = settings.weight_decay * weights
     gradient = gradient + decay if is_coupled else gradient
@@ -99,13 +99,13 @@ def adam(weights: Tensor, gradient: Tensor, state: State, step: float, settings:
 
 
 def lamb(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
-    """Adam's direction, as long as the row's weights (You et al. 2020, arXiv:1904.00962, a row as a layer)."""
+    """Adam's direction, scaled to the norm of the row's weights (You et al. 2020, arXiv:1904.00962, a row as a layer)."""
     direction = adam(weights, gradient, state, step, settings)
     return direction * (weights.norm(dim=1, keepdim=True) / direction.norm(dim=1, keepdim=True))
 
 
 def _second_moment(gradient: Tensor, moment: Tensor) -> Tensor:
-    """g² [R, D], or its mean over the row [R, 1] where ``moment`` holds one number a row."""
+    """g² [R, D], or its mean over the row [R, 1] if ``moment`` holds one number a row."""
     squares = gradient.square()
     return squares if moment.shape == squares.shape else squares.mean(dim=1, keepdim=True)
 
@@ -121,7 +121,7 @@ SPARSE_OPTIMIZERS = {
     "adagrad": SparseOptimizer(
         "Adagrad", adagrad, {"sum": WEIGHT}, decay_devices=(), weight_decay_mode="coupled"
     ),
-    # fbgemm's default is no weight decay; on CPU it heeds weight_decay for shared tables alone
+    # fbgemm's default mode is no weight decay; on CPU it applies weight_decay only to shared tables
     "rowwise_adagrad": SparseOptimizer(
         "RowWiseAdagrad", adagrad, {"sum": ROW}, decay_mode="L2", weight_decay_mode="coupled"
     ),
@@ -137,7 +137,7 @@ SPARSE_OPTIMIZERS = {
 
 
 def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
-    """The sparse optimizer's settings with what ``table`` changes of them."""
+    """The sparse optimizer's settings, with the changes that ``table`` makes."""
     return change_settings(settings, table.optimizer)
 
 

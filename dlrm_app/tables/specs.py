@@ -1,4 +1,4 @@
-"""Table specs, from YAML.
+"""Reads table specs from YAML.
 
 A spec names an embedding table and the features that read it:
 
@@ -11,11 +11,11 @@ A spec names an embedding table and the features that read it:
                              # tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
-      init_from: items.parquet  # begin with vectors by raw value: columns value, vector (docs/how-to/training.md)
+      init_from: items.parquet  # initial vectors by raw value: columns value, vector (docs/how-to/training.md)
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/how-to/sharding.md for all
-      optimizer: {lr: 0.01}  # what differs from optimizer.sparse
+      optimizer: {lr: 0.01}  # settings that differ from optimizer.sparse
       pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
-      count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
+      count: 16              # makes 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
 from collections import Counter, defaultdict
@@ -53,11 +53,11 @@ class Table:
     sharding: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     pooling_factors: tuple[float, ...] = ()
-    """The ids a row that each feature is expected to hold; empty: nobody says."""
+    """The ids a row that each feature is expected to hold; empty if unknown."""
     precision_by: str | None = None
-    """The origin of ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
+    """The origin of ``data_type``: a pattern of tables.data_types, "" for the table's spec, None for tables.data_type."""
     init_from: str | None = None
-    """A file of vectors by raw value."""
+    """A file of initial vectors by raw value."""
 
     @property
     def expected_pooling_factors(self) -> list[float]:
@@ -66,7 +66,7 @@ class Table:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights alone."""
+        """Bytes of the weights, without optimizer state."""
         return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
 
 
@@ -85,25 +85,25 @@ _TYPES: dict[str, Any] = {
     "pooling_factors": list[Positive],
     "count": Annotated[int, Meta(ge=1, le=100_000)],
 }
-"""A spec's keys, with what each may hold."""
+"""A spec's keys → the types of their values."""
 MAX_MISFITS = 5
 
 
 def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
-    None: there is no dataset to fit. Raises ConfigError with every fault: unknown features, too few rows,
+    None: no dataset is given. Raises ConfigError with every problem: unknown features, too few rows,
     a feature read twice, and so on.
     """
     specs, lacking = config.specs, "tables.specs is empty: give at least one table, or choose tables=dataset"
     if config.from_dataset:
         if config.specs:
             raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
-        specs = [  # torch takes no dots in names of modules, a CSV's header does
+        specs = [  # a CSV's header may have dots, torch's module names may not
             {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
             for feature, rows in (feature_rows or {}).items()
         ]
-        lacking = "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
+        lacking = "the dataset has no sparse column to make a table for: preprocess with one, or with dense.bucket_columns=all"
     if not specs:
         raise ConfigError([lacking])
     faults: dict[str, list[str]] = defaultdict(list)
@@ -127,7 +127,7 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
 
 
 def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
-    """The tables of one spec. Raises ConfigError with what is wrong with it."""
+    """The tables of one spec. Raises ConfigError with all its problems."""
     if not isinstance(spec, Mapping):
         raise ConfigError([f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"])
     needed = {"name": "name", "rows": "rows", "features": "features"}
@@ -172,10 +172,10 @@ def _numbered(table: Table, number: int) -> Table:
 
 
 def _table_faults(table: Table) -> list[Problem | str]:
-    """Other faults of a table whose values have the right types and ranges."""
+    """Other problems of a table whose values have the right types and ranges."""
     faults: list[Problem | str] = []
     name = table.name
-    # torch takes it as a module's name, and a file as part of one
+    # used as a name of a torch module and as part of a file's name
     if not (isinstance(name, str) and name.isprintable() and name.strip()) or {".", "/"} & {*name}:
         faults.append(Problem("name", "must be a text without dots and slashes, such as t_item", value=name))
     if not table.features or not all(isinstance(feature, str) for feature in table.features):
@@ -210,7 +210,7 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
         for feature in table.features:
             if feature not in feature_rows:
                 problems.append(
-                    f"table {table.name} reads feature {feature}, which the dataset has not; "
+                    f"table {table.name} reads feature {feature}, which the dataset does not have; "
                     f"it has {listed([*feature_rows], 30)}"
                 )
             elif feature_rows[feature] > table.rows:
@@ -223,9 +223,9 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
 
 
 def in_order(tables: Sequence[Table], order: Mapping[str, Sequence[str]]) -> list[Table]:
-    """``tables``, and the features of each, in the ``order`` in which a model reads them: table → features.
+    """Sorts ``tables``, and the features of each, into the ``order`` in which a model reads them (table → features).
 
-    A model's weights depend on it. What ``order`` does not name comes last.
+    A model's weights depend on this order. Tables and features that ``order`` does not name come last.
     """
     ordered, names = [], [*order]
     for table in sorted(tables, key=lambda each: _place(each.name, names)):
@@ -242,7 +242,7 @@ def _place(name: str, names: Sequence[str]) -> int:
 
 
 def table_of(parameter: str) -> str | None:
-    """The table whose weights ``parameter`` (its dotted name in a model) is; None for the dense part's.
+    """The table that ``parameter`` (a dotted name in a model) belongs to; None for the dense part's parameters.
 
     torchrec names them ``….embedding_bags.<table>.weight``, sharded or not.
     """

@@ -1,4 +1,4 @@
-"""Whole splits measured while training: evaluations with the weights and their average, and the fit of the last bias."""
+"""Evaluates whole splits during training, with the weights and with their average, and fits the last bias."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ EMA_METRICS = ("auc", "logloss", "calibration")
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
-    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
+    """Evaluates on ``split``, if the dataset has it with labels, and writes the result."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
@@ -42,7 +42,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
 
 
 def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> dict[str, float]:
-    """The ``metrics`` of every row of ``split``. Every rank must call it, with no pipeline attached."""
+    """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
@@ -67,13 +67,13 @@ def split_batches(run: TrainingRun, split: str) -> EvalBatches:
 
 
 LARGEST = 1.0
-"""The largest shift: a run that needs more has not learnt the share of clicks, which no bias corrects."""
+"""The largest shift. A run that needs a larger one has not learnt the share of clicks, and no bias corrects that."""
 NEWTON_STEPS = 4
-"""Each doubles the digits, and the second is nearly exact already."""
+"""Newton steps. Each doubles the number of correct digits; the second is nearly exact already."""
 
 
 def fit_final_bias(run: TrainingRun) -> None:
-    """Shifts every last bias to the train split's clicks, then to val's by what these say beyond chance.
+    """Shifts every last bias to fit the train split's clicks, then to fit val's, by the part of the shift that is not chance.
 
     Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
     shifted by the same number, found for the mean of their probabilities.
@@ -98,7 +98,7 @@ def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
 
     def keep(batch: Batch, logits: torch.Tensor) -> None:
         nonlocal clicks
-        # in host memory: a split may have more rows than a GPU has room for; copies, for a view would keep its batch
+        # in host memory: a GPU may have no room for the whole split; copies: a view would keep its batch alive
         kept.append(logits.to("cpu", torch.float32, copy=True))
         clicks += batch.labels[: batch.num_valid].sum().item()
 
@@ -113,18 +113,18 @@ def _shift_biases(run: TrainingRun, shift: float) -> None:
 
 
 def beyond_chance(shift: float, error: float) -> float:
-    """The part of a measured ``shift`` that its standard ``error`` leaves: James and Stein's estimator, never below 0.
+    """Shrinks a measured ``shift`` by its standard ``error``: James and Stein's estimator, never below 0.
 
-    W. James, C. Stein, Estimation with quadratic loss (1961): 1 - error²/shift² of it.
+    W. James, C. Stein, Estimation with quadratic loss (1961): the shift times 1 - error²/shift².
     """
     return shift * max(0.0, 1 - (error / shift) ** 2) if shift else 0.0
 
 
 def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
-    """The shift of all ranks' logits with which probabilities add up to clicks, by Newton's method; its standard error.
+    """Finds the shift of all logits at which the probabilities add up to the clicks, by Newton's method, and its standard error.
 
-    logits: parts [n] of this rank's, clicks: of its rows. Within ±LARGEST; 0, with an error of
-    infinity, where the logits are all sure, so that no shift counts.
+    logits: this rank's, in parts [n]; clicks: the number in this rank's rows. The shift is within ±LARGEST. It is 0, with
+    an infinite error, if every probability is 0 or 1, so that no shift changes them.
     """
     shift, error = 0.0, math.inf
     for _ in range(NEWTON_STEPS):

@@ -1,8 +1,8 @@
-"""Rows that begin otherwise than as drawn by seed, table and row: by their generation, or with vectors of a file.
+"""Initial rows that are not drawn by (seed, table, row) alone: rows of a later generation, and vectors from a file.
 
-A row whose id a growing vocabulary has given to another value is drawn by its generation too. ``tables.specs[…].init_from`` names a
+A growing vocabulary may give an id to another value: that row is drawn by its generation too. ``tables.specs[…].init_from`` names a
 Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a list of numbers, as wide as the table or as one model's
-share of it in an ensemble, each of which then begins with it). Values that share an id begin with their mean.
+share of it in an ensemble; every model then begins with the same vector). Values that share an id begin with their mean.
 """
 
 import logging
@@ -34,11 +34,11 @@ from dlrm_app.text import count
 
 logger = logging.getLogger(__name__)
 _ROWS = 1 << 16
-"""Read at a time."""
+"""Rows of the file read at a time."""
 
 
 def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manifest, seed: int) -> None:
-    """Sets the rows of ``model``, sharded or not, whose ids were given to another value. Raises DataError."""
+    """Draws the rows of ``model``, sharded or not, whose ids now belong to another value. Raises DataError."""
     generations = {}
     for table, rows in _histories(tables, manifest):
         if rows.generation.any():
@@ -50,7 +50,7 @@ def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manife
 def rows_given_since(
     known: Mapping[str, Any], tables: Sequence[Table], manifest: Manifest
 ) -> dict[str, torch.Tensor]:
-    """Table → the rows [R] whose ids were given to their values since the dataset of a model, whose columns are ``known``.
+    """Table → the rows [R] whose ids were assigned after the dataset of a model was made. ``known``: that dataset's columns.
 
     Raises DataError.
     """
@@ -73,7 +73,7 @@ def _histories(tables: Sequence[Table], manifest: Manifest) -> Iterator[tuple[Ta
 
 
 def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
-    """Problems of the files of vectors that ``tables`` name, as far as their footers tell."""
+    """Problems of the files of vectors that ``tables`` name, found in the files' footers."""
     columns = {column.name: column for column in manifest.sparse}
     problems = []
     for table in tables:
@@ -110,9 +110,9 @@ def _is_vector(kind: pa.DataType) -> bool:
 
 @torch.no_grad()
 def init_vectors(model: nn.Module, tables: Sequence[Table], manifest: Manifest, num_models: int) -> None:
-    """Sets the rows of ``model``, sharded or not, that the tables' files have vectors for, and logs how many values have none.
+    """Sets the rows of ``model``, sharded or not, for which the tables' files have vectors, and logs how many values are unknown.
 
-    ``num_models``: of an ensemble. Raises DataError, naming the file, for vectors or values that are none.
+    ``num_models``: the size of the ensemble. Raises DataError, naming the file, for invalid vectors or values.
     """
     by_name = {table.name: table for table in tables if table.init_from is not None}
     columns = {column.name: column for column in manifest.sparse}
@@ -149,7 +149,7 @@ def _batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
-    """The id of every value; -1 of one that the vocabulary does not know."""
+    """The id of every value; -1 for a value that the vocabulary does not have."""
     spec = Spec("vectors", ",", None, False, (Column("value", "sparse", column.encoding["raw"]),))
     cursor = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_batches([batch.select(["value"])]), 0, True), spec)
     keys = [raw.one_hot[0].copy() for raw in cursor.rows(_ROWS, None)]
@@ -162,7 +162,7 @@ def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch
 
 
 def _vectors(table: Table, batch: pa.RecordBatch, num_models: int) -> torch.Tensor:
-    """float32 [rows, table.dim]; each model of an ensemble has a copy."""
+    """The vectors as float32 [rows, table.dim]; each model of an ensemble gets a copy."""
     lists, wanted = batch.column("vector"), sorted({table.dim, table.dim // num_models})
     widths = pc.unique(pc.list_value_length(lists)).to_pylist()
     if len(widths) != 1 or widths[0] not in wanted:

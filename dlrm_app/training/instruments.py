@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Throughput:
-    """Times steps; to be read when the device has done them.
+    """Times steps. Read it only once the device has finished them.
 
     Evaluations and saves between steps are left out, as in ``Progress.samples_per_second``, the throughput of a whole run.
     """
@@ -29,7 +29,7 @@ class Throughput:
         self.restart()
 
     def restart(self) -> None:
-        """Leaves the time since the last reading out of the next one, and the steps with it."""
+        """Drops the time and the steps since the last reading."""
         self._started = self._resumed = time.perf_counter()
         self._num_steps = 0
 
@@ -49,20 +49,20 @@ class Throughput:
         self._num_steps += 1
 
     def seconds_per_step(self) -> float:
-        """Since the last reading or restart."""
+        """Seconds per step since the last reading or restart."""
         seconds = (time.perf_counter() - self._started) / max(1, self._num_steps)
         self._started, self._num_steps = time.perf_counter(), 0
         return seconds
 
 
 NO_STEP = 2**62
-"""More than any step: what "none" is to a minimum."""
+"""A number above any step: stands for "none" where a minimum is taken."""
 MAX_LOSSES = 4096
-"""So many stay on the device before they are added up; on a GPU each takes 512 bytes."""
+"""Losses kept on the device before they are added up; on a GPU each takes 512 bytes."""
 
 
 class LossMeter:
-    """Keeps losses on the device, without a kernel of its own in a step; readings alone wait for it and for the other ranks."""
+    """Keeps losses on the device and adds no kernel to a step; only readings wait for the device and for other ranks."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -81,7 +81,7 @@ class LossMeter:
             self._fetch()
 
     def _fetch(self) -> None:
-        """Adds up what is on the device, one step after the other: so sums are the same to the bit, whenever they are read."""
+        """Adds up the losses on the device in the order of their steps, so that sums are the same to the bit whenever they are read."""
         losses = torch.stack([*self._on_device.values()]).tolist() if self._on_device else []
         for step, loss in zip(self._on_device, losses, strict=True):
             self._sum += loss
@@ -118,11 +118,11 @@ class LossMeter:
         return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
 
     def start_epoch(self) -> None:
-        """Forgets the epoch before."""
+        """Forgets the previous epoch."""
         self._epoch_sum, self._epoch_count = 0.0, 0
 
     def state(self) -> LossSums:
-        """Losses of all ranks that are added and not yet finished. Every rank must call it."""
+        """Loss sums of all ranks that are not read yet. Every rank must call it."""
         sums = all_gather_stacked(self._own_sum()).tolist()
         return LossSums(sums, self._count, self._epoch_sum, self._epoch_count)
 
@@ -137,7 +137,7 @@ class LossMeter:
 
 
 def largest_part(step_ms: Mapping[str, float]) -> str:
-    """The part that most of the time goes into, and its share, in words; empty where nothing was measured."""
+    """The part that takes the most time, and its share, in words; empty if nothing was measured."""
     total = sum(step_ms.values())
     if not total:
         return ""
@@ -151,18 +151,18 @@ class Trace:
     def __init__(self, is_wanted: bool, folder: Path, runtime: Runtime) -> None:
         self._path = folder / f"trace-rank-{runtime.rank}.json"
         self._profile: profile | None = None
-        if is_wanted:  # on a GPU it is recorded too
+        if is_wanted:  # records the GPU too, if there is one
             steps = schedule(wait=9, warmup=1, active=4, repeat=1)
             self._profile = profile(schedule=steps, on_trace_ready=self._write)
             self._profile.start()
 
     def after_step(self) -> None:
-        """Begins and ends the recording where it should."""
+        """Starts and ends the recording at its steps."""
         if self._profile is not None:
             self._profile.step()
 
     def close(self) -> None:
-        """Writes what there is of a recording under way."""
+        """Writes the part of an unfinished recording that exists."""
         if self._profile is not None:
             self._profile.stop()
 

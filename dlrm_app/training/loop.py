@@ -23,14 +23,14 @@ from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
 
-SAMPLED = 10
-"""On a GPU the parts of one step of so many are measured: each has some 36 marks, which take the host microseconds each."""
+SAMPLE_EVERY = 10
+"""Steps per step that is measured by part on a GPU: such a step has about 36 marks, and each takes the host microseconds."""
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
     """Trains, evaluates and saves until nothing is left to train.
 
-    Raises Stopped, with a checkpoint behind it, when a signal asks for it, and SharedError for a save that failed.
+    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and SharedError if a save failed.
     """
     while run.why_done is None:
         train_epoch(run, checkpoints, stop_request)
@@ -44,13 +44,13 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
 
 
 def end_evaluation(run: TrainingRun) -> None:
-    """Evaluates on val where an epoch or the run ends, with trainer.calibrate after it has fitted the last bias.
+    """Evaluates on val at the end of an epoch or of the run. With trainer.calibrate it fits the last bias first.
 
-    Every save of an epoch's end, and whatever ends the run, then has a fitted bias, wherever it was stopped and resumed.
+    Every checkpoint from the end of an epoch or of the run then has a fitted bias, even after a stop and a resume.
     """
     progress = run.progress
     if run.config.trainer.calibrate:
-        stale = ("val", progress.step)  # an evaluation in the middle of an epoch, with another bias
+        stale = ("val", progress.step)  # evaluated in the middle of the epoch, before the bias was fitted
         progress.evals = [each for each in progress.evals if (each.split, each.step) != stale]
         fit_final_bias(run)
     if not progress.has_evaluated("val"):
@@ -58,18 +58,18 @@ def end_evaluation(run: TrainingRun) -> None:
 
 
 def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
-    """Takes the steps left of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
+    """Takes the remaining steps of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
 
     Ends early when an evaluation says that the run has trained enough.
     """
     run.trainable.model.train()
-    if is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch):  # the run stopped before it
+    if is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch):  # stopped just before it
         evaluate_in_epoch(run)
     batches, throughput = train_batches(run), run.instruments.throughput
     num_steps = steps_left(run, len(batches))
     throughput.restart()
     with batches, epoch_bar(run, num_steps) as bar:
-        # a pipeline that prefetches drains where the stream ends
+        # a prefetching pipeline trains on its last batches once the stream has ended
         stream = run.instruments.parts.waiting(islice(batches, num_steps))
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
@@ -81,13 +81,13 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 break
         log_loss(run, batches, bar)
     stop_request.settle()
-    run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
+    run.trainable.pipeline.detach()  # evaluation runs the plain forward pass; the next step attaches again
 
 
 def is_val_due(config: EvaluationConfig, progress: Progress, batches_per_epoch: int) -> bool:
-    """True if val is to be evaluated now, in the middle of an epoch; a resumed run may have done so before.
+    """True if val must be evaluated now, in the middle of an epoch. A resumed run may have done it already.
 
-    ``per_epoch`` spreads that many evenly, the last of them at the epoch's end, where every run evaluates anyway.
+    ``per_epoch`` spreads its evaluations evenly; the last is at the epoch's end, where every run evaluates anyway.
     """
     if not 0 < progress.batch < batches_per_epoch or progress.has_evaluated("val"):
         return False
@@ -98,7 +98,7 @@ def is_val_due(config: EvaluationConfig, progress: Progress, batches_per_epoch: 
 
 
 def steps_left(run: TrainingRun, num_batches: int) -> int:
-    """Steps that the current epoch still takes."""
+    """Steps left in the current epoch."""
     if run.why_done is not None:
         return 0
     max_steps = run.config.trainer.max_steps
@@ -106,12 +106,12 @@ def steps_left(run: TrainingRun, num_batches: int) -> int:
 
 
 def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
-    """Forward, backward and update on the next global batch."""
+    """Takes one step on the next global batch: forward, backward, update."""
     progress, instruments, trainer = run.progress, run.instruments, run.config.trainer
     run.learning_rates.apply(progress.step + 1)
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
-    every = min(SAMPLED, trainer.log_every_steps) if run.runtime.device_type == "cuda" else 1
+    every = min(SAMPLE_EVERY, trainer.log_every_steps) if run.runtime.device_type == "cuda" else 1
     with nullcontext() if (progress.step + 1) % every else instruments.parts.step():
         loss, _, _ = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
@@ -133,13 +133,13 @@ def act_after_step(
     *,
     is_last: bool,
 ) -> bool:
-    """Does what follows a step: evaluates, saves, leaves. ``is_last``: of the epoch's steps.
+    """Evaluates, saves or stops after a step, if that is due. ``is_last``: the step is the epoch's last.
 
-    True if an evaluation says that the run has trained enough.
+    Returns True if an evaluation says that the run has trained enough.
     """
     agreed = stop_request.agreed(checkpoints.have_failed(), checkpoints.are_overdue())
     if agreed.fail:
-        checkpoints.wait()  # raises on every rank what the save in the background raised
+        checkpoints.wait()  # raises the background save's error on every rank
     stops = agreed.stop and not is_last  # such a run evaluates when it is resumed
     evaluates = not stops and is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch)
     every_steps = run.config.checkpoint.every_steps
@@ -159,18 +159,18 @@ def act_after_step(
 
 
 def evaluate_in_epoch(run: TrainingRun) -> None:
-    """Evaluates on val, which runs the plain forward.
+    """Evaluates on val with the plain forward pass.
 
-    The pipeline keeps the batches under way, whose ids are at their ranks already: training continues as without.
+    The pipeline keeps the batches whose ids were already exchanged, so training continues as if nothing had happened.
     """
     pipeline = run.trainable.pipeline
     pipeline.detach()
     evaluate_split(run, "val")
-    pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
+    pipeline.attach(sparse_dist=False)  # the ids of the first kept batch are not sent again
 
 
 def end_epoch(run: TrainingRun) -> None:
-    """Turns to the next epoch, unless trainer.max_steps has cut this one short."""
+    """Moves on to the next epoch, unless trainer.max_steps has cut this one short."""
     progress, meter = run.progress, run.state.meter
     if progress.batch == run.batches_per_epoch:
         progress.train_loss.append(meter.mean_of_epoch())
@@ -179,24 +179,24 @@ def end_epoch(run: TrainingRun) -> None:
 
 
 def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
-    """Leaves a run that is saved, on every rank."""
+    """Raises Stopped on every rank, once the run is saved."""
     stop_request.settle()
     output = "" if run.config.output else f" {setting('output', run.folder.path)}"
     raise Stopped(
         f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
-        f"next: the same command with resume=auto{output} goes on from there"
+        f"next: the same command with resume=auto{output} continues from there"
     )
 
 
 def epoch_bar(run: TrainingRun, num_steps: int) -> Any:
-    """The progress bar of an epoch, in samples, which may begin in its middle."""
+    """The progress bar of an epoch, in samples; a resumed epoch begins in the middle."""
     size, first = run.config.trainer.global_batch_size, run.progress.batch
     total, is_first = (first + num_steps) * size, run.runtime.is_first
     return progress_bar(epoch_title(run), total, is_first, "sample", scale=True, initial=first * size)
 
 
 def train_batches(run: TrainingRun) -> TrainBatches:
-    """This rank's batches left of the current epoch."""
+    """This rank's remaining batches of the current epoch."""
     data, trainer, runtime, progress = run.config.data, run.config.trainer, run.runtime, run.progress
     assert data.lanes is not None
     return TrainBatches(
@@ -217,7 +217,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
 
 
 def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
-    """Tells the losses since the last time, if there are any. Raises SharedError if one is NaN or inf."""
+    """Reports the mean loss since the last report, if steps were taken. Raises SharedError if a loss is NaN or inf."""
     meter, instruments, progress = run.state.meter, run.instruments, run.progress
     if not meter.has_unread:
         return
@@ -234,7 +234,7 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
 
 
 def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
-    """Raises SharedError if a loss of the current epoch, whose ``batches`` these are, was NaN or inf on any rank.
+    """Raises SharedError if a loss of the current epoch was NaN or inf on any rank. ``batches``: the epoch's batches.
 
     Every rank must call it.
     """
@@ -263,6 +263,6 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
             "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
         )
     raise SharedError(
-        f"the loss was no finite number at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
+        f"the loss was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
         f"  {cause}\n  {resume_hint(run.folder.path / 'checkpoints')}"
     )

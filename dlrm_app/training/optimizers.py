@@ -1,5 +1,5 @@
-"""One optimizer for all: tables updated inside the backward pass where fbgemm can, everything else beside it; and its rates:
-pure functions of the step's number, and what sets them before each step.
+"""One optimizer for the whole model: fbgemm updates tables inside the backward pass, torch everything else. Learning rates:
+pure functions of the step's number, and the class that sets them before each step.
 """
 
 import math
@@ -30,9 +30,9 @@ from dlrm_app.tables.specs import Table, table_of
 
 
 class TouchedRows(torch.optim.Optimizer):
-    """Steps the rows of tables [rows, D] whose gradient is not all zero, by the rule of ``settings.kind``.
+    """Steps only the rows of tables [rows, D] whose gradient is not all zero, by the rule of ``settings.kind``.
 
-    fbgemm's fused kernels touch no other rows either, so device and sharding change the speed but not the result. With
+    fbgemm's fused kernels do the same, so device and sharding change the speed but not the result. With
     ``settings.updated_rows="all"`` every row takes every step, as under torch's optimizers.
     """
 
@@ -50,7 +50,7 @@ class TouchedRows(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override] # the pipeline gives no closure
-        """One step with each table's ``grad`` [rows, D]."""
+        """Takes one step with each table's ``grad`` [rows, D]."""
         for group in self.param_groups:
             for table in group["params"]:
                 if table.grad is not None and len(table):  # a rank may hold none of a table's rows
@@ -75,7 +75,7 @@ class TouchedRows(torch.optim.Optimizer):
 def make_dense_optimizer(
     settings: DenseSettings, parameters: Sequence[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The optimizer of the dense part, which clips the gradient's global norm first if asked to."""
+    """The optimizer of the dense part. It first clips the gradient's global norm if ``clip_norm`` is set."""
     # one pass over each weight on CPU; on CUDA torch's default takes all weights at once
     in_one_pass = True if all(each.device.type == "cpu" for each in parameters) else None
     common: dict[str, Any] = {
@@ -93,7 +93,7 @@ def make_dense_optimizer(
         optimizer = adam(parameters, eps=settings.eps, betas=(settings.beta1, settings.beta2), **common)
     clip_norm = settings.clip_norm
     if clip_norm is not None:
-        # replicated gradients are averaged by then, so every rank finds the same norm
+        # replicated gradients are already averaged here, so every rank finds the same norm
         def clip(*_: Any) -> None:
             torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
 
@@ -127,8 +127,8 @@ def combine_optimizers(
 class DenseEma:
     """Averages of the dense weights of the sharded ``model``, and copies of its buffers.
 
-    After the first step they are its weights; after each further one decay · average + (1 - decay) · weights. Batch
-    norm's running moments stay those of the weights, as in torch: they are averages already, and an average of them would
+    After the first step they equal the weights; after each later step decay · average + (1 - decay) · weights. Batch
+    norm's running moments are copied, as in torch: they are averages already, and an average of them would
     lag behind the tables.
     """
 
@@ -141,7 +141,7 @@ class DenseEma:
         self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
 
     def update(self, updates: int) -> None:
-        """Takes the weights in, after the ``updates``-th step that changed them."""
+        """Adds the weights to the average, after the ``updates``-th step."""
         if updates <= 1:
             self.start()
             return
@@ -152,7 +152,7 @@ class DenseEma:
         self._copy(self._buffers)
 
     def start(self) -> None:
-        """Begins again with the present weights."""
+        """Starts again from the current weights."""
         self._copy(self._weights)
 
     def _copy(self, names: Iterable[str]) -> None:
@@ -162,7 +162,7 @@ class DenseEma:
     @contextmanager
     @torch.no_grad()
     def in_place(self) -> Iterator[None]:
-        """The model computes with the averages inside the block, and with the same weights as before after it."""
+        """Puts the averages into the model for the block; then the weights are put back."""
         self._exchange()
         try:
             yield
@@ -181,14 +181,14 @@ class DenseEma:
 
 
 def lr_factor(step: int, schedule: ScheduleSettings) -> float:
-    """Factor of the learning rate in ``step``, of which the first is 1.
+    """Factor of the learning rate in ``step``; the first step is 1.
 
-    Warm-up: step / warmup_steps. Then 1 up to and with the last step before the decay; from there, with x the share
+    Warm-up: step / warmup_steps. Then 1 up to the last step before the decay, included. Decay, with x the share
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
-    (cosine). step: step_factor once for each milestone left behind.
+    (cosine). step: step_factor to the power of the milestones passed.
 
-    The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm), which stays at the warm-up's last
-    but one value between warm-up and decay, a (1 / warmup_steps)th lower than here.
+    The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm). Between warm-up and decay, MLPerf's stays at
+    the last but one value of the warm-up, lower than here by 1 / warmup_steps.
     """
     if step < schedule.warmup_steps:
         return step / schedule.warmup_steps
@@ -203,7 +203,7 @@ def lr_factor(step: int, schedule: ScheduleSettings) -> float:
 
 
 def fit_to_run(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
-    """``schedule`` with the open end of a decay at the run's last step."""
+    """``schedule`` with a decay that ends at the run's last step, if it has no end of its own."""
     if schedule.decay_steps is not None:
         return schedule
     return replace(schedule, decay_steps=max(1, num_steps - schedule.first_decay_step))
@@ -212,8 +212,8 @@ def fit_to_run(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
 class LearningRates:
     """Sets the learning rate of every optimizer, the fused ones too.
 
-    fbgemm updates tables in the backward pass with the rate that the lookup saw, which torchrec's fused optimizers hand
-    over in ``zero_grad``: ``apply(step)`` must come before the step.
+    fbgemm updates tables in the backward pass with the rate known at lookup. torchrec's fused optimizers pass that rate
+    on in ``zero_grad``, so ``apply(step)`` must come before the step.
     """
 
     def __init__(
@@ -230,13 +230,13 @@ class LearningRates:
         self._groups = list(_find_groups(optimizer, tables, config))
 
     def apply(self, step: int) -> None:
-        """Sets the rates of ``step``, of which the first is 1."""
+        """Sets the rates of ``step``; the first step is 1."""
         factors = {part: lr_factor(step, schedule) for part, schedule in self._schedules.items()}
         for group, lr, part in self._groups:
             group["lr"] = lr * factors[part]
 
     def at(self, step: int) -> dict[str, float]:
-        """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``; a table's own keeps its ratio."""
+        """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``. A table's own rate has the same factor."""
         return {part: self._lr[part] * lr_factor(step, each) for part, each in self._schedules.items()}
 
 

@@ -1,6 +1,6 @@
-"""torchrec's train pipelines by name: how much of the next batches' work is prefetched during a step.
+"""torchrec's train pipelines by name. They differ in how much work of the next batches is done during a step.
 
-Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations: a batch under way stays where it is.
+Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations; prefetched batches are kept.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from dlrm_app.model.loss import StepOutput
 
 
 class OneByOne(TrainPipelineBase[Batch, StepOutput]):
-    """Prefetches the copy of the next batch and nothing more; ``detach`` and ``attach`` as of the others."""
+    """Prefetches only the copy of the next batch; has ``detach`` and ``attach`` like the others."""
 
     def detach(self) -> None:
-        """Forgets a stream at its end; the model was not changed."""
+        """Forgets a stream that has ended; the model needs no change."""
         if self._data_iter_stopped:
             self.reset()
 
@@ -32,10 +32,10 @@ class OneByOne(TrainPipelineBase[Batch, StepOutput]):
 
 
 class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
-    """torchrec's, which attaches itself again like the others; its streams on a GPU share memory without a race.
+    """torchrec's prefetching pipeline, with automatic attach as in the others, and without a race between its GPU streams.
 
-    torchrec lets the exchange of the next ids begin while rows of the last ones are still fetched, whose memory it may
-    be given again (torchrec's pull request 4191), and tells the allocator of a stream on which nothing is computed.
+    torchrec starts the exchange of the next ids while rows of the last ids are still fetched. It may then reuse memory
+    still in use (torchrec's pull request 4191). It also names the allocator a stream on which nothing is computed.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
             self._default_stream = torch.cuda.current_stream(device)
 
     def start_sparse_data_dist(self, batch: Batch | None, context: Any) -> None:
-        """Starts the exchange of ids once the rows of earlier ones are fetched, without waiting on the host."""
+        """Starts the exchange of ids once the rows of earlier ids are fetched; the host does not wait."""
         if self._data_dist_stream is not None:
             self._data_dist_stream.wait_stream(self._prefetch_stream)
         super().start_sparse_data_dist(batch, context)
 
     def progress(self, dataloader_iter: Iterator[Batch]) -> StepOutput:
-        """Takes a step."""
+        """Takes a step, attached to the model."""
         if not self._model_attached:
             self.attach(self._model)
         return super().progress(dataloader_iter)
@@ -61,6 +61,6 @@ class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
 def make_pipeline(
     name: str, model: DistributedModelParallel, optimizer: CombinedOptimizer, device: torch.device
 ) -> Any:
-    """The pipeline called ``name``; every batch that it was given is trained on."""
+    """Makes the pipeline called ``name``. It trains on every batch that it reads."""
     kinds: dict[str, Any] = {"base": OneByOne, "sparse_dist": TrainPipelineSparseDist, "prefetch": Prefetch}
     return kinds[name](model, optimizer, device)

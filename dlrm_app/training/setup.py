@@ -1,4 +1,4 @@
-"""Builds a sharded model, its optimizer and its pipeline from a configuration and a dataset; sets seeds, makes choices.
+"""Builds a sharded model, its optimizer and its pipeline from a configuration and a dataset, and sets seeds.
 
 Each table draws its weights from (seed, table, row) in model/initial_weights.py, so that every sharding plan starts alike;
 model/build.py draws the dense part's; loader/batch_order.py shuffles by (manifest, seed, epoch, batch size).
@@ -52,7 +52,7 @@ class Trainable:
 
 
 def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables that fit it. Raises DataError or ConfigError, all problems in one."""
+    """The dataset's manifest and the tables that fit it. Raises one DataError or ConfigError with all problems."""
     manifest, tables = check_training(config, runtime)
     verify_shards(manifest, checksums=config.data.verify)
     tables = with_pooling_factors(tables, manifest)
@@ -71,7 +71,7 @@ def build_trainable(
     runtime: Runtime,
     numbers: Sequence[int] | None = None,
 ) -> Trainable:
-    """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``.
+    """Builds the model on the meta device, plans and shards it, and sets every weight from ``trainer.seed``.
 
     ``numbers``: the dense features that may be embedded; None: all.
     """
@@ -102,18 +102,18 @@ def build_trainable(
 
 
 def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:
-    """Sets the last bias by the train split's positives, where it has rows of both classes."""
+    """Sets the last bias from the train split's share of positives, if it has rows of both classes."""
     split = manifest.splits["train"]
     if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
         set_base_rate(model, split.positives / split.rows)
 
 
 SAMPLED_GROUPS = 16
-"""Row groups of the train split, evenly spread, whose rows tell the dense features' moments: half a million by default."""
+"""Row groups of the train split, evenly spread, that the dense features' moments are computed on: half a million rows by default."""
 
 
 def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
-    """Sets the moments by which embeddings of dense features standardise, where ``model`` has such. Raises DataError."""
+    """Sets the moments that standardise dense features before their embeddings, if ``model`` has any. Raises DataError."""
     if not any(isinstance(module, PeriodicEmbedding) for module in model.modules()):
         return
     reader = SplitReader(manifest, "train", features=[])
@@ -124,24 +124,24 @@ def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:
-    """Seeds torch's generators for ``step``, each rank's otherwise: for masks of dropout that no two share.
+    """Seeds torch's generators for ``step``, each rank's differently, so that no two ranks share dropout masks.
 
-    A function of its arguments, so a resumed run, on other ranks too, needs to remember nothing.
+    The seed depends on the arguments alone, so a checkpoint needs no generator state for it.
     """
     (drawn,) = np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)
     torch.manual_seed(int(drawn))
 
 
 def set_deterministic(wanted: bool) -> None:
-    """Makes torch and fbgemm choose kernels that add in a fixed order; an operator without one is then an error.
+    """Makes torch and fbgemm choose kernels that add in a fixed order; torch raises for an operator without one.
 
-    fbgemm's backward pass asks the same switch: without it a GPU cuts the gradients of a row that a batch reads more than
+    fbgemm's backward pass reads the same switch. Without it a GPU cuts the gradients of a row that a batch reads more than
     1,024 times into pieces and adds them in any order.
     """
     torch.use_deterministic_algorithms(wanted)
-    # filling takes time, and nothing here reads such memory; a property of the module's class
+    # filling takes time, and nothing here reads uninitialised memory; mypy does not know the module's property
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if wanted:  # or cuBLAS has no fixed order, and torch refuses it
+    if wanted:  # without it cuBLAS has no fixed order, and torch raises
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
@@ -153,7 +153,7 @@ def random_state() -> str:
 def cuda_random_states(runtime: Runtime) -> list[str]:
     """The generator state of every rank's GPU, by rank; none on CPU. Every rank must call it.
 
-    fbgemm rounds weights of 16 bits by it, each rank its own rows.
+    fbgemm rounds 16-bit weights with it, each rank its own rows.
     """
     if runtime.device.type != "cuda":
         return []
@@ -161,7 +161,7 @@ def cuda_random_states(runtime: Runtime) -> list[str]:
 
 
 def set_random_states(state: str, cuda_states: Sequence[str], runtime: Runtime) -> None:
-    """Restores what ``random_state`` and ``cuda_random_states`` gave; those of GPUs on as many ranks only."""
+    """Restores the states from ``random_state`` and ``cuda_random_states``; GPU states only if the number of ranks is the same."""
     torch.set_rng_state(_to_state(state))
     if runtime.device.type == "cuda" and len(cuda_states) == runtime.world_size:
         torch.cuda.set_rng_state(_to_state(cuda_states[runtime.rank]), runtime.device)

@@ -61,12 +61,12 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
 
     def tensors(self) -> Tensors:
-        """Every tensor under names that no plan changes: views."""
+        """Views of every tensor, under names that do not depend on the plan."""
         tensors = collect_tensors(self.trainable.model, self.trainable.optimizer, self.table_kinds)
         return tensors | self.ema.tensors() if self.ema else tensors
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Makes the run, before its first step, the saved one: to the bit where ranks and plan are the same."""
+        """Restores the saved run, before the first step; exact to the bit if ranks and plan are the same."""
         create_states(self.trainable.optimizer)
         tensors, marker = self.tensors(), checkpoint.marker
         begins_ema = self.ema is not None and not keeps_ema(marker.config)
@@ -85,33 +85,33 @@ class RunState:
 
     def begin_with(
         self,
-        former: TrainedModel,
+        previous: TrainedModel,
         now: Described,
         given_again: Mapping[str, Tensor],
         config: WarmStartConfig,
     ) -> None:
-        """Gives the run, which is ``now``, before its first step the weights of another one and, if wanted, its optimizers' states.
+        """Takes over the weights of another run before the first step, and its optimizer states if wanted. ``now``: this run's model.
 
-        ``given_again``: table → rows [R] whose ids were given to other values since then; they keep what they begin with.
+        ``given_again``: table → rows [R] whose ids now belong to other values; they keep their initial weights.
         """
-        open_checkpoint(former.folder, self.runtime)
+        open_checkpoint(previous.folder, self.runtime)
         if config.optimizer:
             create_states(self.trainable.optimizer)
             tensors = _without_ema(self.tensors())
-            self.progress.earlier_updates = former.marker.progress.counted_updates
+            self.progress.earlier_updates = previous.marker.progress.counted_updates
         else:
             tensors = collect_weights(self.trainable.model)
-        then = Described(former.spec, former.dense_names)
+        then = Described(previous.spec, previous.dense_names)
         inherited = self.runtime.together(
-            lambda: inherit_tensors(former.folder, tensors, then, now, given_again, bool(config.allow))
+            lambda: inherit_tensors(previous.folder, tensors, then, now, given_again, bool(config.allow))
         )
         if config.optimizer:
             set_step(self.trainable.optimizer, self.progress.counted_updates)
         if self.ema is not None:
             self.ema.start()
-        steps = count(former.marker.progress.step, "step")
-        path, became = former.data_path, inherited_table(inherited)
-        logger.info("beginning with %s, trained on %s: %s\n%s", former.folder, path, steps, became)
+        steps = count(previous.marker.progress.step, "step")
+        path, became = previous.data_path, inherited_table(inherited)
+        logger.info("beginning with %s, trained on %s: %s\n%s", previous.folder, path, steps, became)
 
 
 def _without_ema(tensors: Tensors) -> Tensors:
@@ -154,12 +154,12 @@ class TrainingRun:
     """None without distillation.scores."""
     folder: RunFolder
     checkpoint: Checkpoint | None
-    """The checkpoint that it continues; ``before``: the configuration of the steps up to there."""
+    """The checkpoint that it continues. ``before``: the configuration of the steps up to that checkpoint."""
     before: TrainConfig | None
     state: RunState
     instruments: Instruments
     started: float = field(default_factory=time.perf_counter)
-    """The time at which this process began the run, by time.perf_counter."""
+    """The time at which this process started the run, by time.perf_counter."""
 
     @property
     def progress(self) -> Progress:
@@ -168,7 +168,7 @@ class TrainingRun:
 
     @property
     def why_done(self) -> str | None:
-        """The reason why nothing is left to train; None while something is."""
+        """The reason why training is complete; None if it is not."""
         trainer = self.config.trainer
         if reason := reason_to_stop(self.config.evaluation, self.progress.evals):
             return reason
@@ -190,18 +190,18 @@ class TrainingRun:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The dataset's encoding, for evaluating the model on other rows; read by the first rank alone."""
+        """The dataset's encoding, for evaluating the model on other rows; only the first rank reads it."""
         return describe_columns(self.manifest) if self.runtime.is_first else {}
 
     @cached_property
     def forward_passes(self) -> ForwardPasses:
-        """For all evaluations of the run."""
+        """Forward passes for all evaluations of the run."""
         return ForwardPasses(self.trainable.model, self.runtime.device)
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Saves the run, or begins to. Every rank must call it. Raises SharedError if the save before it failed."""
+        """Saves the run, or starts saving in the background. Every rank must call it. Raises SharedError if the previous save failed."""
         marker = Marker(
-            progress=copy.deepcopy(self.progress),  # training may continue while it is written
+            progress=copy.deepcopy(self.progress),  # training may continue while the marker is written
             meter=self.state.meter.state(),
             random_state=random_state(),
             dataset=self.manifest.fingerprint(),

@@ -1,9 +1,9 @@
-"""The time of a training step by part, measured with hooks around the modules that are there already.
+"""Measures the time of a training step by part, with hooks around the model's own modules.
 
 Marks are set where one part ends and the next begins: forward hooks of the model's own modules, hooks of the autograd
-nodes that divide the backward pass, and calls of the pipeline and the optimizer. Between two marks all time belongs to
-the first one's part, so that the parts add up to the step. On a GPU marks are events of the stream that computes: a part
-that another stream or the host does meanwhile costs nothing there, until it is waited for.
+nodes that divide the backward pass, and calls of the pipeline and the optimizer. All time between two marks belongs to
+the first one's part, so that the parts add up to the step. On a GPU marks are events of the computing stream: work
+that another stream or the host does at the same time counts only while the computing stream waits for it.
 """
 
 import time
@@ -24,24 +24,24 @@ from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS
 
 MODULES = {
-    "sparse_arch": ("output_dist", "gradient_exchange"),  # what is left of it beside input_dist and lookup
+    "sparse_arch": ("output_dist", "gradient_exchange"),  # the rest, without input_dist and lookup
     "arrival": ("output_dist", "gradient_exchange"),
     "dense_arch": ("mlps", "mlps_backward"),
     "inter_arch": ("interaction", "interaction_backward"),
     "over_arch": ("mlps", "mlps_backward"),
 }
-"""A model's modules by name: the part of their forward pass, and the one that begins with their output's gradient."""
+"""A model's modules by name: (part of the forward pass, part that begins with the gradient of the output)."""
 
 MAX_STEPS = 128
-"""The newest so many are kept until they are read."""
+"""Steps kept until they are read; older ones are dropped."""
 Marks = list[tuple[str, Any]]
-"""(part, moment at which it begins) of a step; the part is empty at its end."""
+"""(part, moment at which it begins) for each part of a step; at the end of the step the part is empty."""
 
 
 class StepParts:
-    """Divides the steps of ``model`` into PARTS. ``is_alone``: there are no other ranks to wait for.
+    """Divides the steps of ``model`` into PARTS. ``is_alone``: this is the only rank.
 
-    Nothing is measured outside of ``step``. Hooks stay for the life of the model, and cost a microsecond each.
+    Only ``step`` measures. Hooks stay for the life of the model, and cost a microsecond each.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StepParts:
             self._marks, self._part = [], None
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """``batches``, the wait for each of them being ``data``."""
+        """Yields ``batches`` and counts the wait for each of them as ``data``."""
 
         def wait() -> Batch | None:
             with self.within("data"):
@@ -85,13 +85,13 @@ class StepParts:
         return iter(wait, None)  # ends where ``batches`` do
 
     def take(self) -> list[Marks]:
-        """The marks of each step since the last time, for ``seconds``, without waiting for the device."""
+        """The marks of each step since the last call, for ``seconds``; does not wait for the device."""
         steps = [*self._steps]
         self._steps.clear()
         return steps
 
     def seconds(self, marks: Marks) -> dict[str, float]:
-        """Seconds of a step by part; waits until the device has come to the last of its ``marks``."""
+        """Seconds of a step by part; waits until the device has reached the last of its ``marks``."""
         sums = dict.fromkeys(PARTS, 0.0)
         between = self._clock.seconds_between([moment for _, moment in marks])
         for (part, _), seconds in zip(marks, between, strict=False):  # none after the last
@@ -99,7 +99,7 @@ class StepParts:
         return sums
 
     def mean_ms(self, runtime: Runtime) -> dict[str, float]:
-        """Milliseconds of a step by part since the last time, the mean over steps and ranks. Every rank must call it."""
+        """Milliseconds of a step by part since the last call, the mean over steps and ranks. Every rank must call it."""
         steps = [[*self.seconds(marks).values()] for marks in self.take()] or [[0.0] * len(PARTS)]
         values = 1000 * torch.tensor(steps, dtype=torch.float64).mean(0)
         means = all_reduce_sum(values.to(runtime.device)) / runtime.world_size
@@ -107,7 +107,7 @@ class StepParts:
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """``part`` for the time of the block, then what it was before."""
+        """Counts the time of the block as ``part``, then continues with the previous part."""
         before = self._part
         self._mark(part)
         try:
@@ -143,7 +143,7 @@ class StepParts:
                 for lookup in getattr(module, "_lookups", ()):  # a list: no children of the module
                     self._hook(lookup, "lookup", None)
                     for kernel in lookup.modules():
-                        if hasattr(kernel, "emb_module"):  # torchrec's wrapper of what fbgemm has
+                        if hasattr(kernel, "emb_module"):  # torchrec's wrapper of fbgemm's module
                             kernel.register_forward_hook(self._watch_update)
 
     def _hook(self, module: nn.Module, part: str, backward: str | None) -> None:
@@ -169,7 +169,7 @@ class StepParts:
             node.register_hook(lambda *_: self._mark("gradient_exchange"))
 
     def _watch_gradients(self, model: nn.Module) -> None:
-        """Once every dense weight has its gradient, what is left of the backward pass waits for those of the others."""
+        """Marks ``gradient_exchange`` once every dense weight has its gradient: from there the step waits for other ranks."""
         dense = [p for name, p in model.named_parameters() if p.requires_grad and "sparse_arch" not in name]
 
         def count(_: torch.Tensor) -> None:
@@ -182,7 +182,7 @@ class StepParts:
 
 
 class _HostClock:
-    """Seconds of the host, which does all the work."""
+    """Reads the host's clock, where the host does all the work."""
 
     now = staticmethod(time.perf_counter)
 
@@ -191,7 +191,7 @@ class _HostClock:
 
 
 class _DeviceClock:
-    """Events of the stream that computes."""
+    """Records events on the computing stream of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)

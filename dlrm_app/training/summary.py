@@ -1,4 +1,4 @@
-"""Log lines of a run at its start and on its way, and the table that it prints at its end."""
+"""Log lines of a run at its start and during training, and the table that it prints at its end."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 
 
 def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
-    """Logs device, data, model, and how many rows are left out, before the first step."""
+    """Logs device, data, model and the number of rows left out, before the first step."""
     rows, batch_size = manifest.splits["train"].rows, config.trainer.global_batch_size
     logger.info(
         f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} rows in "
@@ -43,12 +43,12 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
 
 
 def epoch_title(run: TrainingRun) -> str:
-    """The epoch that the next step belongs to, for people."""
+    """The epoch of the next step, as text."""
     return f"epoch {run.progress.epoch + 1}/{run.config.trainer.epochs}"
 
 
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:
-    """Logs one line for the steps since the last; it stays where a progress bar does not, in a log file."""
+    """Logs one line for the steps since the last one, so that a log file shows the progress too."""
     progress = run.progress
     logger.info(
         "%s, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
@@ -92,7 +92,7 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
 
 
 def next_command(folder: Path, evals: Sequence[Evaluation], best: Evaluation | None) -> str:
-    """What to type after a run: export it, by its ``best`` evaluation on val where a later one is worse."""
+    """The next command after a run: export it, with which=best if the last evaluation on val is not the ``best``."""
     if not evals:
         return next_line("dlrm-evaluate", {"checkpoint": folder, "split": "train"})
     last = [each for each in evals if each.split == "val"][-1:]
@@ -103,7 +103,7 @@ def next_command(folder: Path, evals: Sequence[Evaluation], best: Evaluation | N
 def format_summary(
     train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
 ) -> str:
-    """The table that a run ends with: a line for each epoch, one for test, one for the best that the data allows."""
+    """The final table of a run: a line for each epoch, one for test, and one for the best that the data allows."""
     by_epoch = {each.epoch: each for each in evals if each.split == "val"}
     rows = [
         [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch))]

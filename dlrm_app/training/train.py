@@ -1,4 +1,4 @@
-"""A training run: prepare it, continue from a checkpoint if there is one, train, and say how it ended."""
+"""Runs a training: prepares it, continues from a checkpoint if there is one, trains and reports the result."""
 
 import logging
 import time
@@ -48,13 +48,13 @@ from dlrm_app.training.warm_start import check_resumable, check_warm_start, with
 logger = logging.getLogger(__name__)
 
 PageWriter = Callable[[Path], Path]
-"""Writes the page of the run in a folder; gives the page's path. Raises OSError or DlrmError."""
+"""Writes the report of the run in a folder; returns its path. Raises OSError or DlrmError."""
 
 
 def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResult:
-    """Runs ``config`` to its end and gives what result.json holds. Raises DlrmError for what a user can fix.
+    """Runs ``config`` to its end and returns the result, as in result.json. Raises DlrmError for problems a user can fix.
 
-    ``write_page`` is called on the first rank where the run ends or fails, unless report.enabled is false.
+    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false.
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
@@ -72,7 +72,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
                     with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
                         begin(run, checkpoints)
                         train_epochs(run, checkpoints, stop_request)
-                except (DlrmError, OSError):  # a stop too; the run is as saved as it can be
+                except (DlrmError, OSError):  # or a stop; all that can be saved is saved
                     if write_page:
                         write_unfinished(folder.path, write_page)
                     raise
@@ -85,16 +85,16 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
 def prepare(
     given: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
 ) -> TrainingRun:
-    """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank. Writes nothing."""
+    """Opens the checkpoint, builds the model and loads it. An error is raised on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
     config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
-    before = former = None
+    before = previous = None
     if checkpoint is not None:
-        former, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+        previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     elif config.warm_start.checkpoint is not None:
-        former = runtime.together(lambda: check_warm_start(config, manifest, tables))
-    if former is not None:
-        tables = in_order(tables, former.order)
+        previous = runtime.together(lambda: check_warm_start(config, manifest, tables))
+    if previous is not None:
+        tables = in_order(tables, previous.order)
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
@@ -110,10 +110,10 @@ def prepare(
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if checkpoint is not None:
         state.restore(checkpoint)
-    elif former is not None:
+    elif previous is not None:
         now = Described(trainable.spec, [column.name for column in manifest.dense])
-        since = runtime.together(lambda: rows_given_since(former.columns, tables, manifest))
-        state.begin_with(former, now, since, config.warm_start)
+        since = runtime.together(lambda: rows_given_since(previous.columns, tables, manifest))
+        state.begin_with(previous, now, since, config.warm_start)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
     instruments = Instruments(
@@ -139,7 +139,7 @@ def prepare(
 
 
 def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:
-    """Sets the weights that the dataset and files decide, beside those that are drawn. Raises DataError."""
+    """Sets the weights that come from the dataset or from files; the others are drawn. Raises DataError."""
     model, tables = trainable.model, trainable.tables
     begin_at_base_rate(model, config, manifest)
     begin_at_moments(model, manifest)
@@ -148,13 +148,13 @@ def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Man
 
 
 def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
-    """Writes the run's description; a run that continues another run's checkpoint first gets one of its own."""
+    """Writes the run's description. A run that continues another run's checkpoint first saves one of its own."""
     folder, config, step = run.folder, asdict(run.config), run.progress.step
     folder.continue_from(run.checkpoint)
     if run.before is not None:
         folder.note_changes(asdict(run.before), config, step)
     is_first_save = broadcast_from_first(not list_checkpoints(folder.path / "checkpoints"))
-    if is_first_save and step:  # resume=auto would start afresh until then
+    if is_first_save and step:  # until then resume=auto would start from step 0
         run.save(checkpoints)
         checkpoints.wait()
     folder.write_start(config, run.manifest, run.runtime, step)
@@ -163,15 +163,15 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
 
 
 def write_unfinished(folder: Path, write_page: PageWriter) -> None:
-    """Writes the page of a run that ends before its time, if that can be done."""
+    """Writes the report of a run that was stopped or failed; only warns if it cannot."""
     try:
         logger.info("report: %s", write_page(folder))
-    except (OSError, DlrmError) as error:  # a full disk, say: why the run ended matters more
+    except (OSError, DlrmError) as error:  # such as a full disk; the end of the run matters more
         logger.warning("no report: %s", error)
 
 
 def finish(run: TrainingRun) -> RunResult:
-    """Evaluates on test, writes result.json and says how the run ended."""
+    """Evaluates on test, writes result.json and prints how the run ended."""
     run.instruments.trace.close()
     if run.config.evaluation.test:
         evaluate_split(run, "test")
@@ -199,18 +199,18 @@ def finish(run: TrainingRun) -> RunResult:
 
 
 def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
-    """Says where which=best would take a checkpoint that trainer.calibrate has not fitted."""
+    """Warns if which=best would take a checkpoint that trainer.calibrate has not fitted."""
     in_epoch = best and best.step != run.progress.step and best.step % run.batches_per_epoch
     if run.config.trainer.calibrate and best and in_epoch:
         name = checkpoint_name(best.step)
         if (run.folder.path / "checkpoints" / name).is_dir():
             logger.warning(
-                "trainer.calibrate: which=best takes %s, within an epoch: its bias is not fitted", name
+                "trainer.calibrate: which=best takes %s, saved within an epoch: its bias is not fitted", name
             )
 
 
 def repeat_end(run: TrainingRun, result: RunResult) -> RunResult:
-    """Says again how ``run``, which has nothing left to train, ended; its files stay as they are."""
+    """Prints again how a finished ``run`` ended; its files stay as they are."""
     if run.runtime.is_first:
         logger.info("finished already: nothing is left to train, and nothing is written")
         run.progress.evals.extend(each for split, each in result.evals.items() if split == "test")

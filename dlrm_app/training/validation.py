@@ -1,7 +1,7 @@
-"""Checks of a training run or a plan before any work starts; all problems in one error.
+"""Checks a training run or a plan before any work starts, and reports all problems in one error.
 
-What depends on a value that is itself wrong is not looked at. What only memory or a checkpoint can tell comes later.
-Nothing here waits for torch, so that a mistake is reported at once; only a plan file is read by what needs it.
+A check that depends on a wrong value is skipped. Checks that need memory or a checkpoint come later.
+Nothing here imports torch, so that a mistake is reported at once; only reading a plan file does.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def read_trainable(folder: str) -> Manifest:
 def check_training(
     config: TrainConfig, ranks: Ranks, starts_run: bool = False
 ) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables of a run on these ranks. ``starts_run``: in the folder ``output``.
+    """The dataset's manifest and the tables of a run on these ranks. ``starts_run``: the run starts in the folder ``output``.
 
     Raises ConfigError with every problem; DataError if the dataset is the only one.
     """
@@ -62,7 +62,7 @@ def check_training(
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
         spec = ModelSpec(config.model, tables, len(manifest.dense))
         checks.add(lambda: model_table_problems(spec), needs=["model"])
-    if ranks.is_first:  # whose plan the others take, which may not see the file
+    if ranks.is_first:  # the others take its plan, and may not see the file
         checks.plan_file(tables, cluster)
         checks.output(starts_run)
     checks.refuse()
@@ -72,9 +72,9 @@ def check_training(
 
 
 def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table]]:
-    """The described cluster, the dataset's manifest if there is one, and the tables. Raises as ``check_training`` does.
+    """The described cluster, the dataset's manifest if there is one, and the tables. Raises like ``check_training``.
 
-    Rows, ranks and the model do not change a plan: how they fit together is not looked at.
+    Rows, ranks and the model do not change a plan, so they are not checked.
     """
     checks = _Checks(config)
     path = config.data.path
@@ -90,7 +90,7 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
 
 
 def check_bench(config: BenchConfig, ranks: Ranks) -> None:
-    """Checks as ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
+    """Checks like ``check_training``, but without a dataset where none is named, or where a topology file is written."""
     if config.data.path is not None and not config.writes_topology:
         check_training(config, ranks)
         return
@@ -107,21 +107,21 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
 
 
 def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
-    """Checks as ``check_training``, and for a val split to judge by; a trial's own values are checked when it starts."""
+    """Checks like ``check_training``, and for a labelled val split. A trial's own values are checked when it starts."""
     manifest, _ = check_training(config, ranks)
     if not has_labelled_val(manifest):
-        problem = f"dlrm-tune goes by val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
+        problem = f"dlrm-tune compares trials on val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
         raise ConfigError([problem])
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
-    """Problems of dealing batches of ``rows`` training rows to the ranks."""
+    """Problems of dividing batches of ``rows`` training rows among the ranks."""
     batch_size = config.trainer.global_batch_size
     return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
 def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":
-    """The workload to plan: each model of an ensemble reads rows of its own."""
+    """The workload to plan. Each model of an ensemble reads its own rows, so batches are that many times larger."""
     from dlrm_app.sharding.planner import make_workload
 
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
@@ -129,7 +129,7 @@ def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str
 
 
 class _Checks:
-    """Collects what is wrong with a configuration, beginning with what its schema tells."""
+    """Collects the problems of a configuration, beginning with those that its schema finds."""
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
@@ -137,7 +137,7 @@ class _Checks:
         self._errors: list[DlrmError] = [ConfigError(self._wrong)] if self._wrong else []
 
     def result(self, work: Callable[[], T], needs: Sequence[str] = ()) -> T | None:
-        """The result of ``work``; None if it fails, or if a key or section that it ``needs`` is wrong already."""
+        """The result of ``work``; None if it fails, or if a key or section that it ``needs`` is already wrong."""
         if any(problem.startswith(tuple(needs)) for problem in self._wrong):
             return None
         try:
@@ -147,7 +147,7 @@ class _Checks:
         return None
 
     def add(self, find_problems: Callable[[], Sequence[Problem | str]], needs: Sequence[str] = ()) -> None:
-        """Adds what ``find_problems`` gives, unless something that it ``needs`` is wrong already."""
+        """Adds the problems from ``find_problems``, unless something that it ``needs`` is already wrong."""
         if problems := self.result(find_problems, needs):
             self._errors.append(ConfigError(problems))
 
@@ -157,7 +157,7 @@ class _Checks:
             raise joined(self._errors)
 
     def batches(self, manifest: Manifest | None, num_ranks: int) -> None:
-        """Checks how rows are dealt to ranks, and schedules that end with the run."""
+        """Checks how rows are divided among ranks, and schedules that end with the run."""
         config, trainer = self._config, self._config.trainer
         rows = manifest.splits["train"].rows if manifest else trainer.global_batch_size
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
@@ -166,12 +166,12 @@ class _Checks:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
             if scores := config.distillation.scores:
-                from dlrm_app.loader.soft_labels import soft_label_problems  # waits for pyarrow
+                from dlrm_app.loader.soft_labels import soft_label_problems  # imports pyarrow
 
                 self.add(lambda: soft_label_problems(Path(scores), manifest))
 
     def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
-        """The tables, which are to fit the dataset and the device as far as these are known."""
+        """The tables, checked against the dataset and the device if these are known."""
         config, sharding = self._config, self._config.sharding
         tables = None
         if manifest is not None or not config.tables.from_dataset:
@@ -180,7 +180,7 @@ class _Checks:
         if manifest is not None and tables is not None:
             self.add(lambda: sharing_problems(tables, manifest))
             if any(table.init_from for table in tables):
-                from dlrm_app.training.initial_rows import vector_problems  # waits for pyarrow and numba
+                from dlrm_app.training.initial_rows import vector_problems  # imports pyarrow and numba
 
                 self.add(lambda: vector_problems(tables, manifest))
         if device_type == "cpu" and config.trainer.pipeline == "prefetch":
@@ -195,17 +195,17 @@ class _Checks:
         return tables
 
     def output(self, starts_run: bool = False, is_folder: bool = True) -> None:
-        """The folder, or file, that is to be written, by the first rank; ``starts_run``: by a run of its own."""
+        """Checks the folder or file that the first rank will write. ``starts_run``: a run starts there."""
         path, resume = self._config.output, self._config.resume
         if not path:
             return
         problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=is_folder)
-        if starts_run and not problems:  # else it cannot be looked into
+        if starts_run and not problems:  # otherwise it cannot be read
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)
 
     def plan_file(self, tables: list[Table] | None, cluster: Cluster | None) -> None:
-        """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""
+        """Checks the plan in the file ``sharding.plan``, unless there are other problems."""
         path = self._config.sharding.plan
         if path is not None and tables is not None and cluster is not None and not self._errors:
             from dlrm_app.sharding.plan import load_plan

@@ -1,6 +1,6 @@
-"""Rules for continuing a run, or beginning one with another's weights, and the table that says what became of these.
+"""Rules for resuming a run or starting one from another run's weights, and a table of what was taken over.
 
-Nothing here waits for torch: a run that does not fit is refused before any work.
+Nothing here imports torch: a run that does not fit is refused before any work.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,11 +30,11 @@ FIXED_KEYS = (
     "trainer.global_batch_size",
     *(f"model.{field.name}" for field in fields(ModelConfig)),
 )
-"""Keys that decide which rows make which batch, and what the model computes: a resumed run keeps them."""
+"""Keys that decide which rows form a batch and what the model computes. A resumed run must keep them."""
 
 
 def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
-    """``config`` with a number in data.lanes: its own, or that of the resumed run, or enough for the ranks.
+    """``config`` with data.lanes set: its own value, or that of the resumed run, or enough for the ranks.
 
     Raises ConfigError if the ranks do not divide the lanes of the resumed run.
     """
@@ -59,7 +59,7 @@ def check_resumable(
 ) -> tuple[TrainedModel, TrainConfig]:
     """The model and the configuration of the checkpoint's run.
 
-    Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
+    Raises an error naming every difference between that run and the one of ``config`` and ``tables``.
     """
     folder = checkpoint.folder
     saved = read_saved_config(checkpoint.marker.config, folder)
@@ -68,18 +68,18 @@ def check_resumable(
             f"checkpoint {folder} was trained on another dataset ({saved.data.path} as it was then) than "
             f"{config.data.path} is now: name that one, or start a new run with resume=none and another output"
         )
-    former = describe_trained(folder, checkpoint.marker)
+    previous = describe_trained(folder, checkpoint.marker)
     keys = list(FIXED_KEYS)
     begun, typed = (each.warm_start.checkpoint for each in (saved, config))
     if typed is not None and (begun is None or Path(typed).resolve() != Path(begun).resolve()):
         keys.append("warm_start.checkpoint")
-    problems = [*other_values(keys, config, saved, folder), *_changed_tables(former, tables)]
+    problems = [*other_values(keys, config, saved, folder), *_changed_tables(previous, tables)]
     refuse_if([f"{problem}, or start a new run" for problem in problems])
-    return former, saved
+    return previous, saved
 
 
 def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[str]:
-    """The keys in which ``config`` is not as ``saved``, the configuration of the checkpoint ``folder``."""
+    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint ``folder``."""
     return [
         f"{key} is {now}, in {folder} {then}: give {key}={as_typed(then)}"
         for key in keys
@@ -87,18 +87,18 @@ def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, f
     ]
 
 
-def _changed_tables(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
-    ordered = in_order(tables, former.order)
-    if lone := sorted({table.name for table in former.tables} ^ {table.name for table in ordered}):
-        return [f"tables: {listed(lone)} are not in both, this run and {former.folder}"]
-    return other_tables(("rows", "dim", "pooling", "features"), ordered, former)
+def _changed_tables(previous: TrainedModel, tables: Sequence[Table]) -> list[str]:
+    ordered = in_order(tables, previous.order)
+    if unmatched := sorted({table.name for table in previous.tables} ^ {table.name for table in ordered}):
+        return [f"tables: {listed(unmatched)} are not in both, this run and {previous.folder}"]
+    return other_tables(("rows", "dim", "pooling", "features"), ordered, previous)
 
 
-def other_tables(keys: Sequence[str], tables: Sequence[Table], former: TrainedModel) -> list[str]:
-    """The ``keys`` in which those of ``tables`` that ``former`` has too are not as there."""
-    known = {table.name: table for table in former.tables}
+def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: TrainedModel) -> list[str]:
+    """Problems: the ``keys`` in which ``tables`` differ from the tables of the same name in ``previous``."""
+    known = {table.name: table for table in previous.tables}
     return [
-        f"tables: {key} of {table.name} is {as_typed(now, str)}, in {former.folder} {as_typed(then, str)}: "
+        f"tables: {key} of {table.name} is {as_typed(now, str)}, in {previous.folder} {as_typed(then, str)}: "
         f"give {key}={as_typed(then, str)}"
         for key in keys
         for table in tables
@@ -109,40 +109,40 @@ def other_tables(keys: Sequence[str], tables: Sequence[Table], former: TrainedMo
 if TYPE_CHECKING:
     from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
 
-_CHOSEN = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
-"""Keys that a recipe sets, or how they begin: where none is typed, those of the run whose weights a run begins with."""
-_RULE = "warm_start.checkpoint: what is not typed of model, tables and optimizer is that run's"
-_FREE = ("initial_bias", "dropout", "bottom_dropout")
-"""Keys of the model that its weights do not depend on."""
-_FIXED = ("kind", "ensemble_size")
-"""Keys of the model that decide what its weights mean."""
+_KEPT = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
+"""Keys that a recipe sets, or their prefixes. A warm-started run takes the values that were not typed from the earlier run."""
+_HINT = "warm_start.checkpoint: keys of model, tables and optimizer that are not typed take that run's values"
+_FREE_KEYS = ("initial_bias", "dropout", "bottom_dropout")
+"""Keys of the model that do not change the shape or meaning of its weights."""
+_DECISIVE_KEYS = ("kind", "ensemble_size")
+"""Keys of the model that decide the meaning of its weights."""
 
 
-def read_former(path: str) -> tuple[TrainedModel, TrainConfig]:
-    """The newest checkpoint of a run folder, or the one that is named, and its configuration. Raises DataError."""
+def read_previous(path: str) -> tuple[TrainedModel, TrainConfig]:
+    """The newest checkpoint of a run folder, or the named checkpoint, and its configuration. Raises DataError."""
     folder = choose_checkpoint(Path(path), "newest")
     marker = read_marker(folder)
     return describe_trained(folder, marker), read_saved_config(marker.config, folder)
 
 
 def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
-    """The checkpoint that ``config`` names. Raises DlrmError for what differs and is not in warm_start.allow, and for rows
-    whose ids or values mean something else."""
+    """The checkpoint that ``config`` names. Raises DlrmError for differences that warm_start.allow does not list, and for rows
+    whose ids or values have another meaning."""
     assert config.warm_start.checkpoint is not None
-    former, then = read_former(config.warm_start.checkpoint)
-    _check_columns(former, manifest, tables)  # first: other ids mean tables of other sizes too
+    previous, then = read_previous(config.warm_start.checkpoint)
+    _check_columns(previous, manifest, tables)  # first: other ids also mean other table sizes
     allow = config.warm_start.allow
     problems = [
-        *_come_and_gone("features", former.features, _features(tables), former.folder, allow),
-        *_come_and_gone("dense", former.dense_names, _dense_names(manifest), former.folder, allow),
-        *_model_problems(config, then, former.folder),
-        *_table_problems(former, tables),
+        *_changed_columns("features", previous.features, _features(tables), previous.folder, allow),
+        *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
+        *_model_problems(config, then, previous.folder),
+        *_table_problems(previous, tables),
     ]
     if config.warm_start.optimizer and not problems:
-        problems = _optimizer_problems(former, then.optimizer, config.optimizer, tables)
+        problems = _optimizer_problems(previous, then.optimizer, config.optimizer, tables)
     if problems:
-        raise ConfigError([*problems, _RULE])
-    return former
+        raise ConfigError([*problems, _HINT])
+    return previous
 
 
 def _features(tables: Sequence[Table]) -> list[str]:
@@ -153,20 +153,20 @@ def _dense_names(manifest: Manifest) -> list[str]:
     return [column.name for column in manifest.dense]
 
 
-def _check_columns(former: TrainedModel, manifest: Manifest, tables: Sequence[Table]) -> None:
-    """Raises DataError naming every column of both runs whose rows mean something else now."""
-    given, known = _dense_names(manifest), {column["name"]: column for column in former.columns["dense"]}
-    common = {**former.columns, "dense": [known[name] for name in given if name in known]}
+def _check_columns(previous: TrainedModel, manifest: Manifest, tables: Sequence[Table]) -> None:
+    """Raises DataError naming every column of both runs whose ids or values now have another meaning."""
+    given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
+    common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
-    features = [name for name in former.features if name in _features(tables)]
-    encoding = setting("encoding.path", former.data_path)
-    refuse_other_columns(common, both, features, former.folder, encoding, takes=("newer",))
+    features = [name for name in previous.features if name in _features(tables)]
+    encoding = setting("encoding.path", previous.data_path)
+    refuse_other_columns(common, both, features, previous.folder, encoding, takes=("newer",))
 
 
-def _come_and_gone(
+def _changed_columns(
     kind: str, then: Sequence[str], now: Sequence[str], folder: Path, allow: Sequence[str]
 ) -> list[str]:
-    """The refusal of columns that only one of the two runs reads, unless ``allow`` has their ``kind``."""
+    """Problems: columns that only one of the two runs reads, unless ``allow`` has their ``kind``."""
     gone, new = ([name for name in one if name not in other] for one, other in ((then, now), (now, then)))
     if kind in allow or not (gone or new):
         return []
@@ -179,22 +179,22 @@ def _come_and_gone(
 
 
 def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> list[str]:
-    """Keys of the model that are others; those that change the shape of dense layers may be, with ``layers``."""
+    """Problems: keys of the model that differ. With ``layers`` allowed, those that change dense layers' shapes may."""
     allow = config.warm_start.allow
-    problems = other_values([f"model.{key}" for key in _FIXED], config, then, folder)
+    problems = other_values([f"model.{key}" for key in _DECISIVE_KEYS], config, then, folder)
     if "layers" in allow:
         return problems
-    free = {field.name for field in fields(ModelConfig)} - {*_FREE, *_FIXED}
+    free = {field.name for field in fields(ModelConfig)} - {*_FREE_KEYS, *_DECISIVE_KEYS}
     keys = [f"model.{field.name}" for field in fields(ModelConfig) if field.name in free]
     cure = f", or draw what has another shape by warm_start.allow={as_typed([*allow, 'layers'], str)}"
     return problems + [f"{problem}{cure}" for problem in other_values(keys, config, then, folder)]
 
 
-def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
-    """Tables and features whose rows would be others than they were."""
-    readers = {feature: table.name for table in former.tables for feature in table.features}
-    known = {table.name: table for table in former.tables}
-    problems, where = other_tables(("dim", "pooling"), tables, former), f"in {former.folder}"
+def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[str]:
+    """Problems: tables and features that would read other rows than before."""
+    readers = {feature: table.name for table in previous.tables for feature in table.features}
+    known = {table.name: table for table in previous.tables}
+    problems, where = other_tables(("dim", "pooling"), tables, previous), f"in {previous.folder}"
     for table in tables:
         problems += [
             f"tables: {feature} is read by {table.name}, {where} by {readers[feature]}: let it read that one"
@@ -208,19 +208,19 @@ def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
             )
         if not {*table.features} & {*then.features}:
             problems.append(
-                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows are of "
+                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows belong to "
                 "other values; give the table another name"
             )
     return problems
 
 
 def _optimizer_problems(
-    former: TrainedModel, before: OptimizerConfig, after: OptimizerConfig, tables: Sequence[Table]
+    previous: TrainedModel, before: OptimizerConfig, after: OptimizerConfig, tables: Sequence[Table]
 ) -> list[str]:
-    then = {"the dense part": before.dense.kind, **optimizer_kinds(former.tables, before.sparse)}
+    then = {"the dense part": before.dense.kind, **optimizer_kinds(previous.tables, before.sparse)}
     now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
     return [
-        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin again "
+        f"the optimizer of {name} is {kind}, in {previous.folder} {then[name]}: take that one, or let every optimizer begin again "
         "with warm_start.optimizer=false"
         for name, kind in now.items()
         if kind != then.get(name, kind)
@@ -228,11 +228,11 @@ def _optimizer_problems(
 
 
 def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]:
-    """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
+    """The settings of ``config`` for model, tables, optimizer, schedule and batch, in Hydra's syntax.
 
-    ``exclude``: groups and keys that are chosen again.
+    ``exclude``: groups and keys to leave out.
     """
-    keys = [key for key in known_keys(TrainConfig) if key.startswith(_CHOSEN)]
+    keys = [key for key in known_keys(TrainConfig) if key.startswith(_KEPT)]
     return [
         f"{key}={as_typed(attrgetter(key)(config))}"
         for key in keys
@@ -241,7 +241,7 @@ def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]
 
 
 def inherited_table(inherited: "Inherited") -> str:
-    """What became of every table (in rows), dense layer (in weights) and dense column; those that are whole together."""
+    """A table of what was kept of every table (in rows), dense layer (in weights) and dense column; unchanged ones share a line."""
     rows = []
     for kind, kept in (
         ("tables", inherited.tables),

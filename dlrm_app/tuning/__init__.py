@@ -1,1 +1,1 @@
-"""dlrm-tune: a study of trainings, each with other values, by their AUC or log loss on val."""
+"""dlrm-tune: a study of trainings with different values, compared by AUC or log loss on val."""

@@ -1,7 +1,7 @@
-"""A study: trials of values proposed by Optuna, run until there are enough, and the table of their results.
+"""A study: runs trials with values from Optuna until there are enough, and makes the table of their results.
 
-Optuna keeps it in OUTPUT/study.log, a journal to which any number of processes append: the same command typed again, or
-on other machines that see the folder, continues it.
+Optuna keeps it in OUTPUT/study.log, a journal that any number of processes can append to. The same command, started again
+or on other machines that see the folder, continues it.
 """
 
 import fcntl
@@ -41,10 +41,10 @@ from dlrm_app.tuning.trial import (
 logger = logging.getLogger(__name__)
 
 FOLDER = "folder"
-"""The name under which a trial remembers its run folder."""
+"""The attribute of a trial with its run folder."""
 JOURNAL = "study.log"
-USELESS = 3
-"""So many failures and nothing else: all others would fail too."""
+MAX_FAILURES = 3
+"""The number of failed trials that ends a study without any success: the others would fail too."""
 ENDS = {
     TrialState.COMPLETE: "done",
     TrialState.PRUNED: "given up",
@@ -55,9 +55,9 @@ ENDS = {
 
 
 def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> None:
-    """Runs trials until the study has ``tune.trials``, and prints the best. Raises DlrmError where all fail.
+    """Runs trials until the study has ``tune.trials``, and prints the best. Raises DlrmError if all fail.
 
-    ``typed``: what every trial has in common, as dlrm-train takes it.
+    ``typed``: the common settings of all trials, for dlrm-train.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     output = Path(str(config.output)).absolute()
@@ -74,12 +74,12 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
 
 
 def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
-    """The study in ``output``, new or as it was left."""
+    """Opens the study in ``output``, new or existing."""
     _cut_half_line(output / JOURNAL)
     study = load_study(output, "maximize" if settings.metric == "auc" else "minimize")
     median = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
     study.pruner = median if settings.prune else optuna.pruners.NopPruner()
-    # another seed for who joins later, or all would draw the same values
+    # processes that join later need another seed, or all would draw the same values
     seed = settings.seed + len(study.get_trials(deepcopy=False))
     study.sampler = optuna.samplers.TPESampler(
         n_startup_trials=settings.startup_trials, seed=seed, constant_liar=True
@@ -87,7 +87,7 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
     metric = study.user_attrs.get("metric", settings.metric)
     if metric != settings.metric:
         raise DlrmError(
-            f"the study in {output} is by {metric}, not by tune.metric={settings.metric}: set tune.metric={metric}, or choose "
+            f"the study in {output} compares {metric}, not tune.metric={settings.metric}: set tune.metric={metric}, or choose "
             "another output"
         )
     study.set_user_attr("metric", settings.metric)
@@ -95,7 +95,7 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
 
 
 def load_study(output: Path, direction: str | None = None) -> optuna.Study:
-    """The study whose journal lies in ``output``; ``direction`` is that of a new one. Raises DlrmError for a damaged one."""
+    """The study with its journal in ``output``. ``direction``: for a new study. Raises DlrmError for a damaged one."""
     journal = output / JOURNAL
     try:
         return optuna.create_study(
@@ -106,26 +106,26 @@ def load_study(output: Path, direction: str | None = None) -> optuna.Study:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DlrmError(
-            f"{journal} is damaged, or no study's ({error}): take it from a copy, or choose another output"
+            f"{journal} is damaged, or is not a study ({error}): take it from a copy, or choose another output"
         ) from error
 
 
 def _cut_half_line(journal: Path) -> None:
-    """Takes away what a full disk left of a last line, for the next one would be joined to it and both be lost."""
+    """Deletes an incomplete last line, left by a full disk: the next line would be joined to it, and both be lost."""
     if not journal.is_file():
         return
-    lock = JournalFileSymlinkLock(str(journal))  # which every writer holds
+    lock = JournalFileSymlinkLock(str(journal))  # every writer holds it
     lock.acquire()
     try:
         content = journal.read_bytes()
-        if content.startswith(b'{"op_code"'):  # else another program's
+        if content.startswith(b'{"op_code"'):  # otherwise another program's file
             os.truncate(journal, content.rfind(b"\n") + 1)
     finally:
         lock.release()
 
 
 def ranked(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that came to their end, the best first; then those given up, by what they had; then the others."""
+    """Finished trials, the best first; then pruned ones by their last value; then the others."""
     sign = -1.0 if study.direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
     order = {TrialState.COMPLETE: 0, TrialState.PRUNED: 1}
 
@@ -133,13 +133,13 @@ def ranked(study: optuna.Study) -> list[FrozenTrial]:
         value = trial.value
         return order.get(trial.state, 2), math.inf if value is None else sign * value, trial.number
 
-    # one that failed without an error was interrupted: it is tried again under another number
+    # a trial that failed without an error was interrupted; it is run again under another number
     shown = [each for each in study.trials if each.state != TrialState.FAIL or "error" in each.user_attrs]
     return sorted(shown, key=rank)
 
 
 def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Column], Rows]:
-    """A row a trial: its score, its values, how it ended."""
+    """A row for each trial: its score, its values and its end."""
     keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
     columns = [
         Column("trial", is_words=True),
@@ -165,14 +165,14 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
 
 
 def score_cell(trial: FrozenTrial | None) -> str:
-    """The metric of a trial that came to its end or was given up."""
+    """The metric of a finished or pruned trial."""
     has_ended = trial is not None and trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     return fixed(trial.value if trial is not None and has_ended else None, 5)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Trials of this process, ``tune.jobs`` at a time; ``common`` are the settings that all have."""
+    """Runs trials in this process, ``tune.jobs`` at a time. ``common``: settings of all trials."""
 
     study: optuna.Study
     output: Path
@@ -182,7 +182,7 @@ class _Work:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Works until the study has enough trials, each job on a GPU of its own. Raises what ended a trial before its time."""
+        """Runs trials until the study has enough, each job on its own GPU. Raises the error that interrupted a trial."""
         jobs, gpus = self.config.tune.jobs, visible_gpus()
         if gpus and jobs > len(gpus):
             shared = count(len(gpus), "GPU")
@@ -207,8 +207,8 @@ class _Work:
                 self._run(trial, gpu)
 
     def _next(self, stack: ExitStack) -> optuna.Trial | None:
-        """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
-        # one at a time, of all threads and processes that share the study: so none asks for a trial too many
+        """A new trial, or one that a process left unfinished, locked by ``stack``; None if there are enough."""
+        # one thread of all processes at a time, so that there is never a trial too many
         with (self.output / ".lock").open("w") as alone:
             fcntl.flock(alone, fcntl.LOCK_EX)
             abandoned = self._requeue_abandoned()
@@ -216,17 +216,17 @@ class _Work:
             counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
             failed = [each for each in trials if each.state == TrialState.FAIL and "error" in each.user_attrs]
             drew = [each for each in trials if each.user_attrs.get(FOLDER) != "trials/0000"]
-            if not any(each.state == TrialState.COMPLETE for each in drew) and len(failed) >= USELESS:
+            if not any(each.state == TrialState.COMPLETE for each in drew) and len(failed) >= MAX_FAILURES:
                 error = failed[-1].user_attrs["error"]
                 raise DlrmError(
-                    f"{USELESS} trials failed and none of drawn values succeeded; the last: {error}"
+                    f"{MAX_FAILURES} trials failed and no trial with drawn values succeeded; the last: {error}"
                 )
             if len(counted) + len(failed) >= self.config.tune.trials:
                 return None
             drawn = {entry["key"]: distribution(entry) for entry in self.config.tune.space}
             if abandoned is not None:
                 drawn = abandoned.distributions
-            elif not trials:  # the first has what dlrm-train would take, typed where others draw
+            elif not trials:  # the first trial has dlrm-train's own values
                 first = known_values(self.config)
                 self.study.enqueue_trial(first)
                 drawn = {key: drawn[key] for key in first}
@@ -237,7 +237,7 @@ class _Work:
             return trial
 
     def _requeue_abandoned(self) -> FrozenTrial | None:
-        """A trial whose process is gone, which is to be taken again next, with its values and in its folder."""
+        """Queues a trial whose process is gone to be run next, with its values and in its folder; returns it."""
         for each in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if (folder := each.user_attrs.get(FOLDER)) is None:
                 continue
@@ -254,15 +254,15 @@ class _Work:
         metric, settings = self.config.tune.metric, " ".join(typed_values(trial.params))
         logger.info("trial %d: %s", trial.number, settings)
 
-        def goes_on(number: int, value: float) -> bool:
+        def can_continue(number: int, value: float) -> bool:
             trial.report(value, number)
             return not trial.should_prune()
 
         words = shlex.split(" ".join([*self.common, settings]))
         folder = self.output / trial.user_attrs[FOLDER]
-        outcome = run_trial(folder, words, metric, goes_on, self.stopped.is_set, self.train, gpu)
+        outcome = run_trial(folder, words, metric, can_continue, self.stopped.is_set, self.train, gpu)
         if self.stopped.is_set() and outcome.was_given_up:
-            return  # left undone, for whoever continues the study
+            return  # unfinished, for the process that continues the study
         if outcome.error is not None or not outcome.values:
             error = outcome.error or "it was never evaluated"
             trial.set_user_attr("error", error)

@@ -1,4 +1,4 @@
-"""A trial: the settings that it trains with, its dlrm-train process, and its curve on val, read while it trains."""
+"""A trial: its settings, its dlrm-train process, and its curve on val, which is read during training."""
 
 import os
 import shlex
@@ -29,17 +29,17 @@ from dlrm_app.text import setting
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
-"""Time for a run that is asked to stop to save itself."""
+"""Seconds for a run to save when it is asked to stop."""
 STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can be resumed."""
-UNSEEN = "evaluation.test=false"
-"""A choice by val is made without a look at test."""
+"""Exit codes of a training that was ended by a signal, such as Ctrl-C in a terminal, and can be resumed."""
+NO_TEST = "evaluation.test=false"
+"""Keeps trials from evaluating test: the choice is made on val alone."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``values``: the metric at every evaluation on val; ``was_given_up``: before its end; ``error``: why it failed."""
+    """The result of a trial. ``values``: the metric at every evaluation on val; ``was_given_up``: stopped early; ``error``: the failure."""
 
     values: list[float]
     was_given_up: bool = False
@@ -50,19 +50,19 @@ def run_trial(
     folder: Path,
     settings: Sequence[str],
     metric: str,
-    goes_on: Callable[[int, float], bool],
+    can_continue: Callable[[int, float], bool],
     is_stopped: Callable[[], bool] = lambda: False,
     train: Sequence[str] = TRAIN,
     gpu: str | None = None,
 ) -> Outcome:
-    """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
+    """Trains with ``settings`` in ``folder``, from the newest checkpoint there if there is one.
 
-    ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
-    ``is_stopped()``: True to stop now; the run can be resumed. ``gpu``: the one that it may use; None leaves that open.
+    ``can_continue(number, value)``: called after every evaluation, numbered from 0; False stops the trial early.
+    ``is_stopped()``: True to stop now; the run can be resumed. ``gpu``: the GPU to use; None for any.
     Raises KeyboardInterrupt if a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", UNSEEN]
+    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", NO_TEST]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
         environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
@@ -73,7 +73,7 @@ def run_trial(
                 time.sleep(POLL_SECONDS)
                 has_ended = process.poll() is not None  # before its values, so that all are seen
                 values = curve(folder, metric)
-                verdicts = [goes_on(number, values[number]) for number in range(reported, len(values))]
+                verdicts = [can_continue(number, values[number]) for number in range(reported, len(values))]
                 is_good = all(verdicts)
                 reported = len(values)
         finally:
@@ -87,7 +87,7 @@ def run_trial(
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the process, which may save itself before."""
+    """Ends the process; it gets time to save."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -98,24 +98,24 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def curve(folder: Path, metric: str) -> list[float]:
-    """The metric at every evaluation on val that is in the run's metrics so far. Raises DataError if they are damaged."""
+    """The metric of every evaluation on val in the run's metrics so far. Raises DataError if they are damaged."""
     evaluations = (event for event in read_events(folder) if isinstance(event, Evaluation))
     return [event.metrics[metric] for event in evaluations if event.split == "val"]
 
 
 def _last_error(log: Path) -> str:
-    """The process's last words, from ``error:`` on."""
+    """The end of the process's output, from the last ``error`` on."""
     text = log.read_text(encoding="utf-8", errors="replace").rstrip()
     start = text.rfind("error")
-    return text[start:][:500] if start >= 0 else text[-500:] or f"no word; see {log}"
+    return text[start:][:500] if start >= 0 else text[-500:] or f"no output; see {log}"
 
 
 LEARNING_CURVE = "evaluation.per_epoch=8"
-"""Where nothing says when to evaluate: without a curve there is nothing to give up by."""
+"""The default times of evaluation: pruning needs a curve."""
 
 
 def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
-    """Settings of every trial: those that were typed, when to evaluate, and its share of the cores."""
+    """Settings of every trial: the typed ones, the times of evaluation, and the trial's share of the cores."""
     settings = [*typed]
     if config.evaluation.every_steps is None and config.evaluation.per_epoch is None:
         settings.append(LEARNING_CURVE)
@@ -126,7 +126,7 @@ def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
 
 
 def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistribution | FloatDistribution:
-    """The distribution that an entry of ``tune.space`` draws from; a list among choices as the text that one types."""
+    """The distribution of an entry of ``tune.space``. Lists among choices are turned into text."""
     if "choices" in entry:
         return CategoricalDistribution(list(map(_choice, entry["choices"])))
     low, high, step, log = entry["low"], entry["high"], entry.get("step"), entry.get("log", False)
@@ -136,7 +136,7 @@ def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistr
 
 
 def known_values(config: TuneConfig) -> dict[str, Any]:
-    """Key → value of ``config`` for each entry of ``tune.space`` that it could draw."""
+    """Key → value in ``config``, for each entry of ``tune.space`` that could draw that value."""
     values, known = dict(leaves(asdict(config))), {}
     for entry in config.tune.space:
         value = _choice(values.get(entry["key"]))
@@ -149,14 +149,14 @@ def known_values(config: TuneConfig) -> dict[str, Any]:
 
 
 def _choice(value: Any) -> Any:
-    """``value`` as optuna takes it: a list as the text that one types."""
+    """``value`` for Optuna: a list is turned into text, as it is typed."""
     return str(value).replace(" ", "") if isinstance(value, list) else value
 
 
 def refuse_another_study(
     study: optuna.Study, output: Path, common: Sequence[str], space: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises DlrmError if the trials of ``study`` have other settings, or draw other kinds of values: they are compared."""
+    """Raises DlrmError if the trials of ``study`` have other settings or draw other kinds of values, so that they cannot be compared."""
     now = [word for word in common if not word.startswith("trainer.threads=")]
     before = study.user_attrs.get("settings", now)
     if sorted(before) != sorted(now):
@@ -178,7 +178,7 @@ def refuse_another_study(
 
 
 def typed_values(values: Mapping[str, Any]) -> list[str]:
-    """``key=value`` for each, as a shell takes it."""
+    """``key=value`` for each value, quoted for a shell."""
     return [
         shlex.quote(f"{key}={value}") if str(value).startswith("[") else setting(key, value)
         for key, value in values.items()
@@ -186,6 +186,6 @@ def typed_values(values: Mapping[str, Any]) -> list[str]:
 
 
 def final_command(common: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command that trains with the values of a trial, and evaluates on test at its end."""
+    """The command that trains with the values of a trial and evaluates on test at the end."""
     shown = [word for word in common if word != LEARNING_CURVE and not word.startswith("trainer.threads=")]
     return " ".join(["dlrm-train", *shown, *typed_values(values), "output=BEST"])

@@ -125,9 +125,7 @@ def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Type
     Path("run").mkdir()
     Path("run/config.yaml").touch()
     code, text = typed("train", "data.path=x", "tables=dataset", "output=run")
-    assert (
-        "output=run already holds a run: add resume=auto to go on with it, or choose another folder" in text
-    )
+    assert "output=run already holds a run: add resume=auto to continue it, or choose another folder" in text
     assert code == 2
     for resume in ("auto", "run"):
         assert (

@@ -45,10 +45,10 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: value["splits"]["train"].update(positives=-1), "train has -1 positives in 200 rows"),
         (lambda value: first_shard(value).update(row_groups=[99]), "has 100 rows, its row groups"),
         (lambda value: value["sparse"][0].update(num_embeddings=0), "c0 has 0 ids"),
-        (lambda value: value["dense"].append(value["dense"][0]), "i0 stands there 2 times"),
+        (lambda value: value["dense"].append(value["dense"][0]), "i0 occurs 2 times"),
         (
             lambda value: value["splits"].update(val=value["splits"]["train"]),
-            r"train/.* stands there 2 times",
+            r"train/.* occurs 2 times",
         ),
         (
             lambda value: first_shard(value).update(row_groups=[100, None]),

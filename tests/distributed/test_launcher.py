@@ -56,7 +56,7 @@ def test_a_rank_ends_when_its_launcher_is_killed_and_others_live_on(by_torchrun:
 @pytest.mark.long
 @pytest.mark.parametrize("every_steps", [1000, 1])
 def test_ranks_whose_torchrun_is_killed_save_and_let_go_of_the_run(tmp_path: Path, every_steps: int) -> None:
-    """In the middle of an epoch, and while every step is saved; resume=auto goes on from there, to rounding."""
+    """In the middle of an epoch, and while every step is saved; resume=auto continues from there, to rounding."""
     write_dataset(tmp_path / "clicks", rows={"train": 4000, "val": 501})
     keys = [f"data.path={tmp_path / 'clicks'}", *SMALL, "trainer.epochs=200", f"output={tmp_path / 'run'}"]
     keys += [f"checkpoint.every_steps={every_steps}", "trainer.log_every_steps=1"]
@@ -67,7 +67,7 @@ def test_ranks_whose_torchrun_is_killed_save_and_let_go_of_the_run(tmp_path: Pat
         torchrun.send_signal(signal.SIGKILL)
     wait_until_gone(ranks, seconds=20)
     said = (tmp_path / "log.txt").read_text()
-    assert "resume=auto goes on from there" in said
+    assert "resume=auto continues from there" in said
     steps = events(tmp_path / "run", "train")[-1]["step"]
     train_here(tmp_path / "run", *keys, f"trainer.max_steps={steps + 5}", "resume=auto")
     assert [each["step"] for each in events(tmp_path / "run", "train")] == [*range(1, steps + 6)]

@@ -209,7 +209,7 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         (["format=[aoti,aoti]"], "format must name each file once"),
         (["quantize_tables={t_*: int9}"], r"quantize_tables\.t_\* must be one of"),
         (["max_auc_loss=-1"], "max_auc_loss must be at least 0"),
-        (["shards=2"], "shards is of format=torchscript alone, not aoti, got 2: give format=torchscript, or"),
+        (["shards=2"], "shards is for format=torchscript only, not aoti, got 2: give format=torchscript, or"),
         (["shards=2", "format=torchscript"], "quantize must be int8, int4 or int2 in shards, got 'fp32'"),
         (["checkpoint=null"], "checkpoint is required"),
         (["base=b"], "base needs apply=DELTA"),

@@ -304,4 +304,4 @@ def test_raw_training_rows_that_target_columns_tell_their_own_clicks_are_pointed
         caplog.clear()
         given = [f"model={tmp_path}/run", f"input={tmp_path}/{name}.tsv"]
         predicted(tmp_path / f"{name}.parquet", *given)
-        assert ("tell their own clicks" in caplog.text) == (name == "train")
+        assert ("contain their own clicks" in caplog.text) == (name == "train")

@@ -88,7 +88,7 @@ def test_tables_of_one_width_are_stacked() -> None:
 
 def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:
     tables = [Table(name, 5, 12, (name,)) for name in "abcde"]
-    with pytest.raises(ConfigError, match=r"multiple of 8, that of a, b is not: use quantize=int4, or"):
+    with pytest.raises(ConfigError, match=r"multiple of 8, but that of a, b is not: use quantize=int4, or"):
         table_types(tables, "fp16", {"[ab]": "int2"})
 
 

@@ -131,7 +131,7 @@ def test_tables_written_with_more_rows_keep_those_that_they_had(narrow: Path, tm
     with pytest.raises(ConfigError, match=r"a has 55 rows, in .* 60: give rows=60 or more"):
         train_here(tmp_path / "less", *begin, specs(55))
     with pytest.raises(
-        ConfigError, match=r"tables: a reads m0, in .* c0: its rows are of other values; give the table"
+        ConfigError, match=r"tables: a reads m0, in .* c0: its rows belong to other values; give the table"
     ):
         train_here(tmp_path / "less", *begin, specs(60, "m0"), "warm_start.allow=[features]")
 

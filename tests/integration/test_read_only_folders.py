@@ -84,7 +84,7 @@ def test_one_line_names_the_key_the_folder_and_the_cure(folder: Path, as_anybody
     before = sorted(folder.rglob("*"))
     root = str(Path(__file__).resolve().parents[2])
     done = succeed([*as_anybody, sys.executable, "-c", ASK], folder, PYTHONPATH=root)
-    fault = f"lies in {folder}/closed, where you may not write: name another folder, or have it opened to you"
+    fault = f"lies in {folder}/closed, where you may not write: name another folder, or get permission to write there"
     assert json.loads(done.stdout.splitlines()[-1]) == [
         [f"output={keys.rpartition('=')[2]} {fault}"] for _, keys in COMMANDS
     ]

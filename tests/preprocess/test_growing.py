@@ -141,15 +141,15 @@ def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(
     given = [shop, f"input.train={tmp_path}/1.csv", "split.val=0.2", "shuffle=full", "threads=1"]
     given += ["encoding=vocab", "encoding.min_count=2", f"encoding.grow_from={first.folder}"]
     whole = content(run(tmp_path / "whole", *given).folder)
-    land, steps = Journal.land, 0
+    commit, steps = Journal.commit, 0
 
-    def land_and_stop(*arguments: Any) -> None:
+    def commit_and_stop(*arguments: Any) -> None:
         nonlocal steps
-        land(*arguments)
+        commit(*arguments)
         steps += 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Journal, "land", land_and_stop)
+    monkeypatch.setattr(Journal, "commit", commit_and_stop)
     while not (tmp_path / "killed/manifest.json").exists():
         with contextlib.suppress(KeyboardInterrupt):
             run(tmp_path / "killed", *given)

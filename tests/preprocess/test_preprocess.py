@@ -123,7 +123,7 @@ def test_the_encoding_of_a_dataset_comes_with_its_transform_which_is_said(
     with caplog.at_level(logging.WARNING):
         manifest = run(Path("k"), *given, "dataset=criteo_1tb")
     assert "dense.transform=log1p is not used: " in caplog.text
-    assert "made of dataset=criteo_kaggle, this is dataset=criteo_1tb" in caplog.text
+    assert "made from dataset=criteo_kaggle, this is dataset=criteo_1tb" in caplog.text
     assert manifest.config["dense"]["transform"] == "log3"
     assert {column.transform["kind"] for column in manifest.dense} == {"log3"}
     caplog.clear()

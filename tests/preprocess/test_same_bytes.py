@@ -60,17 +60,17 @@ def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
     assert len(first.splits["train"].shards) >= 3
     run(clicks / "four", *given, "threads=4")
     assert content(clicks / "four") == content(clicks / "whole")
-    land = Journal.land
+    commit = Journal.commit
     left = 0
 
-    def land_or_die(self: Journal, source: int, unit: int, record: object) -> None:
+    def commit_or_die(self: Journal, source: int, unit: int, record: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise KeyboardInterrupt
-        land(self, source, unit, record)
+        commit(self, source, unit, record)
 
-    monkeypatch.setattr(Journal, "land", land_or_die)
+    monkeypatch.setattr(Journal, "commit", commit_or_die)
     interruptions = 0
     while True:
         left = 5

@@ -48,7 +48,7 @@ def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCap
     assert record.result["steps"] == record.last_step == 5
     assert steps("r/set-aside-1") == [6, 4]
     assert events(Path("r/set-aside-1")) == before
-    assert "what came after step 2 is set aside in" in caplog.text
+    assert "everything after step 2 is set aside in" in caplog.text
     write_report(Path("r/set-aside-1"))
     assert train(small("again", "resume=r/set-aside-1", "trainer.max_steps=7")).steps == 7
     assert [event["step"] for event in events(Path("again"), "train")] == [1, 2, 3, 4, 5, 6, 7]
@@ -95,7 +95,7 @@ def test_an_output_that_cannot_be_is_refused_by_name(output: str) -> None:
 
 def test_a_full_disk_ends_a_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("json.dumps", _no_room)
-    with pytest.raises(DlrmError, match=r"no room left on the disk of output=.*resume=auto goes on"):
+    with pytest.raises(DlrmError, match=r"no room left on the disk of output=.*resume=auto continues"):
         train(small("r"))
 
 
@@ -105,9 +105,9 @@ def _no_room(*_arguments: object, **_options: object) -> str:
 
 def test_the_resume_hint_names_a_checkpoint_that_is_there() -> None:
     wild = ["optimizer=sgd", "optimizer.dense.lr=1e30", "trainer.max_steps=4"]
-    with pytest.raises(DlrmError, match="no checkpoint is there yet: resume=auto starts again"):
+    with pytest.raises(DlrmError, match="there is no checkpoint yet: resume=auto starts again"):
         train(small("wild", *wild))
     train(small("r", "trainer.max_steps=2", "optimizer=sgd"))
-    with pytest.raises(DlrmError, match="resume=auto goes on from step-000000002"):
+    with pytest.raises(DlrmError, match="resume=auto continues from step-000000002"):
         train(small("r", "resume=auto", *wild))
     assert json.loads(Path("r/checkpoints/step-000000002", MARKER).read_text())["progress"]["step"] == 2

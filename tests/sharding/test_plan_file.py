@@ -114,7 +114,7 @@ def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path:
     with pytest.raises(ConfigError) as error:
         load_plan(tmp_path / "plan.yaml", work, cluster(2, device="cpu"))
     (problem,) = error.value.problems
-    assert "it is made for 1 × 8 ranks, here are 1 × 2 ranks: start as many, or plan again" in problem
+    assert "it is made for 1 × 8 ranks, this cluster has 1 × 2 ranks: start as many, or plan again" in problem
 
 
 CUT = "row_wise cuts its 10 × 32 weights into [[0, 0, 3, 32], [3, 0, 3, 32]]… on these ranks, not [[0, 0, 3, 32], ["
@@ -189,5 +189,5 @@ def test_a_plan_within_nodes_needs_nodes_of_that_size(tmp_path: Path) -> None:
     work = workload([one_hot(100, 16, "t")], types=["table_row_wise"])
     found = write(tmp_path / "plan.yaml", work, where)
     assert same(load_plan(tmp_path / "plan.yaml", work, where), found)
-    with pytest.raises(ConfigError, match="made for 2 × 2 ranks, here are 1 × 4 ranks"):
+    with pytest.raises(ConfigError, match="made for 2 × 2 ranks, this cluster has 1 × 4 ranks"):
         load_plan(tmp_path / "plan.yaml", work, cluster(4, device="cpu"))

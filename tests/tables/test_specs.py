@@ -56,7 +56,7 @@ SPEC = {"name": "a", "rows": 50, "features": ["user"]}
         ({"name": "a", "features": ["user"]}, ["rows is missing"]),
         (SPEC | {"row": 3}, ["row is not a key of a table"]),
         (SPEC | {"rows": 49}, ["49 rows", "ids up to 49", "rows: 50"]),
-        (SPEC | {"features": ["usr"]}, ["usr", "the dataset has not", "user"]),
+        (SPEC | {"features": ["usr"]}, ["usr", "the dataset does not have", "user"]),
         (SPEC | {"dim": 6}, ["multiple of 4", "6"]),
         (SPEC | {"rows": 0}, ["rows must be at least 1", "0"]),
         (SPEC | {"features": []}, ["features must be a list of names, at least one"]),
@@ -200,7 +200,7 @@ def test_a_scale_that_fp32_does_not_hold_is_refused() -> None:
 
 
 def test_a_dataset_without_sparse_columns_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"no sparse column to make a table of: preprocess with one"):
+    with pytest.raises(ConfigError, match=r"no sparse column to make a table for: preprocess with one"):
         resolve_tables(TablesConfig(from_dataset=True), {})
 
 

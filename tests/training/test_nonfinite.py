@@ -1,4 +1,4 @@
-"""A loss that is no finite number ends the run, and says where and why; what is not finite is never saved."""
+"""A loss that is not finite ends the run, and says where and why; what is not finite is never saved."""
 
 from pathlib import Path
 
@@ -31,9 +31,9 @@ def test_a_bad_value_ends_the_run_with_its_step_rows_and_column(folder: Path, va
         with pytest.raises(DlrmError) as refusal:
             run(folder, f"trainer.log_every_steps={every}", "checkpoint.every_steps=2", "resume=auto")
         for words in (
-            "no finite number at step 4 (epoch 1), on rows of train/part-00003.parquet (row group 0)",
+            "not finite at step 4 (epoch 1), on rows of train/part-00003.parquet (row group 0)",
             "dense column i1 of its rows is not finite: preprocess them again",
-            "resume=auto goes on from step-000000002",
+            "resume=auto continues from step-000000002",
         ):
             assert words in str(refusal.value)
 
@@ -42,7 +42,7 @@ def test_weights_that_are_no_numbers_are_never_saved(folder: Path) -> None:
     """A finite loss whose update is none."""
     too_much = ["optimizer=sgd", "optimizer.dense.lr=1e38", "optimizer.dense.weight_decay=1e38"]
     with pytest.raises(
-        DlrmError, match="step-000000001 is not saved, for what is not finite in it"
+        DlrmError, match="step-000000001 is not saved, because these are not finite"
     ) as refusal:
         run(folder, *too_much, "checkpoint.every_steps=1")
     assert "dense_arch" in str(refusal.value)

@@ -196,7 +196,7 @@ def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) ->
     space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.9, 0.95]}]"
     with pytest.raises(
         DlrmError,
-        match=r"3 trials failed and none of drawn values succeeded; the last: error: model\.dropout",
+        match=r"3 trials failed and no trial with drawn values succeeded; the last: error: model\.dropout",
     ):
         tune(config_of(tmp_path, space), [], train)
 

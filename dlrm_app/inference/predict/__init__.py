@@ -1,1 +1,1 @@
-"""Scores for the rows of a dataset or of raw logs, a part at a time, so that an interrupted command goes on."""
+"""Scores the rows of a dataset or of raw logs, a part at a time, so that an interrupted command can continue."""

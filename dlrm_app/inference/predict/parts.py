@@ -1,6 +1,6 @@
-"""The rows to score in parts: the pieces that a process takes, and that are not scored again once they are written.
+"""Divides the rows to score into parts. A process takes a part at a time; a written part is not scored again.
 
-Row groups of a dataset, or units of raw files as preprocessing cuts them, encoded as the rows of training were.
+Parts are row groups of a dataset, or units of raw files as in preprocessing, encoded like the rows of training.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,20 +36,20 @@ _CURES = Cures(
     "labels=false", "write them as in the files of training", "leave it out", "add the names above it"
 )
 NUMBER, KEPT = "number", "keep:"
-"""The column that says where a row stands within its part (its line or row, from 0 on); what columns that go along begin with."""
+"""The column with a row's place in its part (its line or row, from 0), and the prefix of columns kept from the input."""
 Chunk = tuple[pa.Table, pa.Table]
-"""Encoded rows, with the columns of a dataset, and what goes along with their scores: the number, columns of the input."""
+"""(encoded rows with the columns of a dataset, columns to write beside their scores: the number, kept input columns)."""
 
 
 MAX_REJECTS = 5
-"""Lines left out of a part whose reasons are kept."""
+"""The number of rejected lines of a part whose reasons are kept."""
 
 
 @dataclass
 class Tally:
-    """The content of a part: ``num_lines``, or rows, of the file or shard ``origin``, whose first has number ``first_number``.
+    """Counts of a part: ``num_lines`` lines or rows of the file or shard ``origin``, whose first line has number ``first_number``.
 
-    ``num_rejects`` lines are left out, the first of them with their line within the part and the reason.
+    ``num_rejects`` lines are left out. ``rejects``: the first of them, as (line within the part, reason).
     """
 
     origin: str
@@ -59,14 +59,14 @@ class Tally:
     rejects: list[tuple[int, str]] = field(default_factory=list)
 
     def leave_out(self, rejects: Sequence[RejectedLine]) -> None:
-        """Adds lines left out."""
+        """Adds rejected lines."""
         self.num_rejects += len(rejects)
         room = MAX_REJECTS - len(self.rejects)
         self.rejects += [(reject.line, reject.reason) for reject in rejects[:room]]
 
 
 class Part(NamedTuple):
-    """A part, whose ``name`` sorts as the rows do; ``read`` gives the chunks and fills the tally."""
+    """A part. Names sort in the order of the rows. ``read`` yields the chunks and fills the tally."""
 
     name: str
     tally: Tally
@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 
 class DatasetParts:
-    """``split`` of a dataset, read by ``reader``. Raises DataError where the split or a file of it is missing."""
+    """Parts of a dataset's ``split``, for ``reader``. Raises DataError if the split or one of its files is missing."""
 
     def __init__(self, manifest: Manifest, split: str, reader: TableReader) -> None:
         if split not in manifest.splits:
@@ -89,7 +89,7 @@ class DatasetParts:
         self.origin_names = ("shard", "row")
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
-        """Gives the parts for which ``is_wanted(name, number)``."""
+        """Yields the parts for which ``is_wanted(name, number)``."""
         number = 0
         for index, shard in enumerate(self._shards):
             for group, rows in enumerate(shard.row_groups):
@@ -104,27 +104,27 @@ class DatasetParts:
 
 
 def raw_spec(manifest: Manifest) -> Spec:
-    """The format of the files that the dataset of ``manifest`` was made of. Raises DataError where it does not say."""
+    """The format of the files that the dataset of ``manifest`` was made from. Raises DataError if the manifest does not have it."""
     if "dataset" not in manifest.config:
         raise DataError(
-            f"{manifest.path} was not made of raw logs, so their format is not known: give data.path=, an encoded dataset"
+            f"{manifest.path} was not made from raw logs, so their format is not known: give data.path=, an encoded dataset"
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
     return read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
 
 
 def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
-    """range(start, stop) without the numbers ``left_out``."""
+    """The numbers of range(start, stop) that are not ``left_out``."""
     keep = np.ones(stop - start, bool)
     keep[np.array(left_out, np.int64) - start] = False
     return np.arange(start, stop)[keep]
 
 
 class RawParts:
-    """The files ``given`` (a path, a glob, a list), encoded as ``manifest`` says.
+    """Parts of the files ``given`` (a path, a glob, a list), encoded according to ``manifest``.
 
-    ``labels``: whether their label column is read; None: where it is there. ``keep``: further columns of Parquet files
-    that go along with the scores. Raises DlrmError.
+    ``labels``: True if their label column is read; None reads it if it exists. ``keep``: other columns of Parquet files
+    to write beside the scores. Raises DlrmError.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class RawParts:
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
-            raise ConfigError(["some of the files have a label column and others have not: score them apart"])
+            raise ConfigError(["some of the files have a label column, others do not: score them separately"])
         self.identity = {
             "files": [[source.path, *source.version] for source, _ in self._files],
             "columns": manifest.fingerprint(),
@@ -171,7 +171,7 @@ class RawParts:
         )
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
-        """Gives the parts for which ``is_wanted(name, number)``."""
+        """Yields the parts for which ``is_wanted(name, number)``."""
         for source, spec in self._files:
             yield from self._parts_of(source, spec, is_wanted)
 

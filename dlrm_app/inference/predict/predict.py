@@ -1,4 +1,4 @@
-"""dlrm-predict: a score for every row of a dataset's split or of raw logs, a part at a time, on any number of processes."""
+"""dlrm-predict: scores every row of a dataset's split or of raw logs, a part at a time, with any number of processes."""
 
 import logging
 import time
@@ -42,20 +42,20 @@ logger = logging.getLogger(__name__)
 MIB = 1 << 20
 REPEAT = "then run the same command again; it continues where it stopped"
 _PREFETCHED = 1
-"""Parts that are read while another is scored."""
+"""Parts that are read ahead while one is scored."""
 
 Scorer = Callable[[Rows], NDArray[np.float32]]
 """Rows → their logits [n]."""
 _ReadChunk = tuple[Rows, pa.Table]
-"""Rows in memory, and what goes along with their scores: as in a Chunk, and their labels if there are any."""
+"""(rows in memory, columns to write beside their scores: those of a Chunk, and labels if there are any)."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """``logits`` gives [B] of a batch; ``features`` in the order that it reads them.
+    """A model to score with. ``logits``: batch → logits [B]; ``features``: in the order that it reads them.
 
-    ``identity``: a checksum that no other model has. ``check`` gives a dataset as the model reads it, or raises DataError.
-    ``encoding``: the folder that raw rows are encoded by.
+    ``identity``: a checksum of the model. ``check``: returns a dataset's manifest as the model reads it, or raises DataError.
+    ``encoding``: the folder with the encoding of raw rows.
     """
 
     identity: str
@@ -66,7 +66,7 @@ class Model:
 
 
 def predict(config: PredictConfig) -> None:
-    """Scores as ``config`` says. Raises DlrmError."""
+    """Scores rows according to ``config``. Raises DlrmError."""
     output = Path(config.output)
     with (
         start_runtime(config.threads, on_cpu=True) as runtime,
@@ -83,7 +83,7 @@ def predict(config: PredictConfig) -> None:
         given = runtime.together(
             lambda: with_versions("input", config.input, begun) if runtime.is_first else None
         )
-        given = broadcast_from_first(given)  # one version for all ranks
+        given = broadcast_from_first(given)  # all ranks read one version of a table
         unit_bytes = config.unit_mib * MIB
         source: DatasetParts | RawParts = runtime.together(
             lambda: (
@@ -116,7 +116,7 @@ def predict(config: PredictConfig) -> None:
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
         if own is not None and own.share:
             logger.warning(
-                "about %s of these rows seem to be training rows, which target columns tell their own clicks: metrics of new "
+                "about %s of these rows seem to be training rows, whose target columns contain their own clicks: metrics of new "
                 "rows are worse; for honest scores of training rows give data.path=DATASET split=train",
                 percent(own.share),
             )
@@ -152,7 +152,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
 
 
 def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
-    """Scores any number of rows, ``batch_size`` at a time."""
+    """Makes a function that scores any number of rows, ``batch_size`` at a time."""
     maker = BatchMaker(manifest, model.features, batch_size)
 
     def score(rows: Rows) -> NDArray[np.float32]:
@@ -183,7 +183,7 @@ def _read(
 
 
 def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
-    """Warns of malformed lines. Raises DataError if they are more than this share of all."""
+    """Warns of malformed lines. Raises DataError if their share of all lines is above ``max_fraction``."""
     tallies = scores.tallies()
     lines, rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
     if not rejects:

@@ -1,4 +1,4 @@
-"""The file of scores, made of parts: each is written whole as soon as it is scored, all are joined at the end."""
+"""The file of scores. Each part is written as soon as it is scored; all parts are joined at the end."""
 
 import json
 import shutil
@@ -23,13 +23,13 @@ _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], p
 
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The scores that dlrm-predict and dlrm-serve give for ``logits``, the nearest numbers that float32 has."""
+    """The scores that dlrm-predict and dlrm-serve give for ``logits``: probabilities, rounded to float32."""
     scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
     return scores
 
 
 def begun_tables(output: Path) -> list[str]:
-    """The lake tables, with their versions, of the interrupted command that made ``output``; none where it has none."""
+    """The lake tables, with their versions, of the interrupted command that made ``output``; empty if there are none."""
     try:
         run = json.loads((_parts_of(output) / _RUN).read_text(encoding="utf-8"))
         return list(run["input"]["tables"])
@@ -42,9 +42,9 @@ def _parts_of(output: Path) -> Path:
 
 
 class ScoresFile:
-    """``output``, and OUTPUT.parts beside it while it is being made.
+    """Writes ``output``, with OUTPUT.parts beside it until it is complete.
 
-    ``origin_names``: what its columns call file and line.
+    ``origin_names``: the names of its columns for file and line.
     """
 
     def __init__(self, output: Path, origin_names: tuple[str, str]) -> None:
@@ -53,9 +53,9 @@ class ScoresFile:
         self._origin_names = origin_names
 
     def begin(self, identity: dict[str, Any]) -> bool:
-        """Makes the folder of parts, or continues with the one there; True if it continues.
+        """Makes the folder of parts, or continues an existing one; returns True if it continues.
 
-        Raises DlrmError if the parts there are of another ``identity``.
+        Raises DlrmError if the existing parts have another ``identity``.
         """
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
@@ -72,7 +72,7 @@ class ScoresFile:
             return True
         if self._folder.is_dir() and any(self._folder.glob("[!.]*")):
             raise DlrmError(
-                f"{self._folder} is to hold the parts of {self.output}, and holds other files: give another output"
+                f"{self._folder} is needed for the parts of {self.output}, but holds other files: give another output"
             )
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
@@ -84,25 +84,25 @@ class ScoresFile:
         return self._path(name).is_file()
 
     def write(self, name: str, chunks: Sequence[pa.Table], tally: Tally) -> None:
-        """Writes a part: the logits, numbers, labels if there are any, and columns that go along."""
+        """Writes a part: logits, numbers, labels if there are any, and kept columns."""
         table = pa.concat_tables(chunks or [_NO_ROWS])
         table = table.replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
         with written_whole(self._path(name)) as temporary:
             pq.write_table(table, temporary)
 
     def paths(self) -> list[Path]:
-        """The parts that are written, in the order of the rows."""
+        """The written parts, in the order of the rows."""
         return sorted(self._folder.glob("*.parquet"))
 
     def tallies(self) -> list[Tally]:
-        """The tally of each part, with rejects numbered as their file's lines."""
+        """The tally of each part, with rejects numbered by the lines of their file."""
         return [
             replace(tally, rejects=[(start + line, reason) for line, reason in tally.rejects])
             for _, start, tally in self._numbered()
         ]
 
     def finish(self) -> int:
-        """Joins the parts under the final name and deletes them; gives the number of rows."""
+        """Joins the parts into the final file and deletes them. Returns the number of rows."""
         rows, writer = 0, None
         with written_whole(self.output) as temporary:
             for path, start, tally in self._numbered():

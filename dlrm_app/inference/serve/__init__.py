@@ -1,1 +1,1 @@
-"""dlrm-serve: an export behind HTTP, raw rows in, probabilities out."""
+"""dlrm-serve: serves an export over HTTP; raw rows in, probabilities out."""

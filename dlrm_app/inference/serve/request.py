@@ -1,4 +1,4 @@
-"""A request's JSON → lines that the parser reads, each value as a raw log would write it; and what is wrong with it."""
+"""A request's JSON → lines for the parser, with values written as in a raw log; and problems of the request."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Any
 from dlrm_app.preprocess.read.spec import Column, Spec
 
 _FIELD, _ITEM = "\x1f", "\x1e"
-"""Separators of the fields of a line, and of the items of a list: no value may hold them, nor a line end."""
+"""Separators of the fields of a line and of the items of a list. No value may contain them or a line end."""
 _BREAKING = frozenset(f"{_FIELD}{_ITEM}\n\r")
 MAX_PROBLEMS = 8
-"""Bad rows that an answer names."""
+"""The number of bad rows that an answer names."""
 _SHOWN = 60
 _PLAIN_TYPES: dict[str, set[type]] = {
     "string": {str, int},
@@ -20,12 +20,12 @@ _PLAIN_TYPES: dict[str, set[type]] = {
     "iso": {str},
     **{kind: {int, float, str} for kind in ("float", "score", "seconds", "milliseconds")},
 }
-"""Kind of column → types of values that stand in a line as ``str`` writes them."""
+"""Kind of column → types of values that ``str`` writes as in a raw log."""
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Row number ``row`` of a request, counted from 0, is wrong; ``column`` where it is one column's value."""
+    """A problem of row number ``row`` of a request, counted from 0; ``column``: the column whose value is wrong, if it is one."""
 
     row: int
     column: str | None
@@ -33,7 +33,7 @@ class RowProblem:
 
 
 class RequestError(Exception):
-    """A request that is answered with ``status`` and the reason; ``problems`` name the rows."""
+    """Raised for a request that is answered with ``status`` and the reason; ``problems`` name the rows."""
 
     def __init__(self, status: int, reason: str, problems: list[RowProblem] | None = None) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ class RequestError(Exception):
 
 
 def bad_rows(problems: list[RowProblem]) -> RequestError:
-    """The refusal of a request for its rows."""
+    """The error for a request with bad rows."""
     more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
     reason = f"row {problems[0].row}: {problems[0].reason}{more}"
     return RequestError(422, reason, problems[:MAX_PROBLEMS])
@@ -74,19 +74,19 @@ def _refuse_constant(name: str) -> None:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Raises ValueError for a name that is given twice: JSON does not say which one counts."""
+    """Makes a dict. Raises ValueError for a name that is given twice: JSON does not say which one counts."""
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:_SHOWN]!r} is given twice")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{repeated[:_SHOWN]!r} is given twice")
     return value
 
 
 class JsonRows:
-    """Rows with the columns of ``spec``: a column that is left out, or null, is missing, as in training.
+    """Reads rows with the columns of ``spec``. A column that is left out or null is missing, as in training.
 
-    The label and columns that training ignored may be there, and are not read. ``spec`` of the lines: ``line_spec``.
+    The label, and columns that training ignored, are allowed and not read. ``line_spec``: the format of the lines.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -95,7 +95,7 @@ class JsonRows:
         self._columns = {c.name: (number, c) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
         fields = [c if c.separator is None else replace(c, separator=_ITEM) for c in columns]
-        # one more, so that no line is ever blank, which the parser rejects
+        # one field more, so that no line is blank: the parser rejects blank lines
         fields.append(Column("", "ignore"))
         self.line_spec = replace(
             unlabelled, delimiter=_FIELD, quote=None, header=False, columns=tuple(fields), order=()
@@ -109,7 +109,7 @@ class JsonRows:
         return [line for line in lines if isinstance(line, str)]
 
     def _line(self, number: int, row: Mapping[str, Any], *, is_quick: bool = True) -> str | RowProblem:
-        """``is_quick``: texts are looked at all at once; looking at each takes longer than all else here."""
+        """The line of ``row``. ``is_quick``: texts are checked together; checking each takes longer than everything else here."""
         fields = [""] * (len(self._columns) + 1)
         for name, value in row.items():
             if name not in self._columns:
@@ -132,12 +132,12 @@ class JsonRows:
 
 
 def _text(value: Any, column: Column) -> str:
-    """``value`` as a raw log has it. Raises ValueError with the rule that it breaks."""
+    """``value`` as it is written in a raw log. Raises ValueError with the rule that it breaks."""
     if column.separator is None:
         return _scalar(value, column)
     if not isinstance(value, list):
         raise ValueError("holds lists: put the value in [ ]")
-    items = [_scalar(item, column) for item in value if item is not None]  # as nulls inside Parquet's lists
+    items = [_scalar(item, column) for item in value if item is not None]  # like nulls inside Parquet's lists
     text = _ITEM.join(items)
     if items and not text:
         raise ValueError("is a list of one missing value, which no raw log holds: give [], or leave it out")
@@ -154,7 +154,7 @@ def _scalar(value: Any, column: Column) -> str:
             raise ValueError("is not UTF-8")
         return value
     if not isinstance(value, bool | int | float):
-        raise ValueError("must be a single value, which it is in training")
+        raise ValueError("must be a single value, as in training")
     if column.kind == "hex":
         raise ValueError("holds hex digits: put them in quotes")
     if column.kind == "string" and not isinstance(value, int):
@@ -169,6 +169,6 @@ def _scalar(value: Any, column: Column) -> str:
 def _shown(value: Any) -> str:
     try:
         text = json.dumps(value)
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python prints
         text = "a number of many digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

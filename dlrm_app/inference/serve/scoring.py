@@ -1,4 +1,4 @@
-"""Scores the rows of requests that come at about the same time together, in a thread beside the server's event loop."""
+"""Scores the rows of requests that come at about the same time in one batch, in a thread beside the server's event loop."""
 
 import asyncio
 import time
@@ -23,16 +23,16 @@ from dlrm_app.preprocess.read.parser import Parser, RejectedLine
 from dlrm_app.preprocess.units.unit_text import PADDING
 
 Answer = list[float] | RequestError
-"""A probability for every row of a request, or why it has none."""
+"""A probability for every row of a request, or the reason why there is none."""
 ScoreRequests = Callable[[Sequence[list[str]]], Awaitable[list[Answer]]]
-"""An answer to each of some requests, which are lines."""
+"""Scores several requests, each a list of lines, and returns an answer for each."""
 
 
 class ServedExport:
-    """Scores requests, many at once, with ``export``. Not for several threads at a time.
+    """Scores requests, many at once, with ``export``. Only one thread may use it at a time.
 
-    ``identity``: of this export alone, the beginning of its record's checksum. ``capacity``: rows of all requests that are
-    scored at once.
+    ``identity``: the first digits of the checksum of the export's record. ``capacity``: rows of all requests that are
+    scored together.
     """
 
     def __init__(self, export: ExportedModel, capacity: int) -> None:
@@ -40,7 +40,7 @@ class ServedExport:
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
         self.rows = JsonRows(self.spec)
-        """Makes the lines of a request."""
+        """Turns a request's rows into lines."""
         spec, manifest = self.rows.line_spec, export.encoding
         self._capacity = capacity
         self._parser = Parser(spec, capacity)
@@ -50,7 +50,7 @@ class ServedExport:
         self._features = [position(name) for name in export.features]
 
     def score(self, requests: Sequence[list[str]]) -> list[Answer]:
-        """An answer to each of ``requests``, in order; a bad line spoils its own request alone."""
+        """Answers each of ``requests``, in order. A bad line affects only its own request."""
         lines = [line for request in requests for line in request]
         rejects = self._parse(lines)
         encoded = self._encoder.encode(self._parser.take())
@@ -68,11 +68,11 @@ class ServedExport:
         return answers
 
     def _parse(self, lines: Sequence[str]) -> list[RejectedLine]:
-        """Reads ``lines`` into the parser; gives those left out, numbered from 0 on."""
+        """Reads ``lines`` into the parser. Returns the rejected ones, numbered from 0."""
         text = np.frombuffer("\n".join([*lines, ""]).encode("utf-8") + bytes(PADDING), np.uint8)
         at = count = 0
         rejects: list[RejectedLine] = []
-        while at < len(text) - PADDING:  # it stops to make room
+        while at < len(text) - PADDING:  # the parser stops when it is full
             at, num_lines, its_rejects = self._parser.parse(text, at, len(text) - PADDING, self._capacity)
             rejects += [reject._replace(line=count + reject.line) for reject in its_rejects]
             count += num_lines
@@ -88,9 +88,9 @@ class ServedExport:
 
 
 def open_served(path: Path, capacity: int) -> ServedExport:
-    """Verifies and loads the export at ``path``, and scores a row of nothing. Raises DlrmError."""
+    """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()), capacity)
-    served.score([served.rows.lines([{}])])  # what is compiled or read at the first use
+    served.score([served.rows.lines([{}])])  # compiles and reads everything before the first request
     return served
 
 
@@ -101,10 +101,10 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Gives ``score`` up to ``max_rows`` rows at a time, while ``run`` runs.
+    """Collects requests into batches of up to ``max_rows`` rows for ``score``, while ``run`` runs.
 
-    The first request of a batch waits at most ``max_wait`` seconds for others; a request of more rows is a batch by
-    itself. ``on_batch`` is told the rows of each batch.
+    The first request of a batch waits at most ``max_wait`` seconds for others; a request with more rows is a batch by
+    itself. ``on_batch`` is called with the number of rows of each batch.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Batcher:
             ) from None
 
     async def run(self) -> None:
-        """Scores what comes, until it is cancelled."""
+        """Scores requests as they come, until it is cancelled."""
         while True:
             while not self._waiting:
                 await self._next_arrival()
@@ -151,13 +151,13 @@ class Batcher:
                 await self._answer(requests)
 
     async def _next_arrival(self, timeout: float | None = None) -> None:
-        """Waits for a request, no longer than ``timeout`` seconds."""
+        """Waits for a request, at most ``timeout`` seconds."""
         self._arrived.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), timeout)
 
     def _take(self) -> list[_Waiting]:
-        """The first requests, of as many rows as a batch holds, without those that nobody waits for any more."""
+        """Takes the first requests that fit into a batch, without those that nobody waits for any more."""
         taken: list[_Waiting] = []
         rows = 0
         while self._waiting and (not taken or rows + len(self._waiting[0].lines) <= self._max_rows):

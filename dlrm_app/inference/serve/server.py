@@ -1,4 +1,4 @@
-"""dlrm-serve: an export behind HTTP until a signal ends it: /score, /health, /ready, /metrics."""
+"""dlrm-serve: serves an export over HTTP until a signal ends it. Endpoints: /score, /health, /ready, /metrics."""
 
 import asyncio
 import json
@@ -37,12 +37,12 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
 def serve(config: ServeConfig) -> None:
-    """Serves as ``config`` says; answers what has come before it ends. Raises DlrmError where it cannot begin."""
+    """Serves an export according to ``config``; answers waiting requests before it ends. Raises DlrmError if it cannot start."""
     listening = _listen(config.host, config.port)
     quiet_libraries()
     threads = config.threads or len(os.sched_getaffinity(0))
     pyarrow.set_cpu_count(threads)
-    # OpenMP counts its threads for each thread that starts some: told to the one that scores
+    # OpenMP's number of threads is a setting of each thread, so the scoring thread sets it
     thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
     capacity = max(config.batch.rows, config.limits.rows)
     export = thread.submit(open_served, Path(config.model), capacity).result()
@@ -58,12 +58,12 @@ def serve(config: ServeConfig) -> None:
         timeout_graceful_shutdown=int(config.grace_seconds),
     )
     _announce(config.host, listening.getsockname()[1], export)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once all is answered
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again after the last answer
     uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Opens the port before the export is loaded, so that one that is taken is refused at once."""
+    """Opens the port. It does so before the export is loaded, so that a port in use is refused at once."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -83,19 +83,19 @@ def _announce(host: str, port: int, export: ServedExport) -> None:
 
 
 class Server:
-    """The endpoints, behind which ``thread`` scores with ``export``."""
+    """The HTTP endpoints; ``thread`` scores with ``export``."""
 
     def __init__(self, export: ServedExport, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
         self._export = export
         self._limits = config.limits
-        self._registry = told = CollectorRegistry()
-        ProcessCollector(registry=told)
-        self._requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=told)
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=registry)
         self._seconds = Histogram(
-            "dlrm_request_seconds", "Time to an answer", buckets=_SECONDS, registry=told
+            "dlrm_request_seconds", "Time to an answer", buckets=_SECONDS, registry=registry
         )
-        rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=told)
-        identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=told)
+        rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
+        identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=registry)
         identity.labels(export.identity).set(1)
 
         async def score(requests: Sequence[list[str]]) -> list[Answer]:
@@ -108,11 +108,11 @@ class Server:
             max_queued=config.limits.queued_rows,
             on_batch=rows.observe,
         )
-        queued = Gauge("dlrm_queued_rows", "Rows that wait", registry=told)
+        queued = Gauge("dlrm_queued_rows", "Rows that wait", registry=registry)
         queued.set_function(lambda: batcher.queued_rows)
 
     def application(self) -> Starlette:
-        """The ASGI application; the batcher runs while it does."""
+        """The ASGI application; the batcher runs as long as the application."""
         pages = {"/health": self._health, "/ready": self._ready, "/metrics": self._page}
         routes = [Route(path, page, methods=["GET"]) for path, page in pages.items()]
         return Starlette(
@@ -126,7 +126,7 @@ class Server:
             yield
         finally:
             running.cancel()
-            logger.info("ended; requests that had come were answered")
+            logger.info("stopped; all waiting requests were answered")
 
     async def _answer(self, request: Request) -> Response:
         started = time.monotonic()
@@ -150,7 +150,7 @@ class Server:
             body = await asyncio.wait_for(self._body(request), seconds)
         except asyncio.TimeoutError:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
-        except ClientDisconnect:  # counted; nobody reads the answer
+        except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
         lines = self._export.rows.lines(parse_body(body, self._limits.rows))
         return _json(200, {"scores": await self._batcher.score(lines, seconds)})
@@ -169,7 +169,7 @@ class Server:
         return _json(200, served)
 
     async def _ready(self, _: Request) -> Response:
-        """Says whether the queue has room."""
+        """Answers if the queue has room."""
         is_ready = self._batcher.queued_rows < self._limits.queued_rows
         return _json(200 if is_ready else 503, {"ready": is_ready})
 

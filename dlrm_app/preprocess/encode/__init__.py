@@ -1,1 +1,1 @@
-"""Raw values → ids and dense values, as the manifest states them."""
+"""Encodes raw values as ids and dense values, according to the manifest."""

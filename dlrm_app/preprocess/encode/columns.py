@@ -1,4 +1,4 @@
-"""The columns of the dataset to be: what the configuration says of each, in the manifest's words."""
+"""The columns of the dataset to make: turns the configuration of each into the manifest's terms, and checks it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Encoding:
-    """The way ids are made.
+    """The rules for making ids.
 
-    ``known``: the dataset whose columns are all taken as they are. ``hashed``: the columns whose distinct values are
-    counted while rows are encoded; those of the others, of vocabularies, before that. ``day``: of
+    ``known``: the dataset whose encodings are reused. ``hashed``: the columns whose distinct values are
+    counted while rows are encoded (other columns have vocabularies, counted before). ``day``: the day of
     vocabularies that grow.
     """
 
@@ -35,11 +35,11 @@ class Encoding:
 
     @property
     def grows_from(self) -> Manifest | None:
-        """The known dataset, if its vocabularies are to grow."""
+        """The known dataset, if its vocabularies will grow."""
         return self.known if self.day is not None else None
 
     def transform(self, dense: DenseConfig) -> Any:
-        """dense.transform, or the kinds of the known dataset, which has its own."""
+        """dense.transform, or the transforms of the known dataset if there is one."""
         if self.known is None:
             return dense.transform
         kinds = {c.name: c.transform["kind"] for c in self.known.dense if not is_opinion(c)}
@@ -59,7 +59,7 @@ def read_known(config: EncodingConfig) -> Manifest | None:
 
 
 def read_encoding(config: EncodingConfig, spec: Spec, known: Manifest | None) -> Encoding:
-    """The encoding that ``config`` asks for; ``known``: what ``read_known`` gives."""
+    """The encoding that ``config`` asks for. ``known``: the result of ``read_known``."""
     names = [column.name for column in spec.sparse]
     if known is not None:
         is_hashed = {column.name: column.encoding["kind"] != "vocab" for column in known.sparse}
@@ -76,9 +76,9 @@ def read_encoding(config: EncodingConfig, spec: Spec, known: Manifest | None) ->
 def column_problems(
     encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec, known: Manifest | None
 ) -> list[str]:
-    """All faults of the settings that go by column; ``sizes``: multi_hot.sizes."""
+    """All problems of the settings by column. ``sizes``: multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
-    numbers = {  # the key: its value, from which number to which
+    numbers = {  # key: (value, least number, greatest number)
         "encoding.num_embeddings": (encoding.num_embeddings, 2, 2**31 - 1),
         "encoding.min_count": (encoding.min_count, 1, 1 << 62),
         "encoding.top_k": (encoding.top_k, 1, 2**31 - 1),
@@ -118,7 +118,7 @@ def column_problems(
 def _number_problems(
     key: str, value: Any, names: Sequence[str], low: int, high: int, *, needs_all: bool
 ) -> list[str]:
-    """Problems of one number for all columns, a list in their order, or a mapping."""
+    """Problems of a setting that is one number for all columns, a list in their order, or a mapping."""
     if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
         return problems
     if isinstance(value, list) and len(value) != len(names):
@@ -138,7 +138,7 @@ def _number_problems(
 def _mapping_problems(
     key: str, value: Any, names: Sequence[str], needed: Sequence[str], role: str = "dense"
 ) -> list[str]:
-    """Problems of the columns that ``value`` names, if it is a mapping: of ``names``, and all of ``needed``."""
+    """Problems of ``value`` if it is a mapping: it may name only ``names`` and must name all of ``needed``."""
     if not isinstance(value, Mapping):
         return []
     unknown = [str(name) for name in value if name not in names]
@@ -150,7 +150,7 @@ def _mapping_problems(
 
 
 def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """Problems of ``wanted``, which may be null, auto, all, or a list of ``names``, each once."""
+    """Problems of ``wanted``, which may be null, auto, all, or a list of ``names`` without duplicates."""
     given = chosen(wanted, names)
     return [
         f"{key} names {name!r}{'' if name not in names else ' twice'}: give all or a list of {', '.join(names)}"
@@ -177,18 +177,18 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
 
 
 def sharing_groups(shared: Any, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The numbers of all columns; those that ``shared`` (encoding.shared) puts together make one group."""
+    """The numbers of all columns in groups; columns that ``shared`` (encoding.shared) joins form one group."""
     groups = {name: tuple(map(names.index, group)) for group in shared or [] for name in group}
     return tuple(dict.fromkeys(groups.get(name, (number,)) for number, name in enumerate(names)))
 
 
 def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> list[str]:
-    """Why the vocabularies of the dataset ``known`` cannot grow as ``encoding`` says."""
+    """Reasons why the vocabularies of the dataset ``known`` cannot grow according to ``encoding``."""
     key, names = f"encoding.grow_from={known.path}", [column.name for column in spec.sparse]
     grown = [column for column in known.sparse if column.encoding["kind"] == "vocab"]
     if not grown:
         return [
-            f"{key} has no vocabulary that could grow, its ids are hashes: give encoding=from_dataset encoding.path={known.path}"
+            f"{key} has no vocabulary that could grow, because its ids are hashes: give encoding=from_dataset encoding.path={known.path}"
         ]
     capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
     problems = [
@@ -214,7 +214,7 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
 def _known_problems(
     known: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec
 ) -> list[str]:
-    """Why the encoding of the dataset ``known`` cannot be used for files of this format."""
+    """Reasons why the encoding of the dataset ``known`` cannot be used for files of this format."""
     key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
     settings = {
         "multi_hot.sizes": sizes,
@@ -228,8 +228,8 @@ def _known_problems(
     ]
     if known.dataset != spec.name:
         logger.warning(
-            f"the ids of {known.path} were made of dataset={known.dataset}, this is dataset={spec.name}: "
-            "a column is given those of the one of the same name there"
+            f"the ids of {known.path} were made from dataset={known.dataset}, this is dataset={spec.name}: "
+            "each column takes the ids of the column of the same name there"
         )
     there: list[Any] = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
     there += [
@@ -249,26 +249,26 @@ def _known_problems(
 
 
 def per_column(value: Any, names: Sequence[str]) -> list[Any]:
-    """``value`` for each of ``names``: it may be one for all, a list in their order, or a mapping."""
+    """The value for each of ``names``. ``value`` may be one for all, a list in their order, or a mapping."""
     if isinstance(value, Mapping):
         return [value.get(name) for name in names]
     return list(value) if isinstance(value, list) else [value] * len(names)
 
 
 def chosen(wanted: Any, names: Sequence[str]) -> list[Any]:
-    """The columns that ``wanted`` names: none (yet), all of ``names``, those of a list, or one."""
+    """The columns that ``wanted`` names: none (also for auto), all of ``names``, those of a list, or one."""
     if wanted in (None, AUTO, "all"):
         return list(names) if wanted == "all" else []
     return list(wanted) if isinstance(wanted, list) else [wanted]
 
 
 def bucket_name(name: str) -> str:
-    """The name of the sparse twin of dense column ``name``."""
+    """The name of the sparse column with the buckets of dense column ``name``."""
     return f"{name}_bucket"
 
 
 def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
-    """The dense columns as ``transform`` (dense.transform) has them: one for all, or by column."""
+    """The dense columns with their transforms. ``transform`` (dense.transform): one for all, or by column."""
     names = [column.name for column in spec.numbers]
     rules = dict(zip(names, per_column(transform, names), strict=True))
     kinds = {column.name: rules.get(column.name, LOGIT) for column in spec.dense}
@@ -278,7 +278,7 @@ def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
 
 
 def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
-    """The sparse columns where ids are hashes; ``num_embeddings``: one for all, or by column, null for the others."""
+    """The sparse columns with hashed ids. ``num_embeddings``: one for all, or by column, null for the other columns."""
     sizes = per_column(num_embeddings, [column.name for column in spec.sparse])
     encoding = {"kind": "hash", "function": "mix64", "missing_id": MISSING_ID}
     return [
@@ -291,7 +291,7 @@ def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
 def with_derivations(
     dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], spec: Spec
 ) -> tuple[list[DenseColumn], list[SparseColumn]]:
-    """The columns, those that ``spec`` derives with the way they are made."""
+    """The columns, with the derivation added to those that ``spec`` derives."""
     ways = {column.name: {"derived": column.derivation} for column in spec.derived}
     return (
         [replace(column, transform=column.transform | ways.get(column.name, {})) for column in dense],
@@ -302,7 +302,7 @@ def with_derivations(
 def extended(
     columns: Sequence[SparseColumn], sizes: Any, dense: DenseConfig, spec: Spec
 ) -> list[SparseColumn]:
-    """``columns``, multi-hot where ``sizes`` (multi_hot.sizes) asks for it, and the bucket columns behind them."""
+    """``columns``, made multi-hot according to ``sizes`` (multi_hot.sizes), and the bucket columns after them."""
     out = list(columns)
     wanted = per_column(sizes, [column.name for column in columns])
     for index, (column, size) in enumerate(zip(columns, wanted, strict=True)):
@@ -333,7 +333,7 @@ class MadeColumns:
 
 
 def columns_of(known: Manifest) -> MadeColumns:
-    """The columns of an existing dataset, to encode other rows the same way; nothing is known of those rows yet."""
+    """The columns of an existing dataset, for encoding other rows in the same way; without statistics of rows."""
     dense = [DenseColumn(column.name, column.transform) for column in known.dense]
     sparse = [SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in known.sparse]
     return MadeColumns(dense, sparse, known.encoding_lineage)
@@ -349,7 +349,7 @@ def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]
 
 
 def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
-    """The lineage of what was grown from ``known`` on ``day``."""
+    """The lineage of vocabularies that were grown from those of ``known`` on ``day``."""
     before = known.lineage or Lineage(day_after(day, -1))
     parent = Ancestor(vocabulary_of(describe_columns(known)), before.day)
     again = {name: day for each in growth if each.given_again for name in each.features}
@@ -359,14 +359,14 @@ def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
 
 
 def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
-    """A problem for each file to train on whose clicks the target columns of ``known`` were made of.
+    """A problem for each training file whose clicks were used for the target columns of ``known``.
 
-    Each of its rows would see its own click. A file is known by its text, plain or compressed.
+    Each of its rows would see its own click. Files are compared by their text, plain or compressed.
     """
     encoding = known.config.get("encoding", {})
     has_targets = any(is_target(column) for column in known.dense)
     if not has_targets or encoding.get("path") or encoding.get("grow_from"):
-        return []  # or its target columns were made of other files
+        return []  # in the last two cases its target columns come from other files
     learnt = {source.checksum for source in known.sources if source.split == "train"}
     return [
         f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "

@@ -1,4 +1,4 @@
-"""Raw columns → the columns of a dataset, by the transforms and encodings that its manifest states."""
+"""Raw columns → the columns of a dataset, by the transforms and encodings in its manifest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
 _NAN = np.array(np.nan).view(np.uint64)
 
 _Keys = tuple[Columns, Sequence[int]]
-"""Keys of columns, and which of the format's sparse columns they are of; every key of each is there at least once."""
+"""(keys of columns, numbers of their sparse columns in the format); every key of a column occurs at least once."""
 _Part = tuple[pa.Array | int, int]
-"""A column of Encoded, and how many of its values are missing."""
+"""(a column of Encoded, the number of its missing values)."""
 
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Rows of a dataset. ``missing`` [N + F]: the number of missing values of each dense and sparse column."""
+    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column."""
 
     missing: NDArray[np.int64]
     keys: Sequence[_Keys]
@@ -39,7 +39,7 @@ class Encoded(IndexedRows):
 
 @dataclass(frozen=True)
 class _HalfEncoded:
-    """Rows whose one-hot values are encoded: ``indexed``, or as ``plain`` columns. ``keys``: those seen so far."""
+    """Rows whose one-hot values are encoded, as ``indexed`` or ``plain`` columns. ``keys``: the keys seen so far."""
 
     raw: RawColumns
     indexed: Indexed
@@ -47,15 +47,15 @@ class _HalfEncoded:
     keys: list[_Keys]
 
     def ids(self, column: pa.Array | int) -> NDArray[Any]:
-        """The ids of a one-hot column, which may be numbered."""
+        """The ids of a one-hot column, plain or numbered."""
         return self.indexed.values(column, np.int32) if isinstance(column, int) else numbers_of(column)
 
 
 class Encoder:
-    """Encodes rows parsed by ``spec`` as ``dense`` and ``sparse`` say; ``folder`` holds the vocabularies.
+    """Encodes rows parsed by ``spec`` into the columns ``dense`` and ``sparse``; ``folder`` holds the vocabularies.
 
     For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset with
-    target columns ``folded`` is where the values by fold lie, and ``encode`` is given the rows' folds.
+    target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Encoder:
             if is_target(column)
             for number in [numbers[column.transform["column"]]]
         ]
-        """Of each target column the sparse one behind it, and its values."""
+        """(number of its sparse column, values) for each target column."""
         one_hot: dict[int, tuple[int, SparseColumn]] = {}  # slot: (number in the format, column)
         self._ways = [self._way(column, spec, folder, one_hot) for column in sparse]
         features = [one_hot[slot] for slot in sorted(one_hot)]
@@ -93,7 +93,7 @@ class Encoder:
     def _way(
         self, column: SparseColumn, spec: Spec, folder: Path, one_hot: dict[int, tuple[int, SparseColumn]]
     ) -> Callable[[_HalfEncoded], _Part]:
-        """The way to a column; one-hot ones are added to ``one_hot``."""
+        """The function that makes a column; one-hot columns are added to ``one_hot``."""
         if column.encoding["kind"] == "bucket":
             number = [dense.name for dense in spec.dense].index(column.encoding["column"])
             return partial(_buckets, number, np.array(column.encoding["boundaries"], np.float64))
@@ -105,7 +105,7 @@ class Encoder:
         return partial(_one_hot_column, feature, self._num_dense + slot, column)
 
     def encode(self, raw: RawColumns, folds: NDArray[np.uint8] | None = None) -> Encoded:
-        """The rows of ``raw``, which may be used again afterwards; ``folds`` of training rows of target columns."""
+        """Encodes the rows of ``raw``, whose memory may be reused afterwards. ``folds``: the training rows' folds, for target columns."""
         num_dense, indexed = self._num_dense, self._indexer.index(raw.one_hot)
         distinct = indexed.distinct
         keys: list[_Keys] = [(distinct.part(num_dense, len(distinct)), self._features)]
@@ -125,16 +125,16 @@ class Encoder:
         return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
 
     def _apply(self, raw: Columns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-        """(dense values of all columns, ids of all columns, how many values of each are missing).
+        """Returns (dense values of all columns, ids of all columns, number of missing values of each).
 
-        In one compiled call each: for a few rows, calls are what takes time.
+        Each takes one compiled call: with few rows, calls take most of the time.
         """
         dense, missing_dense = self._transforms.apply(raw.part(0, self._num_dense).view(np.float64))
         ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
         return dense, ids, np.concatenate([missing_dense, missing_ids])
 
     def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
-        """Encodes the ``raw`` columns: (values, or its own number if it is numbered; the number of missing values)."""
+        """Encodes the ``raw`` columns. Returns for each (values, or the column's number if it is indexed; number of missing values)."""
         is_plain = indexed.distinct.begins == indexed.distinct.ends
         rest = raw.where(is_plain)
         dense, ids, missing = self._apply(rest)
@@ -152,7 +152,7 @@ def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]
 
 
 def _one_hot_column(feature: int, number: int, column: SparseColumn, rows: _HalfEncoded) -> _Part:
-    """The ids of one-hot column ``number``, or the lists that its rule makes of them."""
+    """The ids of one-hot column ``number``, or the lists that its rule makes from them."""
     ids, missing = rows.plain[number]
     if not isinstance(ids, int):
         rows.keys.append((rows.raw.one_hot.part(number, number + 1), [feature]))
@@ -165,7 +165,7 @@ def _one_hot_column(feature: int, number: int, column: SparseColumn, rows: _Half
 
 
 def _list_column(feature: int, slot: int, encoder: SparseEncoder, rows: _HalfEncoded) -> _Part:
-    """The parser's lists number ``slot``."""
+    """The ids of the parser's list column ``slot``."""
     ends, list_keys, _ = rows.raw.lists[slot]
     keys = Columns.joined([list_keys[: ends[-1]]])
     rows.keys.append((keys, [feature]))
@@ -173,7 +173,7 @@ def _list_column(feature: int, slot: int, encoder: SparseEncoder, rows: _HalfEnc
 
 
 def _buckets(number: int, boundaries: NDArray[np.float64], rows: _HalfEncoded) -> _Part:
-    """Of dense column ``number``: 0 for a missing value, else 1 + how many boundaries do not exceed it."""
+    """The buckets of dense column ``number``: 0 for a missing value, otherwise 1 + the number of boundaries up to the value."""
     values = rows.raw.dense[number]
     missing = np.isnan(values)
     ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1

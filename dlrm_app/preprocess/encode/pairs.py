@@ -1,4 +1,4 @@
-"""Pairs of sparse columns that tell more of a click than their parts: candidates for crosses."""
+"""Finds pairs of sparse columns that say more about a click than their parts: candidates for crosses."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -9,30 +9,30 @@ from numpy.typing import NDArray
 
 NUM_FOLDS = 5
 _ROWS_PER_CELL = 20
-"""A pair of columns with fewer rows for each of its cells is not looked at: most of its values would be rare."""
-_MOST_COLUMNS = 24
+"""A pair of columns with fewer rows per cell is skipped: most of its values would be rare."""
+_MAX_COLUMNS = 24
 _SWEEPS = 10
 _RIDGE = 1.0
-"""The precision of each effect's prior, which keeps the effects of values without a click finite."""
+"""The precision of each effect's prior, which keeps effects of values without a click finite."""
 _CHANCE = 5.0
-"""Deviations of chi-squared that chance does not explain."""
+"""Standard deviations of chi-squared above which a result is not explained by chance."""
 
 Counts = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
-    """Two columns; ``gain``: how much lower the log loss of rows that were not learnt from is, as a share of the entropy of the labels."""
+    """Two columns. ``gain``: the decrease of the log loss on held-out rows, as a share of the entropy of the labels."""
 
     names: tuple[str, str]
     gain: float
 
 
 def score_pairs(columns: Mapping[str, NDArray[np.uint64]], labels: NDArray[np.uint8]) -> list[Pair]:
-    """The pairs of ``columns`` (keys [R] of values, which may be missing) that gain, the most telling first; labels [R].
+    """The pairs of ``columns`` (keys [R], possibly missing) with a gain, the largest first; labels [R].
 
-    The gain is that of a logistic model with an effect for each cell of the two columns over one with an effect for each
-    value of each, learnt from four of five folds. The effects of cells shrink by their variance beyond chance, which is
-    estimated, so that a pair that tells nothing gains nothing. Of many columns those that tell most by themselves.
+    The gain compares a logistic model with an effect for each cell of the two columns to one with an effect for each
+    value of each, trained on four of five folds. The effects of cells shrink by their variance beyond chance, which is
+    estimated, so that a pair without information gains nothing. With many columns, only the best single ones are paired.
     """
     rate = (labels.sum() + 0.5) / (len(labels) + 1)
     entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
@@ -41,7 +41,7 @@ def score_pairs(columns: Mapping[str, NDArray[np.uint64]], labels: NDArray[np.ui
         values, numbers = np.unique(keys, return_inverse=True)
         if 2 <= len(values) <= len(labels) // (2 * _ROWS_PER_CELL):
             few[name] = numbers, len(values)
-    telling = sorted(few, key=lambda name: -_information(*few[name], labels))[:_MOST_COLUMNS]
+    telling = sorted(few, key=lambda name: -_information(*few[name], labels))[:_MAX_COLUMNS]
     cells = folds_of_rows(len(labels)) * 2 + labels
     pairs = []
     for left, right in combinations([name for name in few if name in telling], 2):
@@ -55,19 +55,19 @@ def score_pairs(columns: Mapping[str, NDArray[np.uint64]], labels: NDArray[np.ui
 
 
 def folds_of_rows(num_rows: int) -> NDArray[np.int64]:
-    """Drawn, for values may repeat in any rhythm."""
+    """The fold of each row, drawn at random, because values may repeat in any pattern."""
     return np.random.default_rng(0).integers(0, NUM_FOLDS, num_rows)
 
 
 def _information(numbers: NDArray[np.int64], size: int, labels: NDArray[np.uint8]) -> float:
-    """Chi-squared of a column and the labels, less what chance gives it."""
+    """Chi-squared of a column and the labels, minus its expectation by chance."""
     rows, clicks = np.bincount(numbers, minlength=size), np.bincount(numbers, labels, size)
     rate = (labels.sum() + 0.5) / (len(labels) + 1)
     return float(((clicks - rows * rate) ** 2 / (rows * rate * (1 - rate))).sum() - size)
 
 
 def _gain(counts: Counts) -> float:
-    """The gain in nats, over all rows, of a pair by its counts [folds, labels, A, B]; 0 where chance explains it."""
+    """The gain of a pair in nats, over all rows, from its counts [folds, labels, A, B]; 0 if chance explains it."""
     others, clicks = counts.sum(0)
     seen = int((others + clicks > 0).sum())
     freedom = max(seen - counts.shape[2] - counts.shape[3] + 1, 1)
@@ -86,7 +86,7 @@ def _gain(counts: Counts) -> float:
 
 
 def _excess(n: Counts, c: Counts) -> tuple[Counts, float]:
-    """(logits [A, B] of the model with an effect for each value of each column, by Newton steps; chi-squared less the cells)"""
+    """Returns (logits [A, B] of the model with an effect for each value, by Newton steps; chi-squared minus the number of cells)."""
     rate = (c.sum() + 0.5) / (n.sum() + 1)
     logit = np.full(n.shape, np.log(rate / (1 - rate)))
     effects = [np.zeros((n.shape[0], 1)), np.zeros((1, n.shape[1]))]

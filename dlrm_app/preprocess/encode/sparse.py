@@ -1,9 +1,9 @@
-"""Sparse values: from keys to ids, by functions of 64 bits that docs/how-to/preprocessing.md states and that never change.
+"""Sparse values: keys → ids, by 64-bit functions that are specified in docs/how-to/preprocessing.md and never change.
 
 A key's *hash* is ``mix(key)``; among n ids the hash takes ``(hash >> 32) * n >> 32``.
 hash   0 for a missing value, else 1 + reduce_hash(mix(key), n - 1)
-vocab  0 for a missing value, 1 for one that is not in the vocabulary, else the vocabulary's
-Either may be made multi-hot: ``expand``.
+vocab  0 for a missing value, 1 for a value that is not in the vocabulary, else the vocabulary's id
+Both can be made multi-hot by ``expand``.
 """
 
 import threading
@@ -33,12 +33,12 @@ _32, _33 = np.uint64(32), np.uint64(33)
 T = TypeVar("T")
 _loading = threading.Lock()
 _loaded: dict[tuple[object, ...], Any] = {}
-"""What ``once_per_file`` keeps."""
+"""The cache of ``once_per_file``."""
 
 
 @njit(nogil=True, cache=True, inline="always")
 def mix(key):  # type: ignore[no-untyped-def]  # compiled
-    """MurmurHash3's 64-bit finalizer (Appleby, public domain): one-to-one, every bit in moves every bit out."""
+    """MurmurHash3's 64-bit finalizer (Appleby, public domain): one-to-one; every input bit affects every output bit."""
     key = np.uint64(key)
     key = (key ^ (key >> _33)) * _M1
     key = (key ^ (key >> _33)) * _M2
@@ -47,13 +47,13 @@ def mix(key):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
-    """A number in [0, ``size``), ``size`` under 2^32, from a hash, without a division (Lemire 2019)."""
+    """Reduces a hash to a number in [0, ``size``), without a division (Lemire 2019); ``size`` is below 2^32."""
     return ((np.uint64(hashed) >> _32) * np.uint64(size)) >> _32
 
 
 @njit(nogil=True, cache=True, inline="always")
 def next_slot(slot, size):  # type: ignore[no-untyped-def]  # compiled
-    """The slot that an open table of ``size`` slots looks at after ``slot``."""
+    """The slot to probe after ``slot`` in an open table of ``size`` slots."""
     return slot + 1 if slot + 1 < size else 0
 
 
@@ -70,7 +70,7 @@ def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-de
 
 @njit(nogil=True, cache=True)
 def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
-    """Writes the id of every key into ``ids``; gives how many keys are missing."""
+    """Writes the id of every key into ``ids``; returns the number of missing keys."""
     count = 0
     size = len(table_ids)
     for i in range(len(keys)):
@@ -88,7 +88,7 @@ def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def
 
 
 class SparseEncoder:
-    """Columns as the manifest states them, ready to apply. ``folder`` is the dataset's, with its vocabularies."""
+    """Encodes ``columns`` of the manifest. ``folder``: the dataset's folder, with its vocabularies."""
 
     def __init__(self, columns: Sequence[SparseColumn], folder: Path) -> None:
         for column in columns:
@@ -101,7 +101,7 @@ class SparseEncoder:
         ]
 
     def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing)."""
+        """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
         if not any(self._tables):
@@ -119,10 +119,10 @@ class SparseEncoder:
 
 
 def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
-    """``load()``, called once per process as long as ``path`` is the same file, and ``rule`` names the same bytes."""
-    status = path.stat() if path.is_file() else None  # load says if it is not there
+    """The result of ``load()``, which is called once per process while ``path`` is the same file with ``rule``'s checksum."""
+    status = path.stat() if path.is_file() else None  # load raises if it is missing
     version = (path, rule.get("checksum"), num_ids, status and (status.st_mtime_ns, status.st_ino))
-    with _loading:  # else threads that start together would each load it
+    with _loading:  # otherwise several threads would load it at once
         if version not in _loaded:
             _loaded[version] = load()
         loaded: T = _loaded[version]
@@ -130,9 +130,9 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
 
 
 def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """The vocabulary of ``column`` as an open table: keys and ids by slot; -1 is the id of a free slot.
+    """Loads the vocabulary of ``column`` as an open table: keys and ids by slot; -1 is the id of a free slot.
 
-    Raises DataError as ``read_vocabulary`` does.
+    Raises DataError like ``read_vocabulary``.
     """
 
     def load() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -165,7 +165,7 @@ def _keys_of_strings(text, bounds, keys):  # type: ignore[no-untyped-def]  # com
 
 
 def hash_ids(keys: NDArray[np.uint64], num_embeddings: int) -> NDArray[np.int32]:
-    """The ids of ``keys`` where they are hashes."""
+    """The ids of ``keys`` by hashing."""
     ids = np.empty(len(keys), np.int32)
     _hashed(keys, num_embeddings, ids)
     return ids
@@ -193,10 +193,10 @@ def _hash_columns(keys, begins, ends, sizes, ids, missing):  # type: ignore[no-u
 
 
 def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) -> NDArray[np.int32]:
-    """Multi-hot ids [n * size] by MLPerf's rule: for every id itself, then ``size - 1`` ids that belong to it.
+    """Multi-hot ids [n * size] by MLPerf's rule: every id itself, followed by ``size - 1`` ids that belong to it.
 
-    MLPerf's DLRM-DCNv2 draws them beforehand, uniformly, into a matrix for every row of every table
-    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number): the
+    MLPerf's DLRM-DCNv2 draws them in advance, uniformly, into a matrix for every row of every table
+    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number), with the
     same distribution without 34 GB of matrices.
     """
     out = np.empty(len(ids) * size, np.int32)

@@ -1,1 +1,1 @@
-"""Raw files → columns of raw values, and the lines that could not be used."""
+"""Raw files → columns of raw values, and rejected lines."""

@@ -1,6 +1,6 @@
-"""What a text file holds, by its beginning: mistakes that would spoil every line are refused before any work.
+"""Checks the beginning of a text file: mistakes that would affect every line are refused before any work.
 
-Every command that reads raw text comes through ``file_spec``.
+Every command that reads raw text calls ``file_spec``.
 """
 
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
@@ -25,21 +25,21 @@ _OTHER_FILES = {
     BYTE_ORDER_MARK: "text behind a byte order mark, which would be part of its first value",
 }
 _LINES = 1000
-"""The lines among which one must be good."""
+"""The number of first lines of which at least one must be good."""
 
 
 def source_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
-    """``file_spec`` of a file."""
-    units = beginning_of(source).items()  # which holds the file open
+    """``file_spec`` for a source."""
+    units = beginning_of(source).items()  # keeps the file open
     text = next(units)
     return file_spec(source.path, text.load(), spec, labels, cures)
 
 
 def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
-    """``spec`` as the file ``name``, which begins with ``text``, has it: the columns in its order, with or without the label.
+    """``spec`` for the file ``name``, which begins with ``text``: the columns in the file's order, with or without the label.
 
-    ``labels``: whether the label is read; None: if it is there.
-    Raises ConfigError where lines could not be read rightly.
+    ``labels``: True if the label is read; None reads it if it exists.
+    Raises ConfigError if lines could not be read correctly.
     """
     bare = spec.without_label()
     if text.start == text.stop:
@@ -70,7 +70,7 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
 
 
 def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
-    """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` are not those of text that can be read."""
+    """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` show that it is not readable text."""
     what = next((what for magic, what in _OTHER_FILES.items() if beginning.startswith(magic)), None)
     if what is not None and not (header and beginning.startswith(BYTE_ORDER_MARK)):
         raise ConfigError(
@@ -79,7 +79,7 @@ def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
 
 
 def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
-    """The fields of the first line, without a byte order mark, and the position behind it."""
+    """The fields of the first line, without a byte order mark, and the position after the line."""
     array, at, fields = text.text, text.start, list[str]()
     at += len(BYTE_ORDER_MARK) * (array[at : at + 3].tobytes() == BYTE_ORDER_MARK)
     quote = spec.quote or ""
@@ -92,6 +92,6 @@ def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
 
 
 def _parse(text: Block, spec: Spec, most: int) -> tuple[int, list[RejectedLine]]:
-    """(lines read, the rejects among them)"""
+    """Returns (number of lines read, rejects among them)."""
     _, count, rejects = Parser(spec, most).parse(text.text, text.start, text.stop, most)
     return count, rejects

@@ -1,12 +1,12 @@
-"""Derived columns: made of a row's raw values, as the dataset's ``derived`` declares, before anything is encoded.
+"""Derived columns: computed from a row's raw values before encoding, as declared in the dataset's ``derived``.
 
-cross              (sparse) all values together: FNV-1a of their keys, 8 bytes each, the lowest first. A missing value is one
-                   more value; where all are missing, so is the cross
+cross              (sparse) the combination of all values: FNV-1a of their keys, 8 bytes each, the lowest first. Missing counts
+                   as a value; the cross is missing if all values are
 hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, in UTC
 seconds_since      (dense) from the second time to the first
 in_list            (dense) 1 if the value is in the list, else 0
 
-What is made of a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T times.
+A column derived from a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T times.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def derive(
     keys: NDArray[np.uint64],
     lists: Sequence[Sequence[Any]],
 ) -> None:
-    """Fills the derived columns among ``dense`` [N, R] and ``keys`` [F, R]; ``times`` [T, R], ``lists``: (ends, keys, …) of each."""
+    """Fills the derived columns in ``dense`` [N, R] and ``keys`` [F, R]. ``times`` [T, R]; ``lists``: (ends, keys, …) for each."""
     if not spec.derived:
         return
     dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
@@ -72,7 +72,7 @@ def _cross(keys, parts, out):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _find(values, ends, items, out):  # type: ignore[no-untyped-def]  # compiled
-    """Whether each value is in its row's list, NaN where it is missing."""
+    """Writes 1 for each value that is in its row's list, otherwise 0; NaN if the value is missing."""
     for row in range(len(values)):
         out[row] = np.nan if values[row] == MISSING_KEY else 0.0
         for at in range(ends[row], ends[row + 1]):

@@ -1,13 +1,13 @@
-"""The rules for one field of text, compiled: each gives a value and whether it is present, absent or bad.
+"""Compiled rules for one field of text: each returns a value and a state (present, absent or bad).
 
 label    0, 1, 0.0, 1.0, true or false
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
-time     seconds or milliseconds since 1970, or text as of ISO 8601: within the years 1 to 9999
+time     seconds or milliseconds since 1970, or ISO 8601 text; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
-An empty field is absent. Positions are of the first byte and behind the last one.
+An empty field is absent. Positions are those of the first byte and of the byte after the last one.
 """
 
 import numpy as np
@@ -15,19 +15,19 @@ import numpy as np
 from dlrm_app.kernels.compiled import njit_uncounted
 
 MISSING_KEY = np.uint64(1 << 63)
-"""Stands for a missing value. No value has it: integers exclude -2^63, and a string's key steps aside."""
+"""The key of a missing value. No other value has it: integers exclude -2^63, and a string with this key gets the next one."""
 
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
-"""What a column holds."""
+"""Codes of a column's content."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
 
 NULLS = 3
-"""Where the null values begin in the row of a column."""
+"""The position of the null values in a column's codes."""
 
 PRESENT, ABSENT, BAD = range(3)
 
@@ -45,7 +45,7 @@ _MAX_MANTISSA = np.uint64(10**18)
 
 @njit_uncounted
 def parse_label(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """0 or 1 as int64, and its state: present or bad. Words may be of either case."""
+    """Returns (0 or 1 as int64, present or bad). Words may be in upper or lower case."""
     if start == stop:
         return np.int64(0), BAD
     label = np.int64(text[start]) - _ZERO
@@ -66,7 +66,7 @@ def parse_label(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
-    """True if the field is one of the null values of ``column``: bytes from NULLS on, each text behind its length."""
+    """True if the field is one of the null values of ``column``, which are stored from NULLS on as (length, bytes)."""
     at = NULLS
     while at < len(column):
         length, place = column[at], 0
@@ -80,7 +80,7 @@ def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compi
 
 @njit_uncounted
 def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """A hex number as a key, and its state."""
+    """Returns (a hex number as a key, its state)."""
     if stop == start:
         return MISSING_KEY, ABSENT
     if stop - start > 8:
@@ -102,7 +102,7 @@ def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """An integer as int64, and its state."""
+    """Returns (an integer as int64, its state)."""
     if stop == start:
         return np.int64(0), ABSENT
     negative = text[start] == _MINUS
@@ -125,7 +125,7 @@ def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compile
 
 @njit_uncounted
 def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """A number as float64, within two units in its last place, and its state."""
+    """Returns (a number as float64, within two units in the last place; its state)."""
     if stop == start:
         return np.nan, ABSENT
     negative = text[start] == _MINUS
@@ -171,7 +171,7 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """A value of a label, a dense column or a time (seconds since 1970) as float64, and its state."""
+    """Returns (a label, dense value or time (seconds since 1970) as float64; its state)."""
     if kind == LABEL:
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
@@ -188,7 +188,7 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
 
 @njit_uncounted
 def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """The key of a sparse value, and its state; ``doubled``: a byte that stands twice for itself in strings."""
+    """Returns (the key of a sparse value, its state). ``doubled``: a byte that is written twice in strings."""
     if kind == KEY_HEX:
         return parse_hex(text, start, stop)
     if kind == KEY_STRING:
@@ -213,7 +213,7 @@ def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # com
 
 @njit_uncounted
 def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """YYYY-MM-DD, then perhaps T or a space, HH:MM[:SS[.fraction]], and Z or an offset; without one it is UTC."""
+    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset; without one it is UTC."""
     year, month = _digits(text, start, stop, 4), _digits(text, start + 5, stop, 2)
     day = _digits(text, start + 8, stop, 2)
     if year < 1 or day < 1 or not 1 <= month <= 12 or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
@@ -256,7 +256,7 @@ _NO_OFFSET = 1 << 30
 
 @njit_uncounted
 def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Z, +HH:MM, +HHMM or +HH, of either sign, in seconds; else _NO_OFFSET."""
+    """The offset Z, +HH:MM, +HHMM or +HH (or with -) in seconds; otherwise _NO_OFFSET."""
     if (text[at] | 32) == _LOWER_Z and at + 1 == stop:
         return 0
     hours, rest = _digits(text, at + 1, stop, 2), at + 3
@@ -271,7 +271,7 @@ def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _digits(text, at, stop, count):  # type: ignore[no-untyped-def]  # compiled
-    """The number that ``count`` digits write, -1 if they are not that."""
+    """The number written by ``count`` digits; -1 if they are not all digits."""
     if at + count > stop:
         return np.int64(-1)
     number = np.int64(0)
@@ -285,7 +285,7 @@ def _digits(text, at, stop, count):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """The key of a string, FNV-1a of its bytes, and its state; ``doubled``: a byte that stands twice for itself."""
+    """Returns (the key of a string: FNV-1a of its bytes; its state). ``doubled``: a byte that is written twice."""
     if stop == start:
         return MISSING_KEY, ABSENT
     key, is_ascii, at = FNV_START, True, start
@@ -305,7 +305,7 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
 
 @njit_uncounted
 def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Checks UTF-8 by Unicode 15, table 3-7: nothing overlong, no surrogates, nothing past U+10FFFF."""
+    """Checks UTF-8 by Unicode 15, table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF."""
     at = start
     while at < stop:
         lead = np.int64(text[at])

@@ -1,7 +1,7 @@
 """The compiled parser: lines of text → columns of numbers, in one pass, every line checked.
 
-Lines that ``plain_lines`` can read are read many at a time, the others one by one through the rules of ``fields``.
-No function of a field counts references to arrays: that took twice as long as parsing.
+Lines that ``plain_lines`` supports are read many at a time, others one by one with the rules of ``fields``.
+Functions of a field do not count references to arrays, which would take twice as long as parsing.
 """
 
 import numpy as np
@@ -26,10 +26,10 @@ from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.unit_text import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD = range(1, 6)
-"""Why a line is rejected; OPEN_QUOTE: a quoted field does not end on it; FIELD: one field breaks the rule of its kind."""
+"""Reasons to reject a line. OPEN_QUOTE: a quoted field does not end on the line; FIELD: a field breaks the rule of its kind."""
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
-"""Why the parser stopped: the end of the text or the line limit, or an output without room."""
+"""Reasons why the parser stopped: the end of the text, the line limit, or a full output."""
 
 _PLAIN, _QUOTED, _ESCAPED, _MALFORMED, _OPEN = range(5)
 _NO_BYTE = -1
@@ -48,9 +48,9 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     row,  # rows in the outputs so far
     rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end
 ):
-    """Gives (position after the last line read, rows now, lines read, rejects, why it stopped).
+    """Returns (position after the last line read, number of rows now, lines read, rejects, reason why it stopped).
 
-    Missing dense values are NaN, missing keys MISSING_KEY; spans are the positions of strings in ``text``, the end negative if
+    Missing dense values are NaN, missing keys MISSING_KEY. Spans are the positions of strings in ``text``; the end is negative if
     quotes inside are doubled.
     """
     capacity = out[0].size
@@ -64,7 +64,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
             wanted = min(batch, capacity - row, num_lines - lines)
             count, at = read_batch(text, at, stop, np.uint8(marks[0]), columns, out, row, wanted, room)
             row, lines = row + count, lines + count
-            # where few lines are plain, few are tried
+            # if few lines are plain, few are tried at once
             batch = min(2 * batch, BATCH) if count == wanted else max(count, 1)
             if count > 0:
                 continue
@@ -89,7 +89,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
-    """True if ``plain_lines`` can read such columns: it knows no quotes and no null values."""
+    """True if ``plain_lines`` supports these columns; it supports no quotes and no null values."""
     for c in range(len(columns)):
         kind = columns[c, 0]
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
@@ -102,7 +102,7 @@ _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
 
 @njit_uncounted
 def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
-    """(a position on the line, its end if the line is fine; the column at fault, or one of the codes above)."""
+    """Returns (a position on the line, its end if the line is good; the bad column, or one of the codes above)."""
     for c in range(len(columns)):
         end, is_good = _parse_field(text, at, marks, columns[c], out, lists, row)
         if is_good < 0:
@@ -117,7 +117,7 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
 
 @njit_uncounted
 def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
-    """(position of the mark behind the field; 1 good, 0 bad, -1 no room for its list)."""
+    """Returns (position of the mark after the field; 1 good, 0 bad, -1 no room for its list)."""
     delimiter, quote = marks
     labels, dense, keys, spans = out
     kind, slot, separator = column[0], column[1], column[2]
@@ -147,7 +147,7 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
 
 @njit_uncounted
 def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
-    """Reads the elements of a list: 1 good, 0 bad, -1 no room. An empty field is an empty list."""
+    """Reads the elements of a list. Returns 1 good, 0 bad, -1 no room. An empty field is an empty list."""
     kind, slot, separator = column[0], column[1], column[2]
     ends, keys, spans = lists
     index = ends[slot, row]
@@ -173,7 +173,7 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
 
 @njit_uncounted
 def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
-    """(first byte, behind the last byte, position of the delimiter or line end behind it, how it is quoted)."""
+    """Returns (first byte of a field, byte after its last one, position of the delimiter or line end after it, its quoting)."""
     form = _PLAIN
     if text[at] == quote:
         form, end = _QUOTED, at + 1
@@ -205,7 +205,7 @@ def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compi
 
 @njit_uncounted
 def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-untyped-def]  # compiled
-    """(reason, detail, start and end of the field at fault) of a rejected line; detail: that column, or how many there are."""
+    """Returns (reason, detail, start and end of the bad field) of a rejected line. Detail: the column, or the number of columns."""
     if end - start > MAX_LINE:
         return TOO_LONG, 0, start, start
     if end == start or (end == start + 1 and text[start] == CARRIAGE_RETURN):
@@ -233,7 +233,7 @@ def line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def count_lines(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Line ends in text[start:stop]."""
+    """The number of line ends in text[start:stop]."""
     count = 0
     for at in range(start, stop):
         count += text[at] == NEWLINE

@@ -1,4 +1,4 @@
-"""The columns of a Parquet file that a format reads: found by name or by position, of types that its rules know."""
+"""Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
 
 import logging
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large
 
 
 def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
-    """``spec`` as a Parquet file has it, as ``beginning.file_spec`` gives that of a text file.
+    """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
 
-    Its columns are found by name; where no name fits, by position, which is said. Raises ConfigError with every fault.
+    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with every problem.
     """
     if footer_of(source).created_by == WRITER:
         what = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
@@ -51,7 +51,7 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) 
                 )
                 names = [*(column.name for column in described), *names[len(stored.names) :]]
                 break
-    cure = f"{cures.columns}, or add them, of nulls where nothing is known"
+    cure = f"{cures.columns}, or add them, with nulls where nothing is known"
     if labels and spec.label not in names:
         cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
     found = spec.in_columns(names, labels, source.path, cure)
@@ -67,13 +67,13 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) 
 
 
 def names_in(source: Source) -> list[str]:
-    """The names of the file's columns, then the keys of its partition that it lacks."""
+    """The names of the file's columns, then those keys of its partition that are not columns."""
     names: list[str] = footer_of(source).schema.to_arrow_schema().names
     return names + [key for key in source.partition if key not in names]
 
 
 def names_of(source: Source, spec: Spec) -> dict[str, str]:
-    """Column of ``spec``, one of ``parquet_spec``, that is read → its name in the file."""
+    """Column that is read → its name in the file. ``spec``: from ``parquet_spec``."""
     pairs = zip(names_in(source), spec.fields, strict=False)
     return {column.name: name for name, column in pairs if column.role != "ignore"}
 
@@ -103,7 +103,7 @@ def is_list(kind: Any) -> bool:
 
 
 def content_of(kind: Any) -> str:
-    """What a column of Arrow type ``kind`` holds, in words."""
+    """The content of a column of Arrow type ``kind``, in words."""
     if pa.types.is_dictionary(kind):
         return content_of(kind.value_type)
     if is_list(kind):
@@ -120,7 +120,7 @@ def content_of(kind: Any) -> str:
 
 
 def _fault(column: Column, kind: Any) -> str | None:
-    """Why ``column`` cannot be read from values of Arrow type ``kind``, and what to do; None if it can."""
+    """The reason why ``column`` cannot be read from Arrow type ``kind``, with a cure; None if it can."""
     if column.role == "ignore":
         return None
     content, fitting = content_of(kind), _FITTING["label" if column.role == "label" else column.kind or ""]

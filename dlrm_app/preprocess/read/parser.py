@@ -1,4 +1,4 @@
-"""Text → columns of raw values, a row group at a time, and the lines that could not be used."""
+"""Text → columns of raw values, a row group at a time, and rejected lines."""
 
 import json
 import re
@@ -48,12 +48,12 @@ _ALL_LINES = 1 << 62
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
 _STAGGER = 72
-"""Values by which the columns' arrays are longer than they need be: at a distance of a power of two, the ends to
-which a row's values go would all fall on the same few lines of the processor's caches."""
+"""Extra values in each column's array. If columns were a power of two apart, the places to which the values of a row
+are written would all share a few lines of the processor's caches."""
 
 
 class RawList(NamedTuple):
-    """A column of lists: row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
+    """A column of lists. Row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
 
     ends: NDArray[np.int64]
     keys: NDArray[np.uint64]
@@ -62,9 +62,9 @@ class RawList(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY); derived columns too.
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing); with derived columns.
 
-    Spans, where kept, are the positions in the text of the values behind the keys.
+    Spans, if they are kept, are the positions of the keys' values in the text.
     """
 
     labels: NDArray[np.uint8]
@@ -76,7 +76,7 @@ class RawColumns:
     lists: Sequence[RawList]
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-        """(keys, spans) of each sparse column, those of all its lists together."""
+        """(keys, spans) of each sparse column; for lists, those of all rows together."""
         for is_list, slot in list_slots(spec).values():
             if is_list:
                 stop = self.lists[slot].ends[-1]
@@ -86,7 +86,7 @@ class RawColumns:
 
 
 class RejectedLine(NamedTuple):
-    """A line of rejects.jsonl. ``line`` counts from 0 in a unit's list, which names no file, and from 1 in a file."""
+    """A line of rejects.jsonl. ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file."""
 
     file: str | None
     line: int
@@ -96,7 +96,7 @@ class RejectedLine(NamedTuple):
 
 
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
-    """The record of a row of ``lines.parse_lines``'s rejects."""
+    """Turns a row of ``lines.parse_lines``'s rejects into a record."""
     line, start, end, reason, detail, first, behind = reject
     value = _text(text, first, behind, _SHOWN_BYTES)
     column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
@@ -112,7 +112,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
 
 
 def bad_value(column: Column, value: str) -> str:
-    """Why ``value`` cannot be one of ``column``, with the cure where ``value`` shows it."""
+    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
     rule = _RULES["label" if column.role == "label" else column.kind or ""]
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
@@ -129,7 +129,7 @@ def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
 
 
 def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
-    """One JSON object a line."""
+    """Writes one JSON object a line."""
     with path.open("w", encoding="utf-8") as file:
         for reject in rejects:
             known = {key: part for key, part in reject._asdict().items() if part is not None}
@@ -143,7 +143,7 @@ def read_rejects(path: Path) -> Iterator[RejectedLine]:
 
 
 class Parser:
-    """Collects rows of ``spec`` in arrays of ``capacity`` rows that are used again and again."""
+    """Collects rows of ``spec`` in arrays of ``capacity`` rows, which are reused."""
 
     def __init__(self, spec: Spec, capacity: int, *, keep_spans: bool = False) -> None:
         self.spec = spec
@@ -178,7 +178,7 @@ class Parser:
     ) -> tuple[int, int, list[RejectedLine]]:
         """Reads up to ``num_lines`` lines of text[start:stop], until the rows are full or many are rejected.
 
-        Gives (position behind the last line read, lines read, rejects among them).
+        Returns (position after the last line read, lines read, rejects among them).
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
@@ -190,7 +190,7 @@ class Parser:
         return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:
-        """The rows collected, as views that hold until the next parse, which begins again."""
+        """The collected rows, as views that are valid until the next parse."""
         rows, self.rows = self.rows, 0
         lists = list(map(RawList, self._list_ends[:, : rows + 1], self._list_keys, self._list_spans))
         return raw_columns(self.spec, self._labels[:rows], self._values, rows, self._spans[:, :rows], lists)
@@ -204,7 +204,7 @@ def raw_columns(
     spans: NDArray[np.int64],
     lists: Sequence[RawList],
 ) -> RawColumns:
-    """``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
+    """Makes ``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
     num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
     begins = np.arange(num_times, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
@@ -214,12 +214,12 @@ def raw_columns(
 
 
 def kind_code(column: Column) -> int:
-    """What a column holds, as ``fields`` numbers it."""
+    """The code of a column's content in ``fields``."""
     return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
 
 
 def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values.
+    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null values.
 
     Times come before the dense columns.
     """
@@ -239,10 +239,10 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
 
 
 class Position:
-    """A position in the lines, or rows, of a unit: ``line`` of them behind the first."""
+    """A position in a unit. ``line``: the number of lines, or rows, before it."""
 
     nulls_in_lists = 0
-    """Left out so far; an empty element of text is a missing value."""
+    """Nulls inside lists left out so far; 0 for text, where an empty element is a missing value."""
 
     def __init__(self, spec: Spec, keeps_spans: bool) -> None:
         self.line = 0
@@ -256,9 +256,9 @@ class Position:
 
 
 class Cursor(Position):
-    """A position in the lines of a unit, the file's header left out.
+    """A position in the lines of a unit, without the file's header.
 
-    ``keeps_spans``: positions of strings in ``texts()`` are wanted.
+    ``keeps_spans``: keeps the positions of strings in ``texts()``.
     """
 
     def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
@@ -270,7 +270,7 @@ class Cursor(Position):
         self._block = Block(np.empty(0, np.uint8), 0, 0)
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
-        """The rows of the lines before number ``until``, up to ``capacity`` at a time, good until the next are asked for."""
+        """The rows of the lines before number ``until``, up to ``capacity`` at a time, valid until the next are requested."""
         parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
         stop = _ALL_LINES if until is None else until
         while self.line < stop:
@@ -290,12 +290,12 @@ class Cursor(Position):
             yield parser.take()
 
     def texts(self) -> NDArray[np.uint8]:
-        """The text in which spans are positions."""
+        """The text that spans refer to."""
         return self.text.load().text
 
 
 def body(text: UnitText, spec: Spec) -> Iterator[Block]:
-    """The unit's blocks of lines, the file's header left out."""
+    """The unit's blocks of lines, without the file's header."""
     for block in text.blocks():
         if spec.header and text.unit == 0 and block.start < block.stop:
             yield block._replace(start=lines.line_end(block.text, block.start) + 1)

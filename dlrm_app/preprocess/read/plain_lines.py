@@ -1,9 +1,9 @@
-"""Lines without quotes, of labels, whole numbers and hex numbers only, many at a time: twice as fast as one by one.
+"""Reads lines without quotes, of labels, whole numbers and hex numbers only, many at a time: twice as fast as one by one.
 
-First the marks (delimiters and line ends) of a batch of lines are found, 64 bytes of text in a step. Then each column
+First it finds the marks (delimiters and line ends) of a batch of lines, 64 bytes of text in a step. Then each column
 is read for all lines of the batch: its fields are gathered as words of 8 bytes, in loops that compilers turn into
-vector instructions. What does not fit into this is left to ``lines``, line by line: it alone says what is wrong.
-The functions that run once a column and batch count no references, which took a fifth of the time.
+vector instructions. Other lines are left to ``lines``, which reads them one by one and explains errors.
+The functions that run once for each column and batch do not count references, which would take a fifth of the time.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from dlrm_app.preprocess.read.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABE
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, PADDING
 
 BATCH = 128
-"""Lines; their marks and text fit into the fastest cache."""
+"""Lines in a batch; their marks and text fit into the fastest cache."""
 BLOCK = PADDING
-"""Bytes looked at in one step."""
+"""Bytes searched in one step."""
 
 _MINUS, _LOW_8 = np.uint64(ord("-")), np.uint64(0xFF)
 _STEP = 8
-"""Marks put down at a time."""
+"""Marks written at a time."""
 _WORD = 8
-"""Characters that are read at once."""
+"""Characters read at once."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _0, _1, _3, _4, _6, _8, _16, _32 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 32))
 _ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
@@ -42,7 +42,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 @intrinsic
 def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
-    """text[at:at + 8] as a little-endian uint64, in one load from any address."""
+    """text[at:at + 8] as a little-endian uint64, in one unaligned load."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -57,7 +57,7 @@ def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numb
 
 @intrinsic
 def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
-    """Zero bits below the lowest one bit; 64 if there is none."""
+    """The number of zero bits below the lowest one bit; 64 if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -67,9 +67,9 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # num
 
 @njit(nogil=True, cache=True, inline="always")
 def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 hex digits write, whether they are that), all eight at once; the first is the lowest byte.
+    """Returns (the number written by 8 hex digits, True if they are hex digits), all eight at once; the first is the lowest byte.
 
-    Every byte is compared by an addition that carries into its own high bit (Mycroft's method).
+    Each byte is compared by an addition that carries into its own high bit (Mycroft's method).
     """
     lower = word | _LOWER_CASE
     is_digit = (word + _FROM_0) & ~(word + _ABOVE_9)
@@ -85,7 +85,7 @@ def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def _number_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 decimal digits write, whether they are that); the first is the lowest byte."""
+    """Returns (the number written by 8 decimal digits, True if they are digits); the first is the lowest byte."""
     digits = word ^ _ZERO_DIGITS
     others = (
         (digits + _TO_CARRY) | digits
@@ -97,7 +97,7 @@ def _number_of(word):  # type: ignore[no-untyped-def]  # compiled
 
 @intrinsic
 def _find_byte(typing_context, text, at, byte):  # type: ignore[no-untyped-def]  # numba's protocol
-    """Bits: which of text[at:at + 64] are ``byte``, the first one in the lowest bit."""
+    """A bit for each of text[at:at + 64], set if it is ``byte``; the first one is the lowest bit."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -124,10 +124,10 @@ def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]  # numba'
 
 @njit_uncounted
 def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: ignore[no-untyped-def]  # compiled
-    """Number of lines from ``start`` on have ``num_columns`` columns, up to the first that has not.
+    """Counts the lines from ``start`` on that have ``num_columns`` columns, up to the first that does not.
 
-    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark, all from
-    ``start``. It decides how many lines there are at most.
+    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark, relative to
+    ``start``. Its length limits the number of lines.
     """
     room = (len(marks) - 1 - 2 * BLOCK) // num_columns * num_columns
     marks[0] = -1
@@ -137,7 +137,7 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
         marked = _find_byte(text, at, np.uint8(delimiter)) | ends
         left, base, behind = marked, np.int32(at - start), np.uint64(count + 1)
         while left != _0:
-            for step in range(_STEP):  # without a condition for each
+            for step in range(_STEP):  # without a test for each mark
                 marks[behind + np.uint64(step)] = base + np.int32(trailing_zeros(left))
                 left &= left - _1
             behind += np.uint64(_STEP)
@@ -146,7 +146,7 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
             number = count + np.int64(_count_ones(marked & (end - _1))) + 1
             mark = np.int64(base) + np.int64(
                 trailing_zeros(end)
-            )  # marks[number], which is still on its way to memory
+            )  # marks[number], without waiting for its store
             if number != (lines + 1) * num_columns or start + mark >= stop or mark - line_start > MAX_LINE:
                 return lines
             lines += 1
@@ -162,7 +162,7 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
 
 @njit_uncounted
 def _gather(text, start, marks, column, num_columns, words, lengths):  # type: ignore[no-untyped-def]  # compiled
-    """The fields of one column: up to 8 bytes of each, and how long it is."""
+    """Gathers the fields of one column: up to 8 bytes of each, and its length."""
     before, behind = marks[column::num_columns], marks[column + 1 :: num_columns]
     is_last = column == num_columns - 1
     for line in range(len(words)):
@@ -175,7 +175,7 @@ def _gather(text, start, marks, column, num_columns, words, lengths):  # type: i
 
 @njit(nogil=True, cache=True, inline="always")
 def padded(word, length):  # type: ignore[no-untyped-def]  # compiled
-    """The first ``length`` digits of a word, 1 to 8, behind zeros."""
+    """The first ``length`` digits (1 to 8) of a word, padded with zeros on the left."""
     bits = np.uint64((_WORD - max(min(length, _WORD), 1)) << 3)
     return (word << bits) | (_ZERO_DIGITS & ~(_ALL << bits))
 
@@ -200,7 +200,7 @@ def _read_hexes(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # co
 
 @njit_uncounted
 def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
-    """Up to 8 characters: a sign is one of them."""
+    """Reads integers of up to 8 characters, the sign included."""
     for line in range(len(out)):
         sign = np.int64((words[line] & _LOW_8) == _MINUS)
         length = lengths[line] - sign
@@ -213,9 +213,9 @@ def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  #
 
 @njit(nogil=True, cache=True)
 def make_room(num_columns):  # type: ignore[no-untyped-def]  # compiled
-    """Buffers for ``read_batch``: the marks of a batch, and the words, lengths and faults of one column.
+    """Makes buffers for ``read_batch``: the marks of a batch, and the words, lengths and errors of one column.
 
-    These are all as wide as the words, so that vector instructions need no conversions.
+    The last three have elements of the same width, so that vector instructions need no conversions.
     """
     marks = np.empty(BATCH * num_columns + 1 + 2 * BLOCK, np.int32)
     return marks, np.empty(BATCH, np.uint64), np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
@@ -223,9 +223,9 @@ def make_room(num_columns):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def read_batch(text, start, stop, delimiter, columns, out, row, num_lines, room):  # type: ignore[no-untyped-def]  # compiled
-    """Reads up to ``num_lines`` lines, BATCH at most, into rows ``row`` and on: (lines read, the position behind them).
+    """Reads up to ``num_lines`` lines (at most BATCH) into the rows from ``row`` on. Returns (lines read, position after them).
 
-    Ends before the first line that must be read by itself. ``columns`` and ``out`` are those of ``lines.parse_lines``.
+    It ends before the first line that must be read alone. ``columns`` and ``out`` are those of ``lines.parse_lines``.
     """
     labels, dense, keys, _ = out
     num_columns = len(columns)

@@ -1,4 +1,4 @@
-"""The format of a raw click log, from conf/dataset/*.yaml. Files with a header may have its columns in any order.
+"""The format of a raw click log, from conf/dataset/*.yaml. Files with a header may have the columns in any order.
 
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
@@ -7,7 +7,7 @@
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; only for derived columns
 - {name: session, role: ignore}
 
-Columns made of these are listed under ``derived``; ``derived.py`` makes them.
+Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
 - {name: hour, kind: hour, of: shown_at}
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
@@ -33,7 +33,7 @@ MAX_NULL = 255
 
 
 class Rule(NamedTuple):
-    """A kind of derived columns: their role, the kind of their values, and what they are made of."""
+    """A kind of derived columns: their role, the kind of their values, and the inputs that they need."""
 
     role: str
     kind: str
@@ -48,14 +48,14 @@ RULES = {
     "in_list": Rule("dense", "float", (_ONE, _LIST)),
     "cross": Rule("sparse", "hex", (_ONE,)),
 }
-"""The kinds of derived columns, in the order in which they are made; a cross is of two parts or more."""
+"""The kinds of derived columns, in the order in which they are computed. A cross has two or more parts."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the raw log, or a derived one. ``separator`` is set where its values are lists.
+    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists.
 
-    ``rule`` and ``of``: what a derived column is made of.
+    ``rule`` and ``of``: the kind and the inputs of a derived column.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Column:
 
     @property
     def derivation(self) -> dict[str, Any] | None:
-        """The way it is made, as the manifest says it; None for a column of the log."""
+        """The derivation, in the manifest's form; None for a column of the log."""
         return None if self.rule is None else {"kind": self.rule, "of": list(self.of)}
 
 
@@ -75,8 +75,8 @@ class Column:
 class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
-    ``null_values``: texts that stand for a missing value. ``order``: the columns as one file has them, if not as ``columns``.
-    ``derived``: columns that are made of those.
+    ``null_values``: texts that mean a missing value. ``order``: the columns in the order of one file, if it differs from ``columns``.
+    ``derived``: columns computed from these.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Spec:
 
     @property
     def numbers(self) -> list[Column]:
-        """The dense columns but for other models' scores."""
+        """The dense columns, without other models' scores."""
         return [column for column in self.dense if column.kind != SCORE]
 
     @property
@@ -115,17 +115,17 @@ class Spec:
 
     @property
     def times(self) -> list[Column]:
-        """The columns that are read to make others."""
+        """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
     def without_label(self) -> "Spec":
-        """The format of files that lack the label column, and the other labels that are described."""
+        """The format of files without the label column and without other labels."""
         return replace(self, columns=tuple(c for c in self.columns if "label" not in (c.role, c.kind)))
 
     def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
-        """The format of ``file`` whose columns are ``names``: others than those described are ignored.
+        """The format of ``file``, whose columns are ``names``; columns that are not described are ignored.
 
-        ``labels``: whether the label is read; None: if it is there. Raises ConfigError, with ``cure``, for what is not there.
+        ``labels``: True if the label is read; None reads it if it exists. Raises ConfigError, with ``cure``, for missing columns.
         """
         alike = {name.strip().casefold(): name for name in names}
         if labels is None:
@@ -153,7 +153,7 @@ class Cures(NamedTuple):
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
-    """For each sparse column whether its values are lists, and which of the parser's arrays it has."""
+    """Sparse column → (True if its values are lists, the number of its array in the parser)."""
     slots, counts = {}, [0, 0]
     for column in spec.sparse:
         is_list = column.separator is not None
@@ -168,7 +168,7 @@ def cross_name(parts: Sequence[str]) -> str:
 
 
 def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
-    """The format that ``config`` describes, and ``crosses`` (encoding.crosses). Raises ConfigError with every fault."""
+    """The format that ``config`` and ``crosses`` (encoding.crosses) describe. Raises ConfigError with every problem."""
     rule = "must be one ASCII character that no number holds, nor a line end"
     problems = [
         f"dataset.{key} {rule}, got {mark!r}"
@@ -209,7 +209,7 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
 
 
 def _is_mark(value: Any) -> bool:
-    """True if the parser can tell it from the digits, signs and points of numbers."""
+    """True if the parser can distinguish ``value`` from the digits, signs and points of numbers."""
     is_character = isinstance(value, str) and len(value) == 1 and value.isascii()
     return is_character and not value.isalnum() and value not in "\r\n\0+-."
 
@@ -237,7 +237,7 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
 
 
 def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) -> list[Column]:
-    """The columns that ``entries`` (dataset.derived) declare; adds what is wrong to ``faults``."""
+    """The columns that ``entries`` (dataset.derived) declare; adds problems to ``faults``."""
     made = []
     for index, entry in enumerate(entries):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
@@ -260,7 +260,7 @@ def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) ->
 
 
 def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
-    """Why ``column``, a derived one, cannot be made of what it names."""
+    """Reasons why the derived ``column`` cannot be computed from the columns that it names."""
     wanted = RULES[column.rule or ""].parts
     wanted *= max(len(column.of), 2) if column.rule == "cross" else 1
     if len({*column.of}) != len(wanted):
@@ -278,7 +278,7 @@ def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
 
 
 def _nature(column: Column | None) -> str:
-    """What a derived column may be made of, or what it is instead."""
+    """The kind of input that ``column`` is for a derived column, in words."""
     if column is None:
         return "no column"
     if column.role == "time":
@@ -301,7 +301,7 @@ def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
     if label is not None and label not in labels:
         faults.append(f"dataset.label must be a column with the role label, {listed(labels)}, got {label!r}")
     return faults + [
-        f"dataset.columns: {name!r} cannot name a column, for it names a file as well: leave out /"
+        f"dataset.columns: {name!r} cannot name a column, because it names a file too: leave out /"
         for name in names
         if not is_column_name(name)
     ]

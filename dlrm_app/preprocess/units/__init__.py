@@ -1,1 +1,1 @@
-"""The ground of preprocessing: sources, their text in units of work, the journal, and the executors that run units."""
+"""The basis of preprocessing: sources, their text in units of work, the journal, and the executors that run units."""

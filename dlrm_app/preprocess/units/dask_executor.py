@@ -1,7 +1,7 @@
 """Runs units of work on the workers of a dask.distributed cluster, on this machine or on many.
 
-The workers must see the input and the output under the same names, relative ones from the same folder. A worker that
-is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
+The workers must see the input and the output under the same names; relative names start from the same folder. If a worker
+is lost, other workers repeat its current items. Results are committed by rename, so the dataset is the same.
 """
 
 import logging
@@ -30,7 +30,7 @@ _PATIENCE = 60
 
 @contextmanager
 def open_cluster(address: str) -> Iterator[Executor]:
-    """An executor on the cluster of the scheduler at ``address``. Raises DlrmError if there is none, or no worker."""
+    """Opens an executor on the cluster of the scheduler at ``address``. Raises DlrmError if there is no scheduler or no worker."""
     logger.info(f"asking the Dask scheduler at {address}, then waiting up to {_PATIENCE} s for a worker")
     try:
         client = Client(address, timeout=_ANSWER_PATIENCE)
@@ -51,14 +51,14 @@ def open_cluster(address: str) -> Iterator[Executor]:
 
 
 class DaskExecutor:
-    """Each feed is a task of the cluster, which runs as many of them as its workers have threads."""
+    """Runs each feed as a task of the cluster; the number of threads of all workers run at the same time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
         """See ``dlrm_app.preprocess.units.executor.Executor``."""
-        # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
+        # ``work`` may take megabytes. As the result of a task (not scattered) it is recomputed if it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
         code, folder = own_code(), str(Path.cwd())
         tasks = [self._client.submit(do, shared, code, folder, feed, pure=False) for feed in feeds]
@@ -68,7 +68,7 @@ class DaskExecutor:
                 yield from _records(task)
                 task.release()
         finally:
-            with suppress(Exception):  # what went wrong is being raised already
+            with suppress(Exception):  # the original error is being raised already
                 self._client.cancel(tasks)
 
 
@@ -77,7 +77,7 @@ def _records(task: Future) -> list[Any]:
         records: list[Any] = task.result()
     except KilledWorker as error:
         raise DlrmError(
-            f"{error}. A unit that ends one worker after the other needs more memory than they have: give them more, "
+            f"{error}. A unit that ends one worker after another needs more memory than they have: give them more, "
             "or fewer threads each, then run the same command again; it continues where it stopped"
         ) from error
     except (CancelledError, CommClosedError) as error:
@@ -89,9 +89,9 @@ def _records(task: Future) -> list[Any]:
 
 
 def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
-    """On a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``.
+    """Runs on a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``.
 
-    ``code``: the checksum of the dlrm-app that asks for it. Raises DlrmError if this is another.
+    ``code``: the checksum of the caller's dlrm-app. Raises DlrmError if the worker's differs.
     """
     if code != own_code():
         raise DlrmError(

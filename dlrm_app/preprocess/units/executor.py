@@ -1,7 +1,7 @@
 """Runs units of work in threads.
 
-An executor takes ``work``, which is called with each item (a unit's text, mostly), and the feeds that give the items.
-It gives back records as they come, in any order; what ``work`` must leave behind is on disk by then.
+An executor takes ``work``, which is called with each item (usually a unit's text), and the feeds that yield the items.
+It yields records as they come, in any order; the files of a record are on disk by then.
 """
 
 import os
@@ -15,31 +15,31 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from dlrm_app.preprocess.units.journal import Journal, R
 
 Finish = Callable[[], R]
-"""The end of an item's work: waits for the disk and gives the item's record."""
+"""The end of an item's work: waits for the disk and returns the item's record."""
 
 
 class Work(Protocol[R]):
-    """A pass: what is to be done with each item. Picklable."""
+    """A pass: the work on each item. Picklable."""
 
     title: ClassVar[str]
-    """What a progress bar calls it."""
+    """Its name in a progress bar."""
 
     @property
     def journal(self) -> Journal[R]:
-        """The journal in which the records land."""
+        """The journal that the records are written to."""
 
     def __call__(self, item: Any, /) -> Finish[R]: ...
 
 
 class Feed(Protocol):
-    """Gives items one after the other, wherever it is sent; ``dlrm_app.preprocess.units.unit_text.TextFeed`` is one."""
+    """Yields items one after another, in any process; ``dlrm_app.preprocess.units.unit_text.TextFeed`` is one."""
 
     def items(self) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True)
 class Single:
-    """A feed of one item that is at hand."""
+    """A feed of one existing item."""
 
     item: Any
 
@@ -49,21 +49,21 @@ class Single:
 
 class Executor(Protocol):
     def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        """Runs ``work`` on every item of ``feeds``; raises the first error met.
+        """Runs ``work`` on every item of ``feeds``; raises the first error.
 
-        No work continues once the generator is closed.
+        All work has stopped once the generator is closed.
         """
 
 
 class _Stream(NamedTuple):
-    """A feed that threads read in turn: an item is read while it is worked on."""
+    """A feed that threads read in turn; an item is read while it is worked on."""
 
     lock: threading.Lock
     items: Any
 
 
 class LocalExecutor:
-    """``num_threads`` threads; each holds one item at a time. The caller's own finishes the items."""
+    """Runs work in ``num_threads`` threads; each holds one item at a time. The caller's thread finishes the items."""
 
     def __init__(self, num_threads: int | None = None) -> None:
         self.num_threads = num_threads or num_cores()
@@ -89,7 +89,7 @@ class LocalExecutor:
                         done.put(work(item))
                         del item  # its memory is free for the next one
                 done.put(None)
-            except BaseException as error:  # handed to the caller's thread, which raises it
+            except BaseException as error:  # raised again in the caller's thread
                 stop.set()
                 done.put(error)
 
@@ -115,7 +115,7 @@ class LocalExecutor:
 
 
 def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:
-    """The first stream that nobody is reading, or the first one once it is free; None if there is none left."""
+    """Locks the first stream that no thread is reading, or the first one once it is free; None if no stream is left."""
     with guard:
         stream = next((stream for stream in streams if stream.lock.acquire(blocking=False)), None)
         first = streams[0] if streams else None
@@ -126,5 +126,5 @@ def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | Non
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

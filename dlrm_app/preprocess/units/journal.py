@@ -1,8 +1,8 @@
-"""OUTPUT/.work: what has been done of a run, kept until its dataset is finished.
+"""OUTPUT/.work: the finished work of a run, kept until its dataset is complete.
 
 OUTPUT/.work/plan.json                 the configuration and input that the work belongs to
-OUTPUT/.work/<pass>/00000-000012.json  the record of unit 12 of source 0, written whole once its results are in place
-OUTPUT/.work/lock                      held by the process at work
+OUTPUT/.work/<pass>/00000-000012.json  the record of unit 12 of source 0, written once its results are in place
+OUTPUT/.work/lock                      held by the working process
 """
 
 import json
@@ -40,10 +40,10 @@ class Journal(Generic[R]):
     record: type[R]
 
     def path(self, source: int, unit: int, suffix: str) -> Path:
-        """The path of a file of a unit, whether it is there or not."""
+        """The path of a file of a unit; the file need not exist."""
         return self.folder / f"{source:05d}-{unit:06d}{suffix}"
 
-    def land(self, source: int, unit: int, record: R) -> None:
+    def commit(self, source: int, unit: int, record: R) -> None:
         """Records that the unit is done; its files must be under their final names."""
         write_json(self.path(source, unit, ".json"), asdict(record))  # type: ignore[call-overload]  # a dataclass
 
@@ -60,19 +60,19 @@ class Journal(Generic[R]):
             ) from error
 
     def forget(self, source: int) -> None:
-        """Deletes what has landed of a source."""
+        """Deletes the finished work of a source."""
         for path in self.folder.glob(f"{source:05d}-*"):
             path.unlink()
 
     def done_units(self, source: int) -> list[int]:
-        """The units of ``source`` that have landed, in order."""
+        """The finished units of ``source``, in order."""
         prefix = f"{source:05d}-"
         names = [path.name for path in self.folder.glob(f"{prefix}*.json")]
         return sorted(int(name[len(prefix) : -len(".json")]) for name in names)
 
 
 class Unit(Generic[R]):
-    """The files of one unit of work: under temporary names, until it lands."""
+    """The files of one unit of work; they have temporary names until the unit is finished."""
 
     def __init__(self, journal: Journal[R], source: int, unit: int) -> None:
         self._journal, self._source, self._unit = journal, source, unit
@@ -80,7 +80,7 @@ class Unit(Generic[R]):
 
     @contextmanager
     def write(self, suffix: str) -> Iterator[Path]:
-        """Gives the name of a file to write; it is kept if the block ends well."""
+        """Yields the name of a file to write; the file is kept if the block succeeds."""
         path = self.path(suffix)
         temporary = temporary_name(path)
         try:
@@ -95,28 +95,28 @@ class Unit(Generic[R]):
         return self._journal.path(self._source, self._unit, suffix)
 
     def finish(self, record: R) -> Callable[[], R]:
-        """The rest of the unit's work, which gives the record: it waits for the disk, so another thread may do it."""
-        return partial(self._land, record)
+        """The rest of the unit's work, which returns the record. It waits for the disk, so another thread may do it."""
+        return partial(self._commit, record)
 
-    def _land(self, record: R) -> R:
-        """Gives the files their names, then records that the unit is done."""
+    def _commit(self, record: R) -> R:
+        """Gives the files their final names, then records that the unit is done."""
         for temporary, path in self._written:
             rename_synced(temporary, path)
         if self._written:
             sync_folder(self._journal.folder)
-        self._journal.land(self._source, self._unit, record)
+        self._journal.commit(self._source, self._unit, record)
         return record
 
 
 def landed_passes(output: Path, source: int | None = None) -> set[str]:
-    """The passes in which something has landed: of a source, or any."""
+    """The passes with finished units, of one source or of any."""
     files = "*.json" if source is None else f"{source:05d}-*.json"
     return {path.parent.name for path in (output / WORK).glob(f"*/{files}")}
 
 
 @cache
 def own_code() -> str:
-    """The checksum of the code that decides what a dataset's bytes are: dlrm_app/preprocess/ and dlrm_app/dataset/."""
+    """The checksum of the code that decides a dataset's bytes: dlrm_app/preprocess/ and dlrm_app/dataset/."""
     package = Path(__file__).resolve().parents[2]
     return code_checksum(package / "preprocess") + code_checksum(package / "dataset")
 
@@ -125,8 +125,8 @@ def own_code() -> str:
 class RunRecord:
     """The configuration and input of a run.
 
-    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code at work; units
-    that another version has encoded must not be mixed with its own.
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code in use; units
+    from other versions must not be mixed with its own.
     """
 
     config: dict[str, Any]
@@ -136,7 +136,7 @@ class RunRecord:
 
 
 def read_run(output: Path) -> RunRecord | None:
-    """The run that OUTPUT/.work belongs to, if one was begun. Raises ConfigError if another version began it."""
+    """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version started it."""
     path = output / WORK / "plan.json"
     if not is_file(path):
         return None
@@ -155,9 +155,9 @@ def write_run(output: Path, run: RunRecord) -> None:
 
 
 def open_keys(output: Path, before: RunRecord) -> list[str]:
-    """The settings that may still change, for no work that is kept depends on them.
+    """The settings that may still change, because no finished work depends on them.
 
-    They are those that a refusal may tell to change; ``forget_passes`` of vocabularies must follow a change of the encoding.
+    They are the ones that an error may ask to change. After a change of the encoding, call ``forget_passes`` for vocabularies.
     """
     begun, keys = landed_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
@@ -171,14 +171,14 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
 
 
 def forget_passes(output: Path, *names: str) -> None:
-    """Deletes the work of the passes ``names``, or of all, and the files that they made."""
+    """Deletes the work of the passes ``names``, or of all passes, and the files that they made."""
     for name in names or {"vocab", "waiting", "target", *(path.name for path in (output / WORK).glob("*"))}:
         shutil.rmtree(output / WORK / name, ignore_errors=True)
         shutil.rmtree(output / name, ignore_errors=True)
 
 
 def remove_temporary_files(output: Path) -> None:
-    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
+    """Deletes unfinished files of a killed run or worker. This run holds the lock, so it is the only one."""
     for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
         for path in output.glob(pattern):
             path.unlink()
@@ -186,7 +186,7 @@ def remove_temporary_files(output: Path) -> None:
 
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
-    """Holds OUTPUT for this process; the lock goes when the process does, however it ends."""
+    """Locks OUTPUT for this process. The lock ends with the process."""
     (output / WORK).mkdir(parents=True, exist_ok=True)
     refusal = f"another dlrm-preprocess is working on output={output}: wait for it or end it"
     with held_lock(output / WORK / "lock", refusal):

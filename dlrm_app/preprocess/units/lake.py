@@ -1,6 +1,6 @@
 """Delta and Iceberg tables as input: ``delta://PATH?version=12``, ``iceberg://CATALOG/NAMESPACE.TABLE?snapshot=34``.
 
-Their libraries only list the files of one version, which are then read as other Parquet files are. Further words behind
+Their libraries only list the files of one version, which are then read like other Parquet files. Further words after
 the ``?`` filter by keys of partitions: ``dt=2026-11-22&dt=2026-11-23``, ``dt>=2026-11-22&dt<2026-12-01``.
 """
 
@@ -29,14 +29,14 @@ _WORD = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)
 _COMPARE: Any = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _WRITE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[^/]+$")
-"""Spark's name for one write, which all its files have in theirs; other writers name each file so."""
+"""Spark's id of a write, which is part of the names of all its files; for other writers, the file's own name."""
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class NamedFile(NamedTuple):
-    """A file that a setting names; ``partition``: key → value that all its rows have.
+    """A file that a setting names. ``partition``: key → the value of all its rows.
 
-    Of a table, ``written`` is less for what was written before, and ``fault`` says why its rows cannot be read alone.
+    For a table, ``written`` orders files by the time of writing, and ``fault`` is the reason why the file cannot be read alone.
     """
 
     path: str
@@ -46,7 +46,7 @@ class NamedFile(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table as it is typed; ``filters``: (key, sign, value)."""
+    """A table as it was typed. ``filters``: (key, sign, value)."""
 
     kind: str
     place: str
@@ -55,21 +55,21 @@ class _Table(NamedTuple):
 
 
 def is_table(name: str) -> bool:
-    """True for the name of a lake table, rather than that of files."""
+    """True if ``name`` is a lake table, not files."""
     return name.partition("://")[0] in _VERSION
 
 
 def partition_of(path: str) -> dict[str, str | None]:
-    """Key → value of the folders of ``path`` that are called key=value, as Hive names partitions."""
+    """Key → value, from the folders of ``path`` that are named key=value, as in Hive's partitions."""
     folders = path.split("/")[:-1]
     pairs = [folder.partition("=") for folder in folders if re.fullmatch(r"[^=]+=[^=]*", folder)]
     return {unquote(key): None if value == _NO_PARTITION else unquote(value) for key, _, value in pairs}
 
 
 def with_versions(key: str, given: Any, before: Any) -> Any:
-    """The names ``given`` of setting ``key``, in which every table has a version.
+    """The names ``given`` of setting ``key``, with a version added to every table.
 
-    It is that of ``before``, the names as an earlier run of the same output kept them, else the newest. Raises ConfigError.
+    It is the version in ``before`` (the names of an earlier run with the same output), otherwise the newest. Raises ConfigError.
     """
     if not isinstance(given, str):
         return given and [with_versions(key, name, before) for name in given]
@@ -86,9 +86,9 @@ def with_versions(key: str, given: Any, before: Any) -> Any:
 
 
 def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[NamedFile]:
-    """The files of the table ``name`` that its filters leave, by partition, then by time, then by name.
+    """The files of the table ``name`` that pass its filters, sorted by partition, then by time, then by name.
 
-    ``natural``: a sort key of texts in which numbers count as numbers. Raises ConfigError.
+    ``natural``: a sort key for texts that compares numbers as numbers. Raises ConfigError.
     """
 
     def order(file: NamedFile) -> Any:
@@ -103,7 +103,7 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
         if lacking := [asked for asked, _, _ in table.filters if asked not in file.partition]:
             has = f"has the keys {listed([*file.partition], 12)}" if file.partition else "has no keys"
             cure = "correct the filter, or run rewrite_data_files if the key is younger than the file"
-            faults.append(f"{file.path} {has}, and not {listed(lacking)}: {cure}")
+            faults.append(f"{file.path} {has}, it lacks {listed(lacking)}: {cure}")
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
         faults.append("has no rows" + f" of these keys, only {listed([*texts], 5)}" * bool(texts))
@@ -122,13 +122,13 @@ def _parsed(key: str, name: str) -> _Table:
     is_table = place and (kind == "delta" or all(place.partition("/")))
     if not is_table or None in words or any(sign != "=" or not it.isdecimal() for _, sign, it in versions):
         form = f"{_FORM[kind]}?{_VERSION[kind]}=NUMBER&KEY=VALUE&KEY>=VALUE"
-        raise ConfigError([f"{key}={name} names no table: write {form}, all behind the ? as you need it"])
+        raise ConfigError([f"{key}={name} names no table: write {form}; all after the ? is optional"])
     version = int(versions[-1][2]) if versions else None
     return _Table(kind, place, version, [each for each in filters if each not in versions])
 
 
 def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str, str]]) -> bool:
-    """True if ``partition`` has one of the values given for each key, and lies in all ranges; also if it lacks the key."""
+    """True if ``partition`` has one of the values given for each key and lies in all ranges. A missing key passes."""
     alternatives: dict[Any, list[bool]] = {}
     for each in filters:
         key, sign, text = each
@@ -140,7 +140,7 @@ def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str
 
 
 def _rank(value: str | None) -> tuple[bool, Decimal, str] | None:
-    """Numbers by their size, then texts, such as dates, by their characters; None of no value."""
+    """A sort key: numbers by size, then texts (such as dates) by characters; None if there is no value."""
     if not value:
         return None
     return (False, Decimal(value), "") if _NUMBER.fullmatch(value) else (True, Decimal(0), value)
@@ -150,13 +150,13 @@ def _rank(value: str | None) -> tuple[bool, Decimal, str] | None:
 def _explained(key: str, name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of a library, a file system or a catalog's service
+    except Exception as error:  # from a library, a file system or a catalog's service
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError([f"{key}={name} cannot be read as a table: {reason}"]) from error
 
 
 def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
-    """The version that is read of ``table``, and its files."""
+    """The version of ``table`` to read, and its files."""
     if table.kind == "delta":
         from deltalake import DeltaTable  # an extra
 
@@ -174,7 +174,7 @@ def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
 
 
 def _local(path: str) -> str:
-    """``path``, or that of a file:// URL."""
+    """``path``, without the prefix of a file:// URL."""
     return re.sub("^file:(//)?(?=/)", "", path)
 
 
@@ -227,7 +227,7 @@ def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
 
 
 def _other_columns(io: Any, path: str, ids: dict[str, int]) -> list[str]:
-    """Names that in a file mean another column than number ``ids[name]`` of the table."""
+    """Names that mean another column in the file at ``path`` than in the table, where their ids are ``ids``."""
     with io.new_input(path).open() as file:
         metadata = {field.name: field.metadata or {} for field in pq.read_schema(file) if field.name in ids}
     return [name for name, own in metadata.items() if own.get(b"PARQUET:field_id") != b"%d" % ids[name]]

@@ -1,7 +1,7 @@
-"""Units of work: fixed ranges of a source's text, each with the lines that start in it.
+"""Units of work: fixed ranges of a source's text. Each has the lines that start in it.
 
-A unit's lines depend only on the text and the size of units, not on compression, threads or who reads it. Plain
-files are read at any unit; gzip files from their start on, unit after unit.
+A unit's lines depend only on the text and the size of units, not on compression, threads or processes. Plain
+files can be read at any unit; gzip files must be read from the start, unit after unit.
 """
 
 import threading
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess.units.source import Source, explained_damage, open_text
 
 MAX_LINE = 1 << 20
-"""Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
+"""Bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
 PADDING = 64
-"""Bytes that can be read behind a block: the parser looks at so many in one step."""
+"""Bytes that can be read after a block: the parser reads this many in one step."""
 _PIECE = 1 << 20
-"""Bytes to read at a time: few enough to be still in a cache when they are parsed, and enough that threads seldom meet."""
+"""Bytes to read at a time: few enough to be still in a cache when they are parsed, enough that threads rarely wait for one another."""
 _BEGINNING = 1 << 16
 _NEWLINE = b"\n"
 _local = threading.local()
@@ -36,9 +36,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class TextRange:
-    """The extent of a unit, known once it was read.
+    """The extent of a unit, known once it has been read.
 
-    ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` says whether
+    ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if
     the source ends with it.
     """
 
@@ -51,10 +51,10 @@ class TextRange:
 
 
 class UnitText:
-    """The lines that start in unit ``unit`` of a source, to be read once.
+    """The lines that start in unit ``unit`` of a source. They can be read once.
 
-    Its one state is the iterator of the blocks not asked for yet: it is made by the first call, a piece of the file
-    a block, or all of it in one block if that call is ``load``. ``finish`` may be called at any time.
+    Its only state is the iterator of the remaining blocks. The first call makes it, with a piece of the file in
+    each block, or everything in one block if that call is ``load``. ``finish`` may be called at any time.
     """
 
     def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
@@ -68,12 +68,12 @@ class UnitText:
 
     @property
     def may_be_last(self) -> bool:
-        """False where the source is known to be longer, before the unit is read."""
-        slack = 1.01 if self._rest.source.is_compressed else 1  # what cannot be compressed grows a little
+        """False if the source is known to be longer; available before the unit is read."""
+        slack = 1.01 if self._rest.source.is_compressed else 1  # incompressible text grows a little
         return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
 
     def blocks(self) -> Iterator[Block]:
-        """The lines that were not given yet, some at a time; a block is good until the next one is asked for.
+        """The remaining lines, some at a time. A block is valid until the next one is requested.
 
         Raises DataError if the file is damaged.
         """
@@ -82,9 +82,9 @@ class UnitText:
         return self._blocks
 
     def load(self) -> Block:
-        """All lines in one block, good until the same thread reads another unit; ``blocks`` then gives it too.
+        """All lines in one block, valid until the same thread reads another unit. ``blocks`` then yields it too.
 
-        To be called before ``blocks``. Raises DataError if the file is damaged.
+        Call it before ``blocks``. Raises DataError if the file is damaged.
         """
         if self._loaded is None:
             assert self._blocks is None, "the unit is being read in blocks"
@@ -95,13 +95,13 @@ class UnitText:
         return self._loaded
 
     def detach(self) -> bool:
-        """Loads a gzip file's unit, so that another thread may read on; tells whether all has been read."""
+        """Loads a gzip file's unit, so that another thread can continue the file. Returns True if all of the unit is read."""
         if self._rest.source.is_compressed:
             self.load()
         return self._range is not None
 
     def finish(self) -> TextRange:
-        """Reads what was not read yet, and tells what the unit is."""
+        """Reads the rest of the unit and returns its extent."""
         if self._range is None:
             for _ in self.blocks():
                 pass
@@ -113,7 +113,7 @@ class UnitText:
         begin = rest.position()
         text = _thread_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
         view, array = memoryview(text), np.frombuffer(text, np.uint8)
-        filled, is_inside = 0, rest.before != _NEWLINE  # of a line that began in an earlier unit
+        filled, is_inside = 0, rest.before != _NEWLINE  # inside a line of an earlier unit
         while True:
             wanted = min(step, self._unit_bytes - self._size)
             count = self._take(view[filled : filled + wanted])
@@ -129,7 +129,7 @@ class UnitText:
                 yield Block(array, start, stop)
                 start = stop
             view[: filled - start] = view[start:filled]
-            filled = min(filled - start, MAX_LINE + 1)  # no more is needed to reject a line
+            filled = min(filled - start, MAX_LINE + 1)  # enough to reject a line
         following = rest.peek_line()
         if filled > start and text[filled - 1 : filled] != _NEWLINE:
             end = following.find(_NEWLINE)
@@ -142,7 +142,7 @@ class UnitText:
             yield Block(array, start, filled)
 
     def _take(self, view: memoryview) -> int:
-        """Fills ``view`` as far as there is text; tells how far, and counts it."""
+        """Fills ``view`` while there is text; returns the number of bytes and counts them."""
         filled = 0
         while filled < len(view):
             count = self._rest.readinto(view[filled : filled + _PIECE])
@@ -155,9 +155,9 @@ class UnitText:
 
 
 class _Rest:
-    """The text of a source from some position on; ``before`` is the byte before that.
+    """The text of a source from some position on. ``before``: the byte before it.
 
-    ``position`` tells how far the file has been read.
+    ``position`` returns how far the file has been read.
     """
 
     def __init__(self, source: Source, file: Any, before: bytes, position: Callable[[], int]) -> None:
@@ -168,7 +168,7 @@ class _Rest:
         self._peeked = b""
 
     def readinto(self, view: memoryview) -> int:
-        """Bytes read into ``view``: 0 only at the end."""
+        """Reads into ``view``; returns the number of bytes, 0 only at the end."""
         count = len(self._peeked[: len(view)])
         if count:
             view[:count] = self._peeked[:count]
@@ -181,7 +181,7 @@ class _Rest:
         return count
 
     def peek_line(self) -> bytes:
-        """The next bytes, as far as the next line end, or farther than any line goes; it remains to be read."""
+        """The next bytes, up to the next line end or beyond the longest line; they are not consumed."""
         pieces = [self._peeked]
         while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
             with explained_damage(self.source):
@@ -194,17 +194,17 @@ class _Rest:
 
 @dataclass(frozen=True)
 class TextFeed:
-    """Units ``first`` to ``last`` (exclusive) of a source, to be read one after the other."""
+    """Units ``first`` to ``last`` (exclusive) of a source, read one after another."""
 
     source: Source
     unit_bytes: int
     first: int = 0
     last: int | None = None
     skip: frozenset[int] = frozenset()
-    """Units of a gzip file that need not be given, only passed."""
+    """Units of a gzip file to skip."""
 
     def items(self) -> Iterator[UnitText]:
-        """The units in order; each must be read, or detached, before the next one is asked for, else it is lost.
+        """The units in order. Each must be read or detached before the next one is requested, otherwise it is lost.
 
         Raises DataError if the file is damaged.
         """
@@ -220,7 +220,7 @@ class TextFeed:
             yield from self.cut(_Rest(self.source, file, before, raw.tell), first)
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
-        """The units of ``rest``, which begins with number ``unit``."""
+        """The units of ``rest``, which begins with unit ``unit``."""
         while self.last is None or unit < self.last:
             text = UnitText(rest, unit, self.unit_bytes)
             if unit not in self.skip:
@@ -231,7 +231,7 @@ class TextFeed:
 
 
 def _thread_buffer(size: int) -> bytearray:
-    """The calling thread's buffer: fresh memory for every unit would cost as much time as reading it."""
+    """The calling thread's buffer. New memory for every unit would take as much time as reading it."""
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) != size:
         buffer = _local.buffer = bytearray(size)
@@ -239,5 +239,5 @@ def _thread_buffer(size: int) -> bytearray:
 
 
 def beginning_of(source: Source) -> TextFeed:
-    """The first few lines, as one unit."""
+    """A feed of the first few lines, as one unit."""
     return TextFeed(source, _BEGINNING, last=1)

@@ -1,1 +1,1 @@
-"""Checkpoints that load under any number of ranks and any sharding plan, and are complete or absent."""
+"""Checkpoints that load on any number of ranks and with any sharding plan; each is either complete or absent."""

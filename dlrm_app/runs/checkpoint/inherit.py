@@ -1,8 +1,8 @@
-"""Beginning with another run's tensors where tables have grown, and features, tables and dense layers may have come and gone.
+"""Starts from another run's tensors. Tables may have grown; features, tables and dense layers may have been added or removed.
 
-A table's rows keep their places; rows whose ids were given to other values since then begin anew, with their optimizer state.
-Weights of dense layers go with the names of what they read and write. A weight from an input that is new to an output that is
-not is 0, so that a model begins with the scores that it ended with; all else that is new stays as it was drawn.
+A table's rows keep their places. Rows whose ids now belong to other values start again, and so does their optimizer state.
+Weights of dense layers are matched by the names of their inputs and outputs. A weight from a new input to an old output is 0,
+so that a model begins with the scores that it ended with. All other new weights keep their initial values.
 """
 
 import re
@@ -31,13 +31,13 @@ class Described:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """By name."""
+        """The model's tables by name."""
         return {table.name: table for table in self.spec.tables}
 
 
 @dataclass(frozen=True)
 class Kept:
-    """How many of something are as they were. ``reset``: rows that were given to other values."""
+    """Counts of what was kept, is new, was reset (rows whose ids now belong to other values) and was dropped."""
 
     kept: int = 0
     new: int = 0
@@ -47,7 +47,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What became of each table's rows, the weights of each dense layer (of an ensemble's last model), each dense column."""
+    """Counts for each table's rows, each dense layer's weights (in an ensemble: its last model's) and each dense column."""
 
     tables: Mapping[str, Kept]
     layers: Mapping[str, Kept]
@@ -63,10 +63,10 @@ def inherit_tensors(
     given_again: Mapping[str, torch.Tensor],
     may_differ: bool,
 ) -> Inherited:
-    """Fills ``tensors``, which hold what begins anew, in place with what the checkpoint ``folder`` of the run ``then`` has.
+    """Fills ``tensors``, which hold initial values, in place from the checkpoint ``folder`` of the run ``then``.
 
-    ``given_again``: table → the rows [R] whose ids were given to values since then, new rows or not.
-    ``may_differ``: the dense part may, else a tensor of it that is missing or has another size is a DataError.
+    ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial values.
+    ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a DataError.
     """
     stored = {
         name: torch.Size(entry.size)  # type: ignore[union-attr]  # all are tensors
@@ -79,7 +79,7 @@ def inherit_tensors(
     }
     places = _find_places(dense, stored, then, now)
     wanted = tables | {name: tensor for name, tensor in dense.items() if name in places or not may_differ}
-    anew = [
+    initial = [
         (piece, rows, piece[rows].clone())
         for (name, begin), piece in local_pieces(tables).items()
         for table in [table_name(name) or ""]
@@ -87,11 +87,11 @@ def inherit_tensors(
         for rows in [_rows_of(piece, begin[0], now.tables[table].rows, given_again[table])]
     ]
     load_tensors(folder, wanted, places, may_grow=True)
-    for piece, rows, values in anew:
+    for piece, rows, values in initial:
         piece[rows] = values
     for name in places:
         if name.startswith(f"{MODEL}/") and dense[name].dim() == 2:
-            _silence_new_inputs(dense[name], places[name])
+            _zero_new_inputs(dense[name], places[name])
     columns = {
         name: Kept(name in then.dense and name in now.dense, name not in then.dense, 0, name not in now.dense)
         for name in (*then.dense, *now.dense)
@@ -99,8 +99,8 @@ def inherit_tensors(
     return Inherited(_tables_kept(then, now, given_again), _layers_kept(dense, stored, places), columns)
 
 
-def _silence_new_inputs(weight: torch.Tensor, places: Places) -> None:
-    """Sets ``weight`` [outputs, inputs] to 0 from inputs that are new to outputs that are not."""
+def _zero_new_inputs(weight: torch.Tensor, places: Places) -> None:
+    """Sets ``weight`` [outputs, inputs] to 0 between new inputs and old outputs."""
     outputs, inputs = places.now
     is_new = torch.ones(weight.size(1), dtype=torch.bool)
     is_new[inputs] = False
@@ -110,7 +110,7 @@ def _silence_new_inputs(weight: torch.Tensor, places: Places) -> None:
 def _find_places(
     dense: Tensors, stored: Mapping[str, torch.Size], then: Described, now: Described
 ) -> dict[str, Places]:
-    """The places of the values that are in both, of those ``dense`` tensors that have any."""
+    """The places of the values that both have, for each of the ``dense`` tensors that has such values."""
     axes_then, axes_now = (named_axes(each.spec, each.dense) for each in (then, now))
     found: dict[str, Places] = {}
     for name in dense.keys() & stored.keys():
@@ -122,12 +122,12 @@ def _find_places(
 
 
 def _parameter(name: str) -> str:
-    """The parameter of a model, or of each of an ensemble, whose weights or optimizer state the tensor ``name`` is."""
+    """The parameter that the tensor ``name`` belongs to, as weight or optimizer state, without an ensemble's model number."""
     return re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
 
 
 def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) -> Places | None:
-    """The places of all values that are in both; None where there are none, or an axis without names has another length."""
+    """The places of all values that both have; None if there are none, or if an axis without names has another length."""
     if len(stored) != len(size):
         return None
     pairs = [
@@ -141,7 +141,7 @@ def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) 
 
 
 def _common(then: Names | None, now: Names | None, length: int, length_now: int) -> list[tuple[int, int]]:
-    """(place then, place now) of what both have."""
+    """(place then, place now) of each name that both have."""
     if then is None or now is None:
         return [(place, place) for place in range(length)] if then is now and length == length_now else []
     before = {name: place for place, name in enumerate(then)}
@@ -162,8 +162,8 @@ def _layers_kept(
 
 
 def _rows_of(piece: torch.Tensor, begin: int, num_rows: int, rows: torch.Tensor) -> torch.Tensor:
-    """Those of a table's ``rows`` that lie in ``piece``, counted from its first; numbers, one a row, of columns stand one
-    column behind the other."""
+    """The table's ``rows`` that lie in ``piece``, counted from its first row. A state of one number a row has the
+    numbers of one shard of columns after those of another."""
     first = begin % num_rows
     return (rows[(rows >= first) & (rows < first + len(piece))] - first).to(piece.device)
 

@@ -1,4 +1,4 @@
-"""Opening a checkpoint, verifying its files and loading its tensors, on all ranks together."""
+"""Opens a checkpoint, verifies its files and loads its tensors, on all ranks together."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
-    """The checkpoint at ``folder`` once all its files are verified, the work shared among the ranks.
+    """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
     Raises DataError (on every rank) if it is incomplete or damaged.
     """
@@ -59,7 +59,7 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Places:
-    """Places along each axis of the same values in a tensor of a checkpoint, ``then``, and in one of a run, ``now``."""
+    """Places, along each axis, of the same values in a checkpoint's tensor (``then``) and in a run's tensor (``now``)."""
 
     then: Sequence[torch.Tensor]
     now: Sequence[torch.Tensor]
@@ -68,12 +68,12 @@ class Places:
 def load_tensors(
     folder: Path, tensors: Tensors, moved: Mapping[str, Places] = MappingProxyType({}), may_grow: bool = False
 ) -> None:
-    """Fills ``tensors`` in place from ``folder``, whatever plan and number of ranks wrote it.
+    """Fills ``tensors`` in place from ``folder``, which any plan and any number of ranks may have written.
 
-    Numbers of one a row belong to columns: of a table that is cut into other columns each part takes the mean, by width,
-    of those of its columns. A mean of squared gradients is then what the joined columns' own would be; where columns are
-    parted, all begin with the row's. What has other places, ``moved``, or more rows in a table that ``may_grow``, keeps the
-    values that the checkpoint has none for. Raises DataError naming every tensor that it lacks or holds in another size.
+    A state of one number a row is kept for each shard of columns. If a table is now cut into other columns, each part takes the
+    mean, weighted by width, of the old parts that it overlaps. For a mean of squared gradients this is exact where columns are
+    joined; where they are split, every part begins with the same number. A tensor that is ``moved`` or has more rows
+    (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
     """
     reader = TensorReader(folder)
     stored: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
@@ -112,13 +112,13 @@ def _fits(stored: torch.Size, size: torch.Size, may_grow: bool) -> bool:
 
 
 def grid(places: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Indices of every combination of ``places``, one sequence an axis."""
+    """Indices of every combination of ``places``, which has one sequence for each axis."""
     return torch.meshgrid(*places, indexing="ij") if places else ()
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A table's rows, and where its columns are cut, 0 and their number included: in a checkpoint, and now."""
+    """A table's number of rows and the bounds of its column shards, 0 and the width included: in a checkpoint and now."""
 
     rows_then: int
     rows: int
@@ -127,7 +127,7 @@ class _Cut:
 
 
 def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, _Cut]:
-    """Those of ``tensors`` that hold one number a row of a table that has grown, or whose columns were cut elsewhere."""
+    """The ``tensors`` that hold one number a row, for tables that have grown or whose columns are cut in other places."""
     cuts = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
     for name, tensor in tensors.items():
@@ -148,11 +148,11 @@ def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, _Cut]:
 def _mixed(
     pieces: Pieces, name: str, cut: _Cut
 ) -> list[tuple[torch.Tensor, list[tuple[float, torch.Tensor]]]]:
-    """Puts room for the numbers of ``name`` as they were saved into ``pieces``: (this rank's numbers, shares of those)."""
+    """Adds buffers for the saved numbers of ``name`` to ``pieces``. Returns (this rank's numbers, [(share, buffer)])."""
     own = [(pieces.pop(place), *divmod(place[1][0], cut.rows)) for place in [*pieces] if place[0] == name]
     mixes = []
     for numbers, part, first in own:
-        target = numbers[: max(cut.rows_then - first, 0)]  # the others are of rows that are new
+        target = numbers[: max(cut.rows_then - first, 0)]  # the others belong to new rows
         start, end = cut.after[part : part + 2]
         parts = [
             (
@@ -168,7 +168,7 @@ def _mixed(
 
 
 class PiecesPlanner(DefaultLoadPlanner):
-    """Loads into given pieces; the tensors tell only the names."""
+    """Loads into given pieces; the tensors give only the names."""
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__()
@@ -189,10 +189,10 @@ class PiecesPlanner(DefaultLoadPlanner):
 
 
 def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:
-    """The checkpoint that ``resume`` names, verified; None to start afresh.
+    """The checkpoint that ``resume`` names, verified; None to start from step 0.
 
-    ``resume=auto``: the newest in the run folder that is whole, saying which ones are not. A path: that one,
-    or the newest of that run folder. Raises DlrmError where a named one cannot be used.
+    ``resume=auto``: the newest complete one in the run folder; damaged ones are logged. A path: that checkpoint,
+    or the newest of that run folder. Raises DlrmError if a named checkpoint cannot be used.
     """
     if resume == "none":
         return None
@@ -204,20 +204,20 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
             except DlrmError as error:
                 logger.warning("%s\ngoing back to the checkpoint before it", error)
         if folders:
-            logger.warning("no checkpoint of %s is whole: starting afresh", output)
+            logger.warning("no checkpoint of %s is whole: starting from step 0", output)
         return None
     return open_checkpoint(choose_checkpoint(Path(resume), "newest"), runtime)
 
 
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
-"""SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
+"""SGD keeps no state and is fused on every device, so a model that is only read needs no memory beyond its weights."""
 
 
 def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
-    """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
+    """Verifies the checkpoint at ``path`` and describes its model. Raises DlrmError on every rank.
 
-    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: with the average
-    of its dense weights.
+    For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
+    of the dense weights in their place.
     """
     folder = runtime.together(lambda: choose_checkpoint(path, which))
     marker = open_checkpoint(folder, runtime).marker
@@ -239,7 +239,7 @@ def load_trained(
     batch_size: int,
     runtime: Runtime,
 ) -> DistributedModelParallel:
-    """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
+    """The sharded model with its weights, ready for ``evaluate``. It is planned for ``batch_size`` rows a rank."""
     tables = [replace(table, optimizer={}) for table in trained.tables]
     spec, trainer = replace(trained.spec, tables=tables), trained.trainer
     rows = batch_size * runtime.world_size

@@ -1,6 +1,6 @@
-"""complete.json: what makes a checkpoint complete, what a resumed run needs besides tensors, and a description of the model.
+"""complete.json: makes a checkpoint complete, and holds everything but tensors that a resumed run needs, and the model's description.
 
-Needs no torch.
+Does not import torch.
 """
 
 import json
@@ -28,7 +28,7 @@ SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics on ``split`` of the weights after ``step`` steps; ``epoch`` is that of the last step taken."""
+    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken."""
 
     split: str
     epoch: int
@@ -37,12 +37,12 @@ class Evaluation:
 
     @property
     def comparable_auc(self) -> float:
-        """Its AUC; -1, below any, where that is nan."""
+        """The AUC; -1, below every AUC, if it is nan."""
         auc = self.metrics["auc"]
         return -1.0 if math.isnan(auc) else auc
 
     def to_json(self) -> dict[str, Any]:
-        """One level: the metrics stand beside the step."""
+        """A flat dict: the metrics stand beside the step."""
         return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics}
 
     @classmethod
@@ -57,7 +57,7 @@ class Evaluation:
 
 @dataclass
 class Progress:
-    """Epochs done and batches of the one under way, steps and samples over all of them."""
+    """Epochs done, batches done in the current epoch, and steps and samples in all."""
 
     epoch: int = 0
     batch: int = 0
@@ -65,14 +65,14 @@ class Progress:
     samples: int = 0
     train_seconds: float = 0.0
     train_loss: list[float] = field(default_factory=list)
-    """The mean over each epoch done."""
+    """The mean loss of each epoch done."""
     evals: list[Evaluation] = field(default_factory=list)
     earlier_updates: int = 0
-    """Steps that the optimizers had counted when the run began with another's weights and their states."""
+    """Steps that the optimizers had already counted when the run took over weights and states of another run."""
 
     @property
     def counted_updates(self) -> int:
-        """Steps as optimizers count them."""
+        """Steps as the optimizers count them."""
         return self.earlier_updates + self.step
 
     @property
@@ -82,7 +82,7 @@ class Progress:
 
     @property
     def samples_per_second(self) -> float:
-        """Throughput of all training so far, evaluations and saving left out."""
+        """Throughput of all training so far, without evaluations and saving."""
         return self.samples / max(self.train_seconds, 1e-9)
 
     def has_evaluated(self, split: str) -> bool:
@@ -97,7 +97,7 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """The value in complete.json."""
         value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
-        if not self.earlier_updates:  # the files of runs that need it not stay as they were
+        if not self.earlier_updates:  # files of runs that do not need it stay as they were
             del value["earlier_updates"]
         return value
 
@@ -111,7 +111,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Training losses added up and not yet finished: ``sums`` by rank, of ``count`` steps that were not yet logged."""
+    """Sums of training losses: ``sums`` by rank, of ``count`` steps that are not logged yet, and those of the epoch."""
 
     sums: list[float]
     count: int
@@ -128,7 +128,7 @@ class Marker:
     random_state: str
     """State of torch's CPU generator."""
     dataset: str
-    """Its fingerprint."""
+    """The dataset's fingerprint."""
     columns: dict[str, Any]
     """The dataset's encoding, by ``describe_columns``."""
     config: dict[str, Any]
@@ -140,13 +140,13 @@ class Marker:
     cuda_random_states: list[str] = field(default_factory=list)
     """State of each rank's GPU generator, by rank."""
     tables: dict[str, list[str]] = field(default_factory=dict)
-    """Table → its features, in the order in which the model reads them; empty: that of ``config``, as early versions."""
+    """Table → its features, in the order in which the model reads them; empty in early versions: the order of ``config``."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
     @property
     def val_auc(self) -> float | None:
-        """The AUC on val of these weights, if they were evaluated before they were saved."""
+        """The AUC on val of these weights, if they were evaluated before the save."""
         step = self.progress.step
         aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
         return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
@@ -154,14 +154,14 @@ class Marker:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, whose files were verified."""
+    """A complete checkpoint whose files are verified."""
 
     folder: Path
     marker: Marker
 
 
 def keeps_ema(config: Mapping[str, Any]) -> bool:
-    """True if the run of ``config`` kept an average of its dense weights; early versions had no such key."""
+    """True if the run of ``config`` kept an average of its dense weights. Early versions had no such key."""
     return config["optimizer"]["dense"].get("ema_decay") is not None
 
 
@@ -169,7 +169,7 @@ def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
     value = {**asdict(marker), "progress": marker.progress.to_json()}
     for key in ("cuda_random_states", "tables"):
-        if not value[key]:  # the files of runs that need it not stay as they were
+        if not value[key]:  # files of runs that do not need it stay as they were
             del value[key]
     write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
 
@@ -204,18 +204,18 @@ def _parse(value: dict[str, Any]) -> Marker:
 
 
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
-    """Compares files with what the marker says of them. Raises DataError naming every one that differs."""
+    """Compares files with the marker's sizes and checksums. Raises DataError naming every file that differs."""
     if problems := differences(folder, files):
         raise DataError(f"checkpoint {folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
 
 
 MODEL, EMA = "model", "ema"
-"""Prefixes of the names of a checkpoint's weights, and of the averages of the dense ones."""
+"""Prefixes of tensor names in a checkpoint: weights, and averages of the dense weights."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A whole checkpoint, not loaded yet: what its model is built from, and the sections that say how it computes."""
+    """A complete checkpoint, not loaded yet: the description of its model, and the settings that it computes with."""
 
     folder: Path
     marker: Marker
@@ -223,23 +223,23 @@ class TrainedModel:
     trainer: TrainerConfig
     evaluation: EvaluationConfig
     data_path: str
-    """The dataset that it was trained on."""
+    """The dataset that the model was trained on."""
     dense: str = MODEL
-    """MODEL, or EMA for the average of the dense weights in their place."""
+    """MODEL, or EMA to use the average of the dense weights."""
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Its dataset's encoding."""
+        """The encoding of the model's dataset."""
         return self.marker.columns
 
     @property
     def dense_names(self) -> list[str]:
-        """Its dense columns, in the order that the model reads them."""
+        """The dense columns, in the order that the model reads them."""
         return [column["name"] for column in self.columns["dense"]]
 
     @property
     def tables(self) -> Sequence[Table]:
-        """Its tables, whose features the model reads in this order."""
+        """The model's tables, in the order that it reads them."""
         return self.spec.tables
 
     @property
@@ -254,7 +254,7 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        """Run and step, for people."""
+        """Run and step, as text."""
         average = ", averaged" if self.dense == EMA else ""
         return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
 
@@ -270,14 +270,14 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
-    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
+    """Raises DataError naming every column that ``manifest`` and the model's dataset encode differently."""
     if trained.marker.dataset != manifest.fingerprint():
         encoding = setting("encoding.path", trained.data_path)
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
 def known_rows(trained: TrainedModel, manifest: Manifest) -> Manifest:
-    """``manifest`` as the model reads it, which may be of another day of its vocabularies. Raises DataError otherwise."""
+    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit."""
     if trained.marker.dataset == manifest.fingerprint():
         return manifest
     encoding = setting("encoding.path", trained.data_path)

@@ -1,4 +1,4 @@
-"""Checkpoint folders: written under a hidden name, complete only once complete.json says what they must hold.
+"""Checkpoint folders. Each is written under a hidden name and complete only once its complete.json exists.
 
 RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
 """
@@ -32,13 +32,13 @@ def partial_path(folder: Path) -> Path:
 
 
 def make_partial(folder: Path) -> None:
-    """An empty folder to write ``folder`` to, without what an interrupted saving left there."""
+    """Makes an empty folder to write ``folder`` to; deletes the rest of an interrupted save."""
     remove_partial(folder)
     partial_path(folder).mkdir(parents=True)
 
 
 def remove_partial(folder: Path) -> None:
-    """Deletes what was written of ``folder``, if it did not become complete."""
+    """Deletes the partial folder of ``folder``, if there is one."""
     shutil.rmtree(partial_path(folder), ignore_errors=True)
 
 
@@ -47,7 +47,7 @@ def complete(folder: Path, marker: Marker) -> None:
     partial = partial_path(folder)
     write_marker(partial, marker)
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
-    if folder.exists():  # the same step saved again, say with its evaluation
+    if folder.exists():  # the same step is saved again, for example with its evaluation
         folder.rename(replaced)
     partial.rename(folder)
     sync_folder(folder.parent)
@@ -55,7 +55,7 @@ def complete(folder: Path, marker: Marker) -> None:
 
 
 def restore_replaced(parent: Path) -> None:
-    """Gives checkpoints their name back whose replacing was interrupted between its two renames."""
+    """Renames back the checkpoints whose replacement was interrupted between its two renames."""
     for path in parent.glob(f".step-*{REPLACED}"):
         folder = path.with_name(path.name.removeprefix(".").removesuffix(REPLACED))
         if not folder.exists():
@@ -71,19 +71,19 @@ def list_checkpoints(parent: Path) -> list[Path]:
 
 
 def resume_hint(parent: Path) -> str:
-    """The hint printed after a failure: how to resume, if a checkpoint is there."""
+    """The hint printed after a failure: how to resume, if there is a checkpoint."""
     newest = list_checkpoints(parent)[:1]
     return (
-        f"resume=auto goes on from {newest[0].name}"
+        f"resume=auto continues from {newest[0].name}"
         if newest
-        else "no checkpoint is there yet: resume=auto starts again"
+        else "there is no checkpoint yet: resume=auto starts again"
     )
 
 
 def choose_checkpoint(path: Path, which: str) -> Path:
-    """The newest checkpoint of a run folder or, with ``which="best"``, the best on val; any other folder itself.
+    """The newest checkpoint of a run folder or, with ``which="best"``, the best on val. Any other folder is returned as it is.
 
-    Raises DataError where none was evaluated.
+    Raises DataError if no checkpoint was evaluated.
     """
     newest = list_checkpoints(path / "checkpoints")
     if not newest or which == "newest":
@@ -94,13 +94,13 @@ def choose_checkpoint(path: Path, which: str) -> Path:
 
 
 def refuse_no_checkpoint(path: Path) -> None:
-    """Raises DataError, which says what ``path`` is, unless it is a checkpoint or a run folder that holds some."""
+    """Raises DataError unless ``path`` is a checkpoint or a run folder with checkpoints."""
     if not list_checkpoints(path / "checkpoints"):
         read_marker(path)
 
 
 def best_first(checkpoints: list[Path]) -> list[Path]:
-    """Those of ``checkpoints``, the newest first, that were evaluated on val, by falling AUC."""
+    """The ``checkpoints`` that were evaluated on val, by falling AUC. ``checkpoints``: the newest first."""
     scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
     return sorted(scores, key=lambda path: scores[path], reverse=True)
 
@@ -115,26 +115,26 @@ def looks_whole(folder: Path) -> bool:
 
 
 def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
-    """Deletes the checkpoints of ``parent`` but the newest and the best on val. Damaged ones neither count nor go."""
+    """Deletes all checkpoints of ``parent`` except the newest and the best on val. Damaged ones are kept and not counted."""
     whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
     keep = {*whole[:keep_last], *best_first(whole)[:keep_best]}
     for path in whole:
         if path not in keep:
             (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
             shutil.rmtree(path)
-    for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # what interrupted savings left
+    for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # left by interrupted saves
         for path in parent.glob(pattern):
             shutil.rmtree(path)
 
 
 def other_run_problems(path: Path, resume: str) -> list[str]:
-    """Problems of ``output=path`` for a run that begins with ``resume``."""
+    """Problems of ``output=path`` for a run with ``resume``."""
     if (path / MANIFEST).exists():
         return [f"output={path} is a dataset: choose another folder, such as {path}_run"]
     holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
     if not holds_run or _continues(path, resume):
         return []
-    return [f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"]
+    return [f"output={path} already holds a run: add resume=auto to continue it, or choose another folder"]
 
 
 def _continues(path: Path, resume: str) -> bool:
@@ -144,7 +144,7 @@ def _continues(path: Path, resume: str) -> bool:
 
 
 def can_continue(resume: str, output: str | None) -> bool:
-    """True if a run continues from a checkpoint, mostly its own: the one that it began with may be gone by then."""
+    """True if a run continues from a checkpoint, so that it does not need the one that it began with."""
     if resume == "auto":
         return bool(list_checkpoints(Path(output or "") / "checkpoints"))
     return resume != "none"

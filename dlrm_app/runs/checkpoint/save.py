@@ -1,7 +1,7 @@
-"""Saving checkpoints on all ranks together, at once or in a thread while training continues, and keeping the newest and best.
+"""Saves checkpoints on all ranks together, at once or in a thread while training continues, and keeps the newest and the best.
 
-torch.distributed.checkpoint.async_save is not used: its thread ends where its index is written, and checksums, marker
-and the deletion of older checkpoints come after that; its copies are of whole tensors, for CUDA with moved placements.
+torch.distributed.checkpoint.async_save is not used: its thread ends once its index is written, but checksums, marker
+and the deletion of older checkpoints come after that; and it copies whole tensors, on CUDA with other placements.
 """
 
 import math
@@ -48,9 +48,9 @@ COUNTABLE = 1 << 30
 
 
 def copy_pieces(tensors: Tensors) -> Pieces:
-    """Copies in host memory of what this rank holds: as many bytes as its share of the checkpoint.
+    """Copies this rank's pieces into host memory: as many bytes as its share of the checkpoint.
 
-    Not in page-locked memory: torch rounds each piece of that up to a power of two, and keeps it for the run's life.
+    The memory is not page-locked: torch would round each piece up to a power of two and keep it for the run's life.
     """
     pieces = local_pieces(tensors)
     return {place: values.detach().to("cpu", copy=True) for place, values in pieces.items()}
@@ -62,15 +62,15 @@ def not_finite(pieces: Pieces) -> list[str]:
 
 
 def _is_finite(values: torch.Tensor) -> bool:
-    # nan passes through aminmax, which is 30 times as fast as isfinite().all(); in parts, whose number of values any kernel
-    # can count in 32 bits
+    # aminmax propagates nan and is 30 times as fast as isfinite().all(). The parts are small enough that every kernel
+    # can count their values in 32 bits
     parts = torch.split(values.detach().flatten(), COUNTABLE)
     extremes = [torch.stack(torch.aminmax(part)) for part in parts]
     return bool(torch.isfinite(torch.stack(extremes)).all())
 
 
 class PiecesPlanner(DefaultSavePlanner):
-    """Saves given pieces in place of the tensors' present values; the tensors tell only sizes and places."""
+    """Saves given pieces instead of the tensors' current values; the tensors give only sizes and places."""
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__()
@@ -91,11 +91,11 @@ def save_checkpoint(
     runtime: Runtime,
     group: dist.ProcessGroup | None,
 ) -> None:
-    """Writes ``tensors`` of all ranks and the first rank's ``marker`` as ``folder``.
+    """Writes the ``tensors`` of all ranks and the first rank's ``marker`` to ``folder``.
 
-    ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for the messages between them.
-    A checkpoint appears under its name when every byte is on disk, or not at all. Raises SharedError, on every
-    rank, if any cannot write or holds a value that is no finite number.
+    ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for messages between them.
+    A checkpoint appears under its name only once every byte is on disk. Raises SharedError, on every
+    rank, if any rank cannot write or holds a value that is NaN or inf.
     """
     partial = partial_path(folder)
 
@@ -133,16 +133,16 @@ def save_checkpoint(
 
 
 def check_pieces(folder: Path, pieces: Pieces) -> None:
-    """Raises DataError if a value is NaN or inf: nothing could be resumed from there."""
+    """Raises DataError if a value is NaN or inf: such a checkpoint could not be resumed."""
     if bad := not_finite(pieces):
         raise DataError(
-            f"{folder.name} is not saved, for what is not finite in it: {listed(bad)}. The weights diverged: lower the learning "
+            f"{folder.name} is not saved, because these are not finite: {listed(bad)}. The weights diverged: lower the learning "
             f"rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
         )
 
 
 def _room(folder: Path) -> str:
-    """The room on the disk, which torch does not report."""
+    """The room on the disk, as text; torch does not report it."""
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free, limit = shutil.disk_usage(disk).free / 2**30, file_limit()
     limited = "" if limit == math.inf else f", for files of up to {bytes_text(limit)} (ulimit -f)"
@@ -150,13 +150,13 @@ def _room(folder: Path) -> str:
 
 
 def in_background(work: Callable[[], None]) -> Future[None]:
-    """Does ``work`` in a daemon thread: a process that must end does not wait for its disk."""
+    """Runs ``work`` in a daemon thread, so that a process that must end does not wait for its disk."""
     future: Future[None] = Future()
 
     def fulfil() -> None:
         try:
             work()
-        except BaseException as error:  # raised where the run can see it
+        except BaseException as error:  # raised again by result()
             future.set_exception(error)
         else:
             future.set_result(None)
@@ -165,12 +165,12 @@ def in_background(work: Callable[[], None]) -> Future[None]:
     return future
 
 
-LAST_SECONDS = 60.0
-"""Time that a run which ends by an error of one rank waits for the save under way."""
+SAVE_WAIT_SECONDS = 60.0
+"""Seconds to wait for the current save when an error on one rank ends the run."""
 
 
 class Checkpoints:
-    """Saves into ``folder`` as ``config`` says; leaving the block waits for the save under way. Every rank makes one.
+    """Saves into ``folder`` according to ``config``. Leaving the block waits for the current save. Every rank makes one.
 
     ``group``: all ranks, for messages that training never sends.
     """
@@ -191,7 +191,7 @@ class Checkpoints:
         if all_leave_together or self._runtime.world_size == 1:
             self.wait()
         elif self._pending is not None:
-            wait([self._pending], LAST_SECONDS)
+            wait([self._pending], SAVE_WAIT_SECONDS)
 
     def have_failed(self) -> bool:
         """True if this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
@@ -199,18 +199,18 @@ class Checkpoints:
         return done is not None and done.done() and done.exception() is not None
 
     def are_overdue(self) -> bool:
-        """True if ``every_minutes`` have passed since the last one, by this rank's clock."""
+        """True if ``every_minutes`` have passed since the last save, by this rank's clock."""
         minutes = self._config.every_minutes
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
-        """Saves now, or begins to, once the save under way has ended. Raises SharedError for one that failed."""
+        """Saves, or starts saving in the background, once the previous save has ended. Raises SharedError if that one failed."""
         self.wait()
         folder = self._folder / checkpoint_name(marker.progress.step)
         pieces = copy_pieces(tensors) if self._config.asynchronous else local_pieces(tensors)
 
         def write() -> None:
-            self._runtime.use_device()  # torch's writer looks for the current stream, which makes a context
+            self._runtime.use_device()  # torch's writer asks for the current stream, which makes a context on the current device
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self.group)
             if self._runtime.is_first:
                 remove_old(self._folder, self._config.keep_last, self._config.keep_best)
@@ -222,7 +222,7 @@ class Checkpoints:
             write()
 
     def wait(self) -> None:
-        """Waits for the save under way. Raises SharedError if it failed. Every rank must call it."""
+        """Waits for the current save. Raises SharedError if it failed. Every rank must call it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

@@ -1,7 +1,7 @@
-"""torch.distributed.checkpoint's files with its index as JSON: a checkpoint holds tensors and text, no pickles.
+"""torch.distributed.checkpoint's files with the index as JSON: a checkpoint holds tensors and text, no pickles.
 
-torch writes the index (which tensor lies where in which file) with pickle, and unpickling a file that somebody
-hands on can run any code. The tensors themselves are read with ``weights_only``.
+torch writes the index (the file and place of each tensor) with pickle, and unpickling a file from another
+person can run any code. The tensors themselves are read with ``weights_only``.
 """
 
 import json
@@ -35,23 +35,23 @@ class TensorWriter(FileSystemWriter):
     """Writes every rank's tensors into files of their own and, last, index.json."""
 
     def __init__(self, path: Path, group: dist.ProcessGroup | None) -> None:
-        # with one thread: what fails in a second one (a full disk) torch drops, and the checkpoint would lack its tensors;
-        # nothing copied ahead from a GPU: torch would lock host memory for it, in powers of two, for the run's life
+        # one thread: torch drops errors of a second one (a full disk), and the checkpoint would lack its tensors;
+        # no copies ahead from a GPU: torch would lock host memory for them, in powers of two, for the run's life
         super().__init__(
             path, single_file_per_rank=True, sync_files=True, overwrite=True, per_thread_copy_ahead=0
         )
         self._group = group
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes this rank's files, however long that takes."""
+        """Writes this rank's files. The other ranks wait without a timeout."""
         return while_others_wait(lambda: super(TensorWriter, self).write_data(plan, planner), self._group)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Called on the first rank once all have written."""
+        """Writes index.json; torch calls this on the first rank once all have written."""
         tensors = {}
         for name, entry in metadata.state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):
-                raise TypeError(f"{name} is no tensor: only tensors belong into a checkpoint's files")
+                raise TypeError(f"{name} is no tensor: only tensors belong in a checkpoint's files")
             tensors[name] = {
                 "dtype": str(entry.properties.dtype).removeprefix("torch."),
                 "size": list(entry.size),
@@ -76,11 +76,11 @@ class TensorReader(FileSystemReader):
     """Reads what TensorWriter wrote."""
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads this rank's part, however long that takes."""
+        """Reads this rank's part. The other ranks wait without a timeout."""
         return while_others_wait(lambda: super(TensorReader, self).read_data(plan, planner))
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The index. Raises DataError if it is not one."""
+        """Reads the index. Raises DataError if the file is not an index."""
         path = Path(self.path) / INDEX
         try:
             value = json.loads(path.read_text(encoding="utf-8"))

@@ -1,12 +1,12 @@
-"""The tensors of a run under names that no sharding plan changes.
+"""The tensors of a run, under names that do not depend on the sharding plan.
 
     model/<parameter>            every weight
     table/<table>/<state>        a table's optimizer state: sum, exp_avg, exp_avg_sq
-    dense/<parameter>/<state>    the dense optimizer's
+    dense/<parameter>/<state>    the dense optimizer's state
     ema/<parameter>              moving averages of the dense weights, with optimizer.dense.ema_decay
 
-fbgemm's fused optimizers and torch's name the same state differently, and torchrec keeps the state of a table that
-a torch optimizer steps as plain local tensors, which a checkpoint would take for copies of one another.
+fbgemm's fused optimizers and torch's give the same state different names. torchrec keeps the state of a table that
+a torch optimizer steps as plain local tensors, which a checkpoint would take for replicas of one tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ from dlrm_app.tables.specs import table_of
 
 Tensors = dict[str, Any]
 Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
-"""(tensor's name, where the piece begins in it) → values."""
+"""(tensor's name, offsets of the piece in it) → values."""
 
 
 def local_pieces(tensors: Tensors) -> Pieces:
-    """Views of what this rank holds."""
+    """Views of this rank's pieces."""
     pieces = {}
     for name, value in tensors.items():
         if isinstance(value, ShardedTensor):
@@ -45,9 +45,9 @@ def local_pieces(tensors: Tensors) -> Pieces:
 def collect_tensors(
     model: nn.Module, optimizers: CombinedOptimizer, table_kinds: Mapping[str, str]
 ) -> Tensors:
-    """Every tensor that a resumed run needs: views, so that loading into them changes the run.
+    """Views of every tensor that a resumed run needs; loading into them changes the run.
 
-    ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or a first step.
+    ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or the first step.
     Step counters are left out: ``set_step`` restores them.
     """
     tensors = collect_weights(model)
@@ -66,12 +66,12 @@ def collect_tensors(
 
 
 def table_name(name: str) -> str | None:
-    """The table whose weights, or a state of whose optimizer, the tensor ``name`` is; None for the dense part's."""
+    """The table that the tensor ``name`` belongs to, as weights or optimizer state; None for the dense part's tensors."""
     return name.split("/")[1] if name.startswith("table/") else table_of(name)
 
 
 def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
-    """Every weight: views, as of ``collect_tensors``; those that no table has under the name of ``dense``."""
+    """Views of every weight, as in ``collect_tensors``. ``dense``: the name prefix of weights outside of tables."""
     return {
         f"{dense if table_of(name) is None else MODEL}/{name}": value
         for name, value in model.state_dict().items()
@@ -88,9 +88,9 @@ def _states(optimizers: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
 
 
 def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
-    """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1].
+    """``state``, sharded like its table's ``weight``; one number a row is kept as [rows], not [rows, 1].
 
-    torchrec's own places of such numbers overlap where rows are cut too, and unevenly. A plain tensor tells no size:
+    torchrec's own places of such numbers overlap if rows are cut unevenly too. A plain tensor does not tell the size:
     it is empty on a rank that holds none of the table.
     """
     is_sharded = isinstance(state, ShardedTensor)
@@ -99,7 +99,7 @@ def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
     layout, shards = weight.metadata(), weight.local_shards()
     if is_sharded:
         values = [each.tensor for each in state.local_shards()]
-    else:  # of a dense kernel, whose parameter holds the rank's pieces of a table below one another
+    else:  # from a dense kernel, whose parameter holds the rank's pieces of a table stacked by rows
         values = list(state.split([len(shard.tensor) for shard in shards])) if shards else []
     locate = partial(_locate_rows, layout) if is_per_row else lambda piece: piece
     local = [
@@ -118,16 +118,16 @@ def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
 
 
 def _locate_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
-    """Place of the numbers, one a row, that belong to a weight's ``piece``: pieces of the same rows come after one another."""
+    """Place of the per-row numbers of a weight's ``piece``: those of one shard of columns follow those of another."""
     columns = sorted({other.shard_offsets[1] for other in layout.shards_metadata})
     start = columns.index(piece.shard_offsets[1]) * layout.size[0] + piece.shard_offsets[0]
     return ShardMetadata([start], [piece.shard_sizes[0]], piece.placement)
 
 
 def create_states(optimizer: CombinedOptimizer) -> None:
-    """Makes the state that torch optimizers make at their first step, so that there is something to load into.
+    """Creates the state that torch optimizers create at their first step, so that it can be loaded into.
 
-    It steps with zero gradients: call it before the weights are loaded. Fused optimizers have theirs from the start.
+    It steps with zero gradients: call it before the weights are loaded. Fused optimizers have state from the start.
     """
     for prefix, part in optimizer.optimizers:
         if prefix != "fused":

@@ -44,8 +44,8 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
     ("row", "reason"),
     [
         ({"usr": "u1"}, "'usr' is no column of the model"),
-        ({"hour": [1]}, "hour must be a single value, which it is in training, got [1]"),
-        ({"user": {"id": 1}}, 'user must be a single value, which it is in training, got {"id": 1}'),
+        ({"hour": [1]}, "hour must be a single value, as in training, got [1]"),
+        ({"user": {"id": 1}}, 'user must be a single value, as in training, got {"id": 1}'),
         ({"user": 1.5}, "user holds text: put the number in quotes, as it was written in training, got 1.5"),
         ({"user": "a\nb"}, 'user may not hold line ends or separators of records, got "a\\nb"'),
         ({"user": "\ud800"}, 'user is not UTF-8, got "\\ud800"'),
@@ -61,7 +61,7 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
         ),
         (
             {"last_items": [["i1"]]},
-            'last_items must be a single value, which it is in training, got [["i1"]]',
+            'last_items must be a single value, as in training, got [["i1"]]',
         ),
     ],
 )

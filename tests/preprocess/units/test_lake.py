@@ -161,7 +161,7 @@ def test_a_version_stays_as_it_was_begun_with(write: Callable[..., str], word: s
         ("delta://clicks?version=7", "cannot be read as a table"),
         ("delta://", r"names no table: write delta://PATH.version=NUMBER&KEY=VALUE"),
         ("delta://clicks?version>=1", "names no table"),
-        ("delta://clicks?day=1", "has the keys dt, hour, and not day: correct the filter"),
+        ("delta://clicks?day=1", "has the keys dt, hour, it lacks day: correct the filter"),
         (
             "delta://clicks?dt=2026-11-1",
             "has no rows of these keys, only dt=2026-11-9/hour=, dt=2026-11-9/hour=7, ",
@@ -295,7 +295,7 @@ def test_files_older_than_a_key_are_refused_by_its_filter() -> None:
         spec.add_field("dt", IdentityTransform(), "dt")
     table.append(rows(6, 9))
     assert len(find_files("input", name)) == 4
-    with pytest.raises(ConfigError, match=r"has no keys, and not dt: .* run rewrite_data_files"):
+    with pytest.raises(ConfigError, match=r"has no keys, it lacks dt: .* run rewrite_data_files"):
         find_files("input", f"{name}?dt=2026-11-9")
 
 
