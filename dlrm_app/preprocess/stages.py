@@ -112,7 +112,7 @@ class Stages:
         """The columns that rows are encoded as, their vocabularies, moments and targets included."""
         config, spec, parent = self.config, self.plan.spec, self.encoding.grows_from
         if parent is not None:
-            return self._grow(parent, self._study(wants_counts=True))
+            return self._grow(parent, self._study(wants_counts=True, wants_moments=False))
         if self.encoding.known is not None:
             copy_encoding_files(self.encoding.known, self.plan.output)
             return columns_of(self.encoding.known)
@@ -121,7 +121,7 @@ class Stages:
         growth: list[Growth] = []
         wants_counts = self.encoding.has_vocabularies
         wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
-        units = self._study(wants_counts) if wants_counts or wants_moments else []
+        units = self._study(wants_counts, wants_moments) if wants_counts or wants_moments else []
         if wants_moments:
             dense = standardized(dense, units)
         if wants_counts:
@@ -136,9 +136,10 @@ class Stages:
         day = self.encoding.day
         return MadeColumns(dense, sparse, None if day is None else Lineage(day, growth=growth))
 
-    def _study(self, wants_counts: bool) -> list[StudiedUnit]:
+    def _study(self, wants_counts: bool, wants_moments: bool) -> list[StudiedUnit]:
         sees_others = self.encoding.grows_from is not None
-        study = Study(self.plan, wants_counts, sees_others, self._journal("study", StudiedUnit))
+        journal = self._journal("study", StudiedUnit)
+        study = Study(self.plan, wants_counts, wants_moments, sees_others, journal)
         sources = self.plan.sources if sees_others else self.plan.sources_of(self.plan.studied)
         return self._over_units(study, sources)
 

@@ -19,7 +19,7 @@ from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, Un
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
 
-_ROWS = 1 << 14
+_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.dictionary import Columns, Indexer
 from dlrm_app.dataset.manifest import DenseColumn
-from dlrm_app.preprocess.passes.counting import Counts, gather_texts, write_counts
+from dlrm_app.preprocess.passes.counting import Counts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.parser import Cursor
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
+
+_ROWS = 1 << 14
+"""Rows whose moments are taken at once: it decides how they are rounded."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Study:
     title: ClassVar[str] = "studying values"
     plan: Plan
     wants_counts: bool
+    wants_moments: bool
     sees_others: bool
     journal: Journal[StudiedUnit]
 
@@ -81,15 +87,16 @@ class Study:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)
+        indexer = Indexer(np.full(len(counts), MISSING_KEY))
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
         for split, raw in self.plan.rows(cursor):
             is_studied = split in self.plan.studied
-            if is_studied or self.sees_others:
-                for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
-                    count.add(keys, spans, weight=int(is_studied))
-            if is_studied:
-                moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
+            if self.wants_counts and (is_studied or self.sees_others):
+                _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))
+            if self.wants_moments and is_studied:
+                for part in np.split(raw.dense, range(_ROWS, len(raw.labels), _ROWS), axis=1):
+                    moments = [m.joined(moments_of(values)) for m, values in zip(moments, part, strict=True)]
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         features = [count.sorted() for count in counts]
@@ -99,6 +106,25 @@ class Study:
                 write_counts(temporary, [columns for columns, _ in features], texts)
         entries = tuple(len(columns["key"]) for columns, _ in features)
         return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
+
+
+def _count(
+    counts: Sequence[Counts],
+    features: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
+    indexer: Indexer,
+    weight: int,
+) -> None:
+    """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each; of values that repeat each key once."""
+    indexed = indexer.index(Columns.joined([keys for keys, _ in features]))
+    for number, (count, (keys, spans)) in enumerate(zip(counts, features, strict=True)):
+        if len(distinct := indexed.distinct[number]):
+            firsts, times = occurrences(indexed.codes[number], len(distinct))
+            count.add(distinct, weight * times, spans[firsts] if len(spans) else spans)
+        elif len(spans):
+            count.add(keys.copy(), np.full(len(keys), weight), spans.copy())
+        else:
+            distinct, times = np.unique(keys, return_counts=True)
+            count.add(distinct, weight * times)
 
 
 def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:

@@ -69,7 +69,8 @@ class CountClicks:
                 offsets = (2 * folds + raw.labels).astype(np.uint64)
                 for count, column in zip(counts, self.columns, strict=True):
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
-                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets)
+                    keys = ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
+                    count.add(*np.unique(keys, return_counts=True))
                 first += len(encoded)
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)

@@ -23,7 +23,7 @@ from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL, keys_of
-from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, in_buckets, read_counts, read_texts
+from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, buckets_of, in_buckets, read_counts, read_texts
 from dlrm_app.preprocess.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.units.executor import Finish
@@ -109,9 +109,10 @@ class AddUp:
         Where nothing grows values that are not seen often enough are left out.
         """
         living = np.flatnonzero(old["is_living"])
-        order, old_buckets = in_buckets(old["key"][living])
+        old_buckets = buckets_of(old["key"][living])
+        order = np.argsort(old_buckets, kind="stable")
         living, old_buckets = living[order], old_buckets[order]
-        _, waiting_buckets = in_buckets(waiting["key"])
+        waiting_buckets = buckets_of(waiting["key"])
         total = len(living) + len(waiting) + sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         known, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
