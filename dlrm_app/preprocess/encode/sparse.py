@@ -30,6 +30,8 @@ TABLE_BYTES = 12
 """Bytes per slot of a vocabulary in memory; ``TABLE_FILL`` of the slots are taken."""
 _M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _32, _33 = np.uint64(32), np.uint64(33)
+OpenTable = tuple[NDArray[np.uint64], NDArray[np.int32]]
+"""Keys and ids by slot; -1 is the id of a free slot."""
 T = TypeVar("T")
 _loading = threading.Lock()
 _loaded: dict[tuple[object, ...], Any] = {}
@@ -69,7 +71,7 @@ def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
+def look_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
     """Writes the id of every key into ``ids``; returns the number of missing keys."""
     count = 0
     size = len(table_ids)
@@ -113,7 +115,7 @@ class SparseEncoder:
             if table is None:
                 missing[c] = _hashed(keys[c], self._sizes[c], out)
             else:
-                missing[c] = _looked_up(keys[c], *table, out)
+                missing[c] = look_up(keys[c], *table, out)
             at += len(out)
         return ids, missing
 
@@ -129,19 +131,20 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
         return loaded
 
 
-def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Loads the vocabulary of ``column`` as an open table: keys and ids by slot; -1 is the id of a free slot.
+def open_table(keys: NDArray[np.uint64], ids: NDArray[Any]) -> OpenTable:
+    """The table that ``look_up`` takes: each of ``keys``, all distinct, has its one of ``ids``."""
+    size = int(len(keys) / TABLE_FILL) + 8
+    table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
+    _fill_table(keys, ids.astype(np.int32), table_keys, table_ids)
+    return table_keys, table_ids
 
-    Raises DataError like ``read_vocabulary``.
-    """
 
-    def load() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+def load_vocabulary(folder: Path, column: SparseColumn) -> OpenTable:
+    """Loads the vocabulary of ``column``. Raises DataError like ``read_vocabulary``."""
+
+    def load() -> OpenTable:
         table = read_vocabulary(folder, column)
-        keys = keys_of(table.column("value").combine_chunks())
-        size = int(len(keys) / TABLE_FILL) + 8
-        table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
-        _fill_table(keys, numbers_of(table.column("id")).astype(np.int32), table_keys, table_ids)
-        return table_keys, table_ids
+        return open_table(keys_of(table.column("value").combine_chunks()), numbers_of(table.column("id")))
 
     return once_per_file(folder / column.encoding["file"], column.encoding, column.num_embeddings, load)
 

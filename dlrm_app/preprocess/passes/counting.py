@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ class Counts:
         """Counts ``keys`` [n], which may repeat, ``counts`` [n] times; keeps them. ``spans`` [n, 2] where wanted, or [0, 2]."""
         self._parts.append((keys, counts, spans))
 
-    def sorted(self) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.int64]]:
+    def sorted(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """(the columns of the counts' record batch, the spans [n, 2] of its keys); missing ones are left out."""
         keys, counts, spans = map(np.concatenate, zip(*self._parts, strict=True))
         order, buckets = in_buckets(keys)

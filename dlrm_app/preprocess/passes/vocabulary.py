@@ -22,8 +22,17 @@ from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
-from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL, keys_of
-from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, buckets_of, in_buckets, read_counts, read_texts
+from dlrm_app.preprocess.encode.sparse import (
+    FIRST_ID,
+    MISSING_ID,
+    RARE_ID,
+    TABLE_BYTES,
+    TABLE_FILL,
+    keys_of,
+    look_up,
+    open_table,
+)
+from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocess.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.units.executor import Finish
@@ -109,23 +118,39 @@ class AddUp:
         Where nothing grows values that are not seen often enough are left out.
         """
         living = np.flatnonzero(old["is_living"])
-        old_buckets = buckets_of(old["key"][living])
-        order = np.argsort(old_buckets, kind="stable")
-        living, old_buckets = living[order], old_buckets[order]
-        waiting_buckets = buckets_of(waiting["key"])
-        total = len(living) + len(waiting) + sum(self.entries[feature] for feature in features)
+        places = np.concatenate([living, len(old) + np.arange(len(waiting))])
+        known = open_table(np.concatenate([old["key"][living], waiting["key"]]), FIRST_ID + places)
+        today, is_seen = (
+            np.zeros(len(old) + len(waiting), np.int64),
+            np.zeros(len(old) + len(waiting), np.bool_),
+        )
+        total = sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
-        known, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
-        distinct, all_parts = 0, [np.empty(0, WAITING)]
+        distinct, added = 0, [waiting]
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
-            parts = [read_counts(file, feature, first, last) for file in self.files for feature in features]
-            places = living[slice(*np.searchsorted(old_buckets, [first, last]))]
-            before = waiting[slice(*np.searchsorted(waiting_buckets, [first, last]))]
-            known[places], is_seen[places], part = _joined(old["key"][places], before, parts, rule.day)
-            distinct += int(np.count_nonzero(part["today"]))
-            all_parts.append(part if self.grows else part[part["count"] >= rule.min_count])
-            refuse_if_too_large(len(old) + sum(map(len, all_parts)), BYTES_PER_KEPT, self.memory_bytes)
-        return known, is_seen, np.concatenate(all_parts), distinct
+            new = Counts()
+            for file, feature in product(self.files, features):
+                keys, counts = read_counts(file, feature, first, last)
+                ids = np.empty(len(keys), np.int32)
+                look_up(keys, *known, ids)
+                is_new = ids == RARE_ID
+                places = ids[~is_new] - FIRST_ID
+                today[places] += counts[~is_new]  # each key is there once
+                is_seen[places] = True
+                new.add(keys[is_new], counts[is_new])
+            columns, _ = new.sorted()
+            distinct += int(np.count_nonzero(columns["count"]))
+            is_kept = columns["count"] >= (1 if self.grows else rule.min_count)
+            part = np.zeros(np.count_nonzero(is_kept), WAITING)
+            part["key"], part["last_seen"] = columns["key"][is_kept], rule.day
+            part["count"] = part["today"] = columns["count"][is_kept]
+            added.append(part)
+            refuse_if_too_large(len(old) + sum(map(len, added)), BYTES_PER_KEPT, self.memory_bytes)
+        waiting["today"] = today[len(old) :]
+        waiting["count"] += waiting["today"]
+        waiting["last_seen"][is_seen[len(old) :]] = rule.day
+        distinct += int(np.count_nonzero(waiting["today"]))
+        return today[: len(old)], is_seen[: len(old)], np.concatenate(added), distinct
 
     def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
@@ -146,31 +171,6 @@ class AddUp:
             waiting_file=file if digest else "",
             waiting_checksum=digest,
         )
-
-
-def _joined(
-    old: NDArray[np.uint64],
-    before: Records,
-    parts: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
-    day: int,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records]:
-    """(the day's counts of the keys ``old``, whether it has them; the other values, of ``parts`` and those that wait ``before``).
-
-    parts: of the day, (keys, counts). A value of none of its studied rows that does not wait either is left out.
-    """
-    everything = np.concatenate([old, before["key"], *(keys for keys, _ in parts)])
-    keys, places = np.unique(everything, return_inverse=True)
-    olds, befores, todays = np.split(places, [len(old), len(old) + len(before)])
-    today, is_seen = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-    np.add.at(today, todays, np.concatenate([counts for _, counts in parts]))
-    is_seen[todays] = True
-    others = np.zeros(len(keys), WAITING)
-    others["key"], others["today"], others["count"], others["last_seen"] = keys, today, today, day
-    others["count"][befores] += before["count"]
-    others["last_seen"][befores] = np.where(is_seen[befores], day, before["last_seen"])
-    is_other = others["count"] > 0
-    is_other[olds] = False
-    return today[olds], is_seen[olds], others[is_other]
 
 
 def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:
