@@ -27,17 +27,17 @@ from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.plain_lines import trailing_zeros
 
 NUM_BUCKETS = 256
-NO_SPANS = np.empty((0, 2), np.int64)
+_NO_SPANS = np.empty((0, 2), np.int64)
 
 
 class Counts:
     """Counts of distinct keys, and the span of text of one occurrence of each; added up when they are asked for."""
 
     def __init__(self) -> None:
-        self._parts = [(np.empty(0, np.uint64), np.empty(0, np.int64), NO_SPANS)]
+        self._parts = [(np.empty(0, np.uint64), np.empty(0, np.int64), _NO_SPANS)]
 
     def add(
-        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], spans: NDArray[np.int64] = NO_SPANS
+        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], spans: NDArray[np.int64] = _NO_SPANS
     ) -> None:
         """Counts ``keys`` [n], which may repeat, ``counts`` [n] times; keeps them. ``spans`` [n, 2] where wanted, or [0, 2]."""
         self._parts.append((keys, counts, spans))
@@ -47,30 +47,22 @@ class Counts:
         keys, counts, spans = map(np.concatenate, zip(*self._parts, strict=True))
         order, buckets = in_buckets(keys)
         order = order[keys[order] != MISSING_KEY]
-        firsts = first_of_each(keys[order])
+        firsts = np.flatnonzero(np.diff(keys[order], prepend=MISSING_KEY))
         places = order[firsts]
-        columns = {
-            "bucket": buckets[places],
-            "key": keys[places],
-            "count": np.add.reduceat(counts[order], firsts),
-        }
+        totals = np.add.reduceat(counts[order], firsts)
+        columns = {"bucket": buckets[places], "key": keys[places], "count": totals}
         return columns, spans[places] if len(spans) else spans
-
-
-def first_of_each(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where runs of equal ``keys`` begin."""
-    return np.flatnonzero(np.concatenate([keys[:1] == keys[:1], keys[1:] != keys[:-1]]))
 
 
 def in_buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(the order in which counts stand in files: by buckets, within one by key; the bucket of each key)."""
-    buckets: NDArray[np.uint8] = buckets_of(keys)
+    buckets: NDArray[np.uint8] = _buckets_of(keys)
     order = np.argsort(keys)  # a third of what np.lexsort takes
     return order[np.argsort(buckets[order], kind="stable")], buckets
 
 
 @njit(nogil=True, cache=True)
-def buckets_of(keys):  # type: ignore[no-untyped-def]  # compiled
+def _buckets_of(keys):  # type: ignore[no-untyped-def]  # compiled
     buckets = np.empty(len(keys), np.uint8)
     for i in range(len(keys)):
         buckets[i] = np.uint8(mix(keys[i]) >> np.uint64(56))

@@ -64,9 +64,10 @@ def grow(
     candidates = candidates[np.lexsort((waiting["key"][candidates], -waiting["count"][candidates]))]
     free = ~is_living | expired
     room = len(candidates) if rule.rows is None else max(rule.rows - FIRST_ID - len(old), 0)
-    displaced = np.flatnonzero(is_living & ~expired & (now["last_seen"] < rule.day))
+    lacking = max(len(candidates) - room - int(free.sum()), 0)
+    displaced = np.flatnonzero(is_living & ~expired & (now["last_seen"] < rule.day) & (lacking > 0))
     displaced = displaced[np.lexsort((displaced, now["count"][displaced], now["last_seen"][displaced]))]
-    displaced = displaced[: max(len(candidates) - room - int(free.sum()), 0)]
+    displaced = displaced[:lacking]
     free[displaced] = True
     free_places = np.flatnonzero(free)
     chosen = candidates[: len(free_places) + room]

@@ -19,7 +19,7 @@ from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, Un
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
 
-_ROWS = 1 << 16
+_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Plan:
                 start = stop
         return [*segments, ("test", None)]
 
-    def rows(self, cursor: Cursor | ArrowCursor) -> Iterator[tuple[str, RawColumns]]:
-        """(split, rows of it) of a unit, some at a time, good until the next are asked for."""
+    def rows(self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS) -> Iterator[tuple[str, RawColumns]]:
+        """(split, up to ``capacity`` rows of it) of a unit, good until the next are asked for."""
         for split, stop in self.segments(cursor.text):
-            for raw in cursor.rows(_ROWS, stop):
+            for raw in cursor.rows(capacity, stop):
                 yield split, raw
 
 

@@ -22,8 +22,8 @@ from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
-_ROWS = 1 << 14
-"""Rows whose moments are taken at once: it decides how they are rounded."""
+_MEASURED, _COUNTED = 1 << 14, 1 << 16
+"""Rows at a time. How many are measured decides how moments are rounded; values of more rows repeat more often."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,12 @@ class Study:
         indexer = Indexer(np.full(len(counts), MISSING_KEY))
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
-        for split, raw in self.plan.rows(cursor):
+        for split, raw in self.plan.rows(cursor, _MEASURED if self.wants_moments else _COUNTED):
             is_studied = split in self.plan.studied
             if self.wants_counts and (is_studied or self.sees_others):
                 _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))
             if self.wants_moments and is_studied:
-                for part in np.split(raw.dense, range(_ROWS, len(raw.labels), _ROWS), axis=1):
-                    moments = [m.joined(moments_of(values)) for m, values in zip(moments, part, strict=True)]
+                moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         features = [count.sorted() for count in counts]
