@@ -115,15 +115,12 @@ class AddUp:
         """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
         of them this day has), a few buckets at a time.
 
-        Where nothing grows values that are not seen often enough are left out.
+        A new value of no studied row is left out; where nothing grows, those that are not seen often enough too.
         """
-        living = np.flatnonzero(old["is_living"])
-        places = np.concatenate([living, len(old) + np.arange(len(waiting))])
+        living, num_known = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
+        places = np.concatenate([living, np.arange(len(old), num_known)])
         known = open_table(np.concatenate([old["key"][living], waiting["key"]]), FIRST_ID + places)
-        today, is_seen = (
-            np.zeros(len(old) + len(waiting), np.int64),
-            np.zeros(len(old) + len(waiting), np.bool_),
-        )
+        today, is_seen = np.zeros(num_known, np.int64), np.zeros(num_known, np.bool_)
         total = sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         distinct, added = 0, [waiting]
@@ -134,9 +131,9 @@ class AddUp:
                 ids = np.empty(len(keys), np.int32)
                 look_up(keys, *known, ids)
                 is_new = ids == RARE_ID
-                places = ids[~is_new] - FIRST_ID
-                today[places] += counts[~is_new]  # each key is there once
-                is_seen[places] = True
+                seen = ids[~is_new] - FIRST_ID
+                today[seen] += counts[~is_new]  # a file has each key once
+                is_seen[seen] = True
                 new.add(keys[is_new], counts[is_new])
             columns, _ = new.sorted()
             distinct += int(np.count_nonzero(columns["count"]))
