@@ -81,8 +81,8 @@ class ArrowCursor(Position):
     def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
         super().__init__(spec, keeps_spans)
         self.text, self._nulls = unit, column_codes(spec)[0]
-        self._distinct: dict[tuple[str, int], tuple[Any, _Values]] = {}
-        """(column, address) → dictionary of Arrow, its values: row groups share one, and it is read once."""
+        self._distinct: dict[tuple[str, int, int], tuple[Any, _Values]] = {}
+        """(column, address, offset) → dictionary of Arrow, its values: row groups share one, and it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
         """Address → bytes of strings, their place in ``texts()``."""
         self._texts_size = 0
@@ -115,15 +115,14 @@ class ArrowCursor(Position):
             if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
                 continue
             stored = table[column.name]
-            array = stored.chunk(0) if stored.num_chunks == 1 else stored.combine_chunks()
             if column.separator is not None:
-                its_lists, bad = self._read_lists(array, column)
+                its_lists, bad = self._read_lists(stored.combine_chunks(), column)
                 lists.append(its_lists)
             elif column.role == "sparse":
                 slot = slots[column.name][1]
-                bad = self._convert(array, column, values[len(numbers) + slot], spans[slot]) == BAD
+                bad = self._convert_all(stored, column, values[len(numbers) + slot], spans[slot]) == BAD
             else:
-                states = self._convert(array, column, dense[column.name], _NO_SPANS)
+                states = self._convert_all(stored, column, dense[column.name], _NO_SPANS)
                 bad = states != PRESENT if column.role == "label" else states == BAD
             if bad.any():
                 faults.append((column, bad))
@@ -172,6 +171,17 @@ class ArrowCursor(Position):
         spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
         return _Values(values, self._convert(array, column, values, spans), spans)
 
+    def _convert_all(
+        self, stored: pa.ChunkedArray, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """``_convert`` of each chunk, one behind the other."""
+        states, start = [], 0
+        for chunk in stored.chunks:
+            stop = start + len(chunk)
+            states.append(self._convert(chunk, column, values[start:stop], spans[start:stop]))
+            start = stop
+        return states[0] if len(states) == 1 else np.concatenate(states)
+
     def _convert(
         self, array: Any, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
@@ -182,15 +192,17 @@ class ArrowCursor(Position):
             values[:] = missing
         elif pa.types.is_dictionary(kind):
             dictionary = array.dictionary
-            key = column.name, dictionary.buffers()[-1].address if len(dictionary) else 0
+            address = dictionary.buffers()[-1].address if len(dictionary) else 0
+            key = column.name, address, dictionary.offset
             if key not in self._distinct:
                 self._distinct[key] = dictionary, self._values_of(dictionary, column)
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
             _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
         elif kind in TEXTS:
-            self._parse(array.cast(pa.large_binary()), column, values, states, spans)
+            is_view = kind in (pa.string_view(), pa.binary_view())
+            self._parse(array.cast(pa.binary()) if is_view else array, column, values, states, spans)
         elif column.kind == "string":
-            self._parse(_digits(array).cast(pa.large_binary()), column, values, states, spans)
+            self._parse(_digits(array), column, values, states, spans)
         else:
             numbers = _numeric(array, column)
             parts = *_numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
@@ -210,9 +222,10 @@ class ArrowCursor(Position):
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
-        """Reads strings, of the type large_binary, by the rules for text; their bytes are not copied."""
+        """Reads strings by the rules for text; their bytes are not copied."""
         valid, ends, texts = array.buffers()
-        places = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
+        width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
+        places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
         data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
         parse = _parse_keys if column.role == "sparse" else _parse_numbers
         nulls = _bits(valid, array), array.offset, self._nulls
@@ -353,14 +366,23 @@ def _is_whole(number, is_float):  # type: ignore[no-untyped-def]  # compiled
 def _spread(  # type: ignore[no-untyped-def]  # compiled
     distinct, distinct_states, distinct_spans, indices, nulls, first, missing, values, states, spans
 ):
+    if nulls.size == 0:
+        for row in range(len(values)):
+            values[row] = distinct[np.uint32(indices[row])]
+    else:
+        for row in range(len(values)):
+            is_null = _has_no_value(nulls, first + row)
+            values[row] = missing if is_null else distinct[np.uint32(indices[row])]
+    others = len(spans)
+    for state in distinct_states:
+        others |= state
     for row in range(len(values)):
-        if _has_no_value(nulls, first + row):
-            values[row], states[row] = missing, NULL
-            continue
-        index = indices[row]
-        values[row], states[row] = distinct[index], distinct_states[index]
-        if len(spans) > 0:
-            spans[row, 0], spans[row, 1] = distinct_spans[index, 0], distinct_spans[index, 1]
+        states[row] = NULL if _has_no_value(nulls, first + row) else PRESENT
+        if others and states[row] == PRESENT:
+            index = indices[row]
+            states[row] = distinct_states[index]
+            if len(spans) > 0:
+                spans[row, 0], spans[row, 1] = distinct_spans[index, 0], distinct_spans[index, 1]
 
 
 @njit(nogil=True, cache=True)

@@ -60,6 +60,7 @@ class _Stream(NamedTuple):
 
     lock: threading.Lock
     items: Any
+    fetch_ahead: Callable[[], object]
 
 
 class LocalExecutor:
@@ -69,7 +70,9 @@ class LocalExecutor:
         self.num_threads = num_threads or num_cores()
 
     def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        streams = [_Stream(threading.Lock(), feed.items()) for feed in feeds]
+        streams = [
+            _Stream(threading.Lock(), feed.items(), getattr(feed, "fetch_ahead", int)) for feed in feeds
+        ]
         guard, stop = threading.Lock(), threading.Event()
         done: SimpleQueue[Finish[R] | BaseException | None] = SimpleQueue()
 
@@ -84,6 +87,9 @@ class LocalExecutor:
                                 if stream in streams:
                                     streams.remove(stream)
                             continue
+                        with guard:
+                            for other in [it for it in streams if not it.lock.locked()][: self.num_threads]:
+                                other.fetch_ahead()
                         if len(streams) < self.num_threads and getattr(item, "detach", bool)():
                             held.close()  # one thread decompresses the rest of a file while others work
                         done.put(work(item))

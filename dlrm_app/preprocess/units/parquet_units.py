@@ -7,7 +7,7 @@ group are read in their order, each column through a small buffer, so that a row
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -102,16 +102,34 @@ class ParquetFeed:
     columns: Mapping[str, str]
     unit_bytes: int
     wanted: tuple[int, ...]
+    _opened: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def fetch_ahead(self) -> None:
+        """Begins to fetch what lies in a store; ``items`` goes on with it."""
+        if isinstance(self.source.path, Address) and not self._opened:
+            self._opened.append(self.source.open(*_extents(self.source, self._groups, self._stored)))
+
+    @property
+    def _units(self) -> list[UnitRows]:
+        return units_of(self.source, len(self.columns), self.unit_bytes)
+
+    @property
+    def _groups(self) -> range:
+        return self._units[self.wanted[0]].groups
+
+    @property
+    def _stored(self) -> list[str]:
+        """The columns that the file has, by their names there."""
+        names = footer_of(self.source).schema.to_arrow_schema().names
+        return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
     def items(self) -> Iterator[ParquetUnit]:
         """The units in order. Raises DataError if the file is damaged."""
-        names = footer_of(self.source).schema.to_arrow_schema().names
-        stored = list(dict.fromkeys(name for name in self.columns.values() if name in names))
-        units = units_of(self.source, len(self.columns), self.unit_bytes)
-        groups = units[self.wanted[0]].groups
+        units, groups, stored = self._units, self._groups, self._stored
         alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
         sizes = [unit.stop - unit.start for unit in alike.values()]
-        with _open(self.source, _extents(self.source, groups, stored)) as file:
+        self.fetch_ahead()
+        with _open(self.source, self._opened) as file:
             batches = (
                 chain.from_iterable(  # apart: over several row groups, Arrow makes one dictionary of theirs
                     file.iter_batches(max(*sizes, 1), [group], stored, use_threads=False) for group in groups
@@ -176,12 +194,12 @@ def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[
 
 
 @contextmanager
-def _open(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.ParquetFile]:
-    """The file, whose footer is read once; ``extents`` of it will be read. Raises DamagedFileError."""
+def _open(source: Source, remote: list[Any]) -> Iterator[pq.ParquetFile]:
+    """The file, whose footer is read once; the last of ``remote`` if it is one of a store. Raises DamagedFileError."""
     with ExitStack() as opened:
         place: Any = source.path
-        if isinstance(source.path, Address):
-            place = opened.enter_context(io.BufferedReader(source.open(*extents), _BUFFER))
+        if remote:
+            place = opened.enter_context(io.BufferedReader(remote.pop(), _BUFFER))
         with explained_damage(source):
             file = pq.ParquetFile(
                 place,
@@ -218,7 +236,7 @@ def footer_of(source: Source) -> Any:
     with explained_damage(source), ExitStack() as opened:
         if not isinstance(source.path, Address):
             return pq.read_metadata(source.path)
-        return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(), _BUFFER)))
+        return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(source.end), _BUFFER)))
 
 
 def read_footers(sources: Sequence[Source]) -> None:

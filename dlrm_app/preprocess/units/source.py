@@ -33,6 +33,8 @@ from dlrm_app.text import without_credentials
 
 _LOOK = 1 << 14
 """Bytes of text by which copies are recognized; smaller files are not compared."""
+_FOOTER = 1 << 19
+"""Bytes that few footers are larger than."""
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MARKER = re.compile(r"(^|/)[._][^/=]*(/|$)|\.best\.json$|\.crc$")
 """Files that Spark, Hive or dlrm-generate leave beside the data, and those in hidden folders."""
@@ -65,6 +67,11 @@ class Source:
     def version(self) -> tuple[int, int, str]:
         """(bytes, date, tag): what changes when the file does."""
         return self.bytes, self.modified_ns, self.tag
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The extent of the last bytes, among which the footer of a Parquet file mostly is."""
+        return max(self.bytes - _FOOTER, 0), self.bytes
 
     def open(self, *extents: tuple[int, int]) -> Any:
         """The open file, unbuffered; ``extents`` of it are fetched ahead if it is an object of a store."""
@@ -155,8 +162,8 @@ def content_checksum(source: Source) -> str:
     The footer has the place, the size and mostly the extremes of every column's parts. Raises DamagedFileError.
     """
     crc = 0
-    extents = [] if source.format == "parquet" else [(0, source.bytes)]
-    with source.open(*extents) as raw, explained_damage(source):
+    extent = source.end if source.format == "parquet" else (0, source.bytes)
+    with source.open(extent) as raw, explained_damage(source):
         if source.format == "parquet":
             raw.seek(-8, os.SEEK_END)
             raw.seek(-8 - int.from_bytes(raw.read(4), "little"), os.SEEK_END)

@@ -115,6 +115,17 @@ def test_a_string_is_a_field_of_text(
     assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.none() | st.text("ab", max_size=2), min_size=1), min_size=1), st.integers(1, 9))
+def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]], capacity: int) -> None:
+    chunks = [pa.array(values, pa.string()).dictionary_encode() for values in groups]
+    form = spec(Column("x", "sparse", "string"))
+    rows, rejected, _ = read(unit_of(x=pa.chunked_array(chunks)), form, capacity)
+    assert not rejected
+    values = [value for group in groups for value in group]
+    assert [row.sparse[0] for row in rows] == [reference.key_of(v) if v else None for v in values]
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from([pa.list_, pa.large_list]),
