@@ -75,7 +75,7 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
     raise DlrmError(
         f"{found.file} loses {found.auc_loss:.6f} of AUC on {found.split} ({found.auc_trained:.6f} before, {found.auc:.6f} after, "
         f"p = {found.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was exported: use more bits "
-        "(quantize=int8 or fp16, or quantize_tables= for the tables that matter), or raise max_auc_loss"
+        "(the next of int4, int8, fp16 in quantize=, or in quantize_tables= for the tables that matter), or raise max_auc_loss"
     )
 
 
