@@ -27,7 +27,7 @@ from dlrm_app.inference.formats import (
     write_package,
     write_torchscript,
 )
-from dlrm_app.inference.plain_weights import write_parquet
+from dlrm_app.inference.parquet_weights import write_parquet
 from dlrm_app.inference.record import (
     RECORD,
     DeltaRecord,
