@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 LINE_SECONDS = 30
 
@@ -38,5 +37,10 @@ def progress_bar(
     settings = {"total": total, "initial": initial, "desc": title, "unit": unit, "unit_scale": scale}
     disable = None if shown else True  # None: tqdm checks for a terminal
     bar = tqdm(**settings, disable=disable, mininterval=0.5, dynamic_ncols=True, leave=False)
-    with logging_redirect_tqdm(), bar:
-        yield bar
+    with ExitStack() as entered:
+        if not bar.disable:
+            # here, as it imports asyncio, which takes 0.05 s of a command's start
+            from tqdm.contrib.logging import logging_redirect_tqdm
+
+            entered.enter_context(logging_redirect_tqdm())
+        yield entered.enter_context(bar)

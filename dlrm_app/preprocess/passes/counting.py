@@ -211,18 +211,21 @@ class Sketch:
             self._keys = _KeySet()
 
     def write(self, file: BinaryIO) -> None:
-        """Writes the keys, or the registers."""
-        np.save(file, self._keys.keys if self.registers is None else self.registers)
+        """Writes the number of keys and the keys, or -1 and the registers."""
+        content = self._keys.keys if self.registers is None else self.registers
+        count = len(content) if self.registers is None else -1
+        file.write(count.to_bytes(8, "little", signed=True) + content.tobytes())
 
     def join(self, file: BinaryIO) -> None:
         """Adds what another sketch has written."""
-        content = np.load(file)
-        if content.dtype == np.uint64:
-            self.add(content)
+        count = int.from_bytes(file.read(8), "little", signed=True)
+        if count >= 0:
+            self.add(np.frombuffer(file.read(8 * count), np.uint64, count))
             return
         self.keep(-1)
         assert self.registers is not None, "keep(-1) leaves registers"
-        np.maximum(self.registers, content, out=self.registers)
+        theirs = np.frombuffer(file.read(_NUM_REGISTERS), np.uint8, _NUM_REGISTERS)
+        np.maximum(self.registers, theirs, out=self.registers)
 
     def distinct(self) -> int:
         """Number of distinct keys added; an estimate if there are registers."""

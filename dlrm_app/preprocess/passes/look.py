@@ -13,12 +13,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.encode.pairs import Pair, score_pairs
+from dlrm_app.preprocess.passes.counting import Sketch
 from dlrm_app.preprocess.passes.plan import Plan, unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.fields import MISSING_KEY
@@ -175,7 +174,9 @@ def _sum_up(plan: Plan, parts: Sequence[_Rows], rows: int) -> Summary:
         if column.separator is None and column.rule != "cross":
             one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
-        sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
+        distinct = Sketch(len(present))
+        distinct.add(present)
+        sparse[column.name] = Values(len(present), distinct.distinct())
     labels = beginning(np.uint8, [part.labels for part in parts])
     return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -220,6 +219,8 @@ def _write_vocabulary(
 
     raw: the values of new ids, then of those that were ``living`` before; ``with_days``: also what growing on takes.
     """
+    import pyarrow.compute as pc  # takes 0.04 s, which only vocabularies need
+
     owners, num_new = grown.owners, len(grown.new)
     places = np.full(len(owners), -1, np.int64)
     places[living] = np.arange(num_new, num_new + len(living))
