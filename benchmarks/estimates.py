@@ -1,7 +1,7 @@
 """Estimated steps beside measured ones on this machine; every ratio is printed.
 
     python benchmarks/estimates.py                           # measures the machine and four models, on 1, 2 and 4 ranks
-    python benchmarks/estimates.py --ranks 2 --models multi-hot --folder FOLDER
+    python benchmarks/estimates.py --ranks 2 --models multi-hot
 
 dlrm-bench output=machine.yaml, dlrm-plan for each model with that file, and dlrm-bench's steps on batches in memory; means.
 """
@@ -14,17 +14,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import yaml
-from train_models import KAGGLE_ROWS
+from train_models import KAGGLE, SPEED, Shapes
 
 MODELS = {
-    "small": ([10_000] * 26, 32, 1, ["model.bottom_mlp=[512,256,32]", "model.top_mlp=[512,256,1]"], 2048),
-    "kaggle": (KAGGLE_ROWS, 16, 1, ["model.bottom_mlp=[512,256,64,16]", "model.top_mlp=[512,256,1]"], 2048),
-    "wide": ([50_000] * 16, 64, 1, ["model.bottom_mlp=[512,256,64]", "model.top_mlp=[1024,512,256,1]"], 4096),
-    "multi-hot": ([100_000] * 8, 32, 10, ["model.bottom_mlp=[256,32]", "model.top_mlp=[256,1]"], 4096),
+    "small": (SPEED, 2048),
+    "kaggle": (KAGGLE, 2048),
+    "wide": (Shapes([50_000] * 16, 64, (512, 256, 64), (1024, 512, 256, 1)), 4096),
+    "multi-hot": (Shapes([100_000] * 8, 32, (256, 32), (256, 1), ids=[10] * 8), 4096),
 }
-"""Rows of the tables, their width, ids a row, MLPs, batch."""
-NUM_DENSE, VALUES = 13, 80_000_000
+"""Each with its batch."""
+VALUES = 80_000_000
+"""Values of all rows of a model."""
 
 
 def call(name: str, keys: list[str], ranks: int = 1) -> str:
@@ -48,31 +48,15 @@ def estimated_ms(printed: str) -> float:
     return float(str(row and row[1]).replace(",", ""))
 
 
-def make_data(names: list[str], folder: Path) -> None:
-    """Tables and rows of each model, VALUES of them; kept where they are there already."""
-    for name in names:
-        rows, dim, ids, _, _ = MODELS[name]
-        specs = [
-            {"name": f"t_{i}", "rows": n, "dim": dim, "features": [f"f_{i}"], "pooling_factors": [ids]}
-            for i, n in enumerate(rows)
-        ]
-        tables, dataset = folder / f"{name}.yaml", folder / f"{name}-dataset"
-        tables.write_text(yaml.safe_dump({"specs": specs}))
-        if not (dataset / "manifest.json").exists():
-            num_rows = VALUES // (NUM_DENSE + ids * len(rows))
-            keys = [f"tables={tables}", "format=dataset", f"num_dense={NUM_DENSE}"]
-            call("generate", [*keys, f"rows={num_rows}", f"output={dataset}"])
-
-
 def measured(ranks: int, names: list[str], data: Path, folder: Path) -> None:
     topology = folder / "machine.yaml"
     call("bench", [f"output={topology}"], ranks)
     for name in names:
-        _, _, _, mlps, batch = MODELS[name]
-        keys = [f"tables={data / name}.yaml", *mlps, f"trainer.global_batch_size={batch}"]
+        shapes, batch = MODELS[name]
+        keys = [f"tables={data / name}/tables.yaml", *shapes.settings(), f"trainer.global_batch_size={batch}"]
         keys.append(f"topology={topology}")  # of both: other bandwidths make another plan
         planned = estimated_ms(call("plan", [*keys, "smallest=false"]))
-        rows = f"data.path={data / name}-dataset"
+        rows = f"data.path={data / name}/dataset"
         call("bench", [*keys, rows, "measure=[model]", "steps=40", f"output={folder / name}"], ranks)
         bench = json.loads((folder / name / "bench.json").read_text())
         taken = bench["sections"][0]["all"]["mean"]
@@ -86,13 +70,14 @@ def main() -> None:
     )
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--folder", type=Path, help="keeps the rows for the next time")
     options = parser.parse_args()
     names = options.models.split(",")
     with tempfile.TemporaryDirectory() as temporary:
-        data = options.folder or Path(temporary)
-        data.mkdir(parents=True, exist_ok=True)
-        make_data(names, data)
+        data = Path(temporary)
+        for name in names:
+            shapes, _ = MODELS[name]
+            (data / name).mkdir()
+            shapes.write_rows(data / name, VALUES // (shapes.num_dense + sum(shapes.ids_per_feature)))
         print(
             "| model | ranks | estimated, samples/s | measured | estimated over measured |\n|---|---:|---:|---:|---:|"
         )

@@ -1,20 +1,21 @@
-"""Evaluation beside training in one run, both from disk: python benchmarks/evaluation.py [keys of dlrm-train]
+"""Evaluation beside training in one run, both from disk: python benchmarks/evaluation.py
 
-Without keys: 26 tables × 10,000 × 32, MLPs 512-256-32 and 512-256-1, batch 2,048, fp32, on 100,000 synthetic rows.
-Training steps and evaluations with exact metrics take turns; medians over rounds, and of the ratios to the round's training:
-by batch size. Under torchrun on several ranks. What metrics cost of many more rows: benchmarks/exact_metrics.py.
+26 tables × 10,000 × 32, batch 2,048, fp32, on 100,000 synthetic rows. Training steps and evaluations with exact metrics take
+turns; medians over rounds, and of the ratios to the round's training: by batch size. What metrics cost of many more rows:
+benchmarks/exact_metrics.py.
 """
 
 import statistics
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
+from train_models import SPEED
+
 from dlrm_app.bench import machine
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import BenchConfig
-from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
+from dlrm_app.distributed.runtime import scratch_folder, start_runtime
 from dlrm_app.evaluation.evaluate import evaluate as evaluate_batches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
@@ -26,26 +27,21 @@ from dlrm_app.training.train import prepare
 
 ROUNDS = 5
 SIZES = (1024, 2048, 4096, 8192, 16384, 65536)
-TABLES = "embedding_dim: 32\nspecs:\n" + "".join(
-    f"  - {{name: t_{i}, rows: 10000, features: [cat_{i}]}}\n" for i in range(26)
-)
-MODEL = ["model.bottom_mlp=[512,256,32]", "model.top_mlp=[512,256,1]", "trainer.global_batch_size=2048"]
 
 
 def main() -> None:
     with start_runtime(num_threads=None) as runtime, scratch_folder(runtime, "evaluation-") as scratch:
-        config = runtime.together(lambda: write_inputs(scratch, runtime))
+        config = write_inputs(scratch)
         manifest, tables = open_dataset(config, runtime)
         with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
             measure(prepare(config, manifest, tables, folder, runtime))
 
 
-def write_inputs(scratch: Path, runtime: Runtime) -> BenchConfig:
-    (scratch / f"tables-{runtime.rank}.yaml").write_text(TABLES)
-    asked = [f"tables={scratch}/tables-{runtime.rank}.yaml", *MODEL, *sys.argv[1:]]
+def write_inputs(scratch: Path) -> BenchConfig:
+    SPEED.write_tables(scratch / "tables.yaml")
+    asked = [f"tables={scratch}/tables.yaml", *SPEED.settings(), "trainer.global_batch_size=2048"]
     config = compose_config("bench", BenchConfig, asked)
-    if runtime.is_first:
-        machine.write_inputs(config, scratch / "dataset", rows=100_000)
+    machine.write_inputs(config, scratch / "dataset", rows=100_000)
     config.data.path = str(scratch / "dataset")
     return config
 
@@ -60,10 +56,9 @@ def measure(run: TrainingRun) -> None:
             name = f"evaluation, batches of {size:,}"
             rates[name].append(evaluate(run, size))
             ratios[name].append(rates[name][-1] / training)
-    if run.runtime.is_first:
-        for name, values in rates.items():
-            of_training = f"{statistics.median(ratios[name]):.2f} times training's" if name in ratios else ""
-            print(f"{name:32} {statistics.median(values):10,.0f} rows/s  {of_training}")
+    for name, values in rates.items():
+        of_training = f"{statistics.median(ratios[name]):.2f} times training's" if name in ratios else ""
+        print(f"{name:32} {statistics.median(values):10,.0f} rows/s  {of_training}")
 
 
 def train(run: TrainingRun) -> float:

@@ -12,7 +12,7 @@ import torch
 
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc
+from dlrm_app.evaluation.ranking import grouped_auc, rank_scores, roc_auc
 
 
 def main() -> None:
@@ -24,7 +24,6 @@ def main() -> None:
     before = _peak()
     works: dict[str, Callable[[], object]] = {
         "AUC": lambda: roc_auc(rank_scores(logits, labels)),
-        "PR-AUC": lambda: average_precision(rank_scores(logits, labels)),
         "all metrics": lambda: _all(logits, labels),
         "grouped AUC": lambda: grouped_auc(logits, labels, groups),
         "DeLong interval": lambda: auc_interval(logits, labels),

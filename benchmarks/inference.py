@@ -1,9 +1,9 @@
 """Latency and rows a second of exports, compiled and as TorchScript, from Python and from C++, in one run.
 
-    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--checkpoint RUN] [--onnx] [--threads 1] [--seconds 1]
+    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--onnx RUN] [--threads 1] [--seconds 1]
 
-``--checkpoint``: also the eager model of that run, its tables in fp32, which the ratios are of; ``--onnx``: the same by
-onnxruntime (one-hot features alone). Rows are those of the export's reference/, over and over.
+``--onnx``: also that run's model, its tables in fp32, by onnxruntime (one-hot features alone). Rows are those of the export's
+reference/, over and over.
 """
 
 import argparse
@@ -23,8 +23,7 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import read_reference
 from dlrm_app.inference.formats import LOADERS, Inputs, Run
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
-from dlrm_app.inference.tables import table_types
+from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
 from dlrm_app.inference.verification import repeated
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.table import text_table
@@ -40,8 +39,7 @@ def main() -> None:
     )
     parser.add_argument("exports", nargs="+", type=Path)
     parser.add_argument("--cpp", type=Path)
-    parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--onnx", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     given = parser.parse_args()
@@ -54,11 +52,8 @@ def main() -> None:
 def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str, Times]]:
     record = read_record(given.exports[0])
     inputs, _ = read_reference(given.exports[0], len(record.dense))
-    if given.checkpoint:
-        yield "eager fp32", time_batches(eager(given.checkpoint, runtime), inputs, given.seconds)
-        if given.onnx:
-            run = onnx(given.checkpoint, inputs, runtime)
-            yield "onnxruntime fp32", time_batches(run, inputs, given.seconds)
+    if given.onnx:
+        yield "onnxruntime fp32", time_batches(onnx(given.onnx, inputs, runtime), inputs, given.seconds)
     for folder in given.exports:
         for name in read_record(folder).formats:
             if name not in LOADERS:
@@ -67,17 +62,6 @@ def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str,
             yield f"{folder.name} {name}, Python", time_batches(load(folder / file), inputs, given.seconds)
         if given.cpp and (folder / "model.pt2").is_file():
             yield f"{folder.name} aoti, C++", time_cpp(given.cpp, folder, given.seconds)
-
-
-def eager(checkpoint: Path, runtime: Runtime) -> Run:
-    trained = open_trained(checkpoint, runtime)
-    model = build_scoring_model(trained, table_types(trained.tables, "fp32", {}))
-
-    @torch.no_grad()
-    def run(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        return model(*inputs)
-
-    return run
 
 
 class OneHotTables(nn.Module):
@@ -99,8 +83,8 @@ class OneHotTables(nn.Module):
 def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
     import onnxruntime
 
-    weights = CheckpointWeights(open_trained(checkpoint, runtime))
     trained = open_trained(checkpoint, runtime)
+    weights = CheckpointWeights(trained)
     weights.model.sparse_arch = OneHotTables([weights.table(t) for t in trained.tables for _ in t.features])
     model = ScoringModel(weights.model).eval()
     rows = torch.export.Dim("rows", min=1, max=1 << 20)
@@ -154,20 +138,12 @@ def time_cpp(program: Path, folder: Path, seconds: float) -> Times:
 
 
 def print_table(results: list[tuple[str, Times]]) -> None:
-    first = results[0][1]
     rows = [
-        [
-            name,
-            str(batch),
-            f"{p50:,.0f}",
-            f"{p99:,.0f}",
-            f"{1e6 * batch / p50:,.0f}",
-            f"{first[batch][0] / p50:.2f}",
-        ]
+        [name, str(batch), f"{p50:,.0f}", f"{p99:,.0f}", f"{1e6 * batch / p50:,.0f}"]
         for name, times in results
         for batch, (p50, p99) in times.items()
     ]
-    print(text_table(["", "rows", "p50, µs", "p99, µs", "rows/s", f"of {results[0][0]}"], rows))
+    print(text_table(["", "rows", "p50, µs", "p99, µs", "rows/s"], rows))
 
 
 if __name__ == "__main__":

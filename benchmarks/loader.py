@@ -2,10 +2,10 @@
 
     dlrm-generate rows=2_000_000 output=clicks.tsv
     dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv output=clicks
-    python benchmarks/loader.py clicks --cores 1
+    python benchmarks/loader.py clicks
 
-Prints samples/s and ids/s of Parquet decoding alone (wall clock and per CPU second of all threads), then of the whole loader, shuffled,
-KeyedJaggedTensors included. Other work on the machine slows the first and leaves the second.
+Prints samples/s and ids/s of Parquet decoding alone, then of the whole loader, shuffled, KeyedJaggedTensors included: the best of
+several epochs, with a worker for each core.
 """
 
 import argparse
@@ -24,38 +24,30 @@ from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.table import text_table
 
+WORKERS = len(os.sched_getaffinity(0))
+BATCH_SIZES = (2048, 16_384)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--workers", type=int, help="threads that decode (default: the cores)")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[2048, 16_384])
-    parser.add_argument("--lanes", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=3, help="the fastest counts")
+    parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     keep_freed_memory()  # as dlrm-train
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    options.workers = options.workers or options.cores
     manifest = read_manifest(options.dataset)
     features = [column.name for column in manifest.sparse]
     reader = SplitReader(manifest, "train", features)
     rows, num_ids = sum(reader.group_rows), count_ids(reader)
     print(
-        f"{rows:,} rows of {num_ids / rows:.4g} ids in {len(reader.group_rows)} row groups, {options.cores} core(s), "
-        f"{options.workers} worker(s)\n"
+        f"{rows:,} rows of {num_ids / rows:.4g} ids in {len(reader.group_rows)} row groups, {WORKERS} worker(s)\n"
     )
-    stages: dict[str, Callable[[], object]] = {
-        "Parquet decoding": lambda: read_all(manifest, features, options.workers)
-    }
-    for size in options.batch_sizes:
-        stages[f"whole loader, batch {size:,}"] = lambda size=size: load_all(
-            manifest, features, size, options
-        )
+    stages: dict[str, Callable[[], object]] = {"Parquet decoding": lambda: read_all(manifest, features)}
+    for size in BATCH_SIZES:
+        stages[f"whole loader, batch {size:,}"] = lambda size=size: load_all(manifest, features, size)
     table = [[name, *rates(stage, options.epochs, rows, num_ids)] for name, stage in stages.items()]
-    print(text_table(["stage", "samples/s", "per CPU second", "ids/s"], table))
+    print(text_table(["stage", "samples/s", "ids/s"], table))
 
 
 def count_ids(reader: SplitReader) -> int:
@@ -66,17 +58,16 @@ def count_ids(reader: SplitReader) -> int:
 
 
 def rates(stage: Callable[[], object], epochs: int, rows: int, num_ids: int) -> list[str]:
-    """[samples/s, samples per CPU second, ids/s], the best of ``epochs`` runs."""
-    wall, cpu = [], []
+    """[samples/s, ids/s], the best of ``epochs`` runs."""
+    seconds = []
     for _ in range(epochs):
-        start, cpu_start = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         stage()
-        wall.append(rows / (time.perf_counter() - start))
-        cpu.append(rows / (time.process_time() - cpu_start))
-    return [f"{max(wall):,.0f}", f"{max(cpu):,.0f}", f"{max(wall) * num_ids / rows:,.0f}"]
+        seconds.append(time.perf_counter() - start)
+    return [f"{count / min(seconds):,.0f}" for count in (rows, num_ids)]
 
 
-def read_all(manifest: Manifest, features: list[str], workers: int) -> None:
+def read_all(manifest: Manifest, features: list[str]) -> None:
     """Arrow alone, a row group a thread."""
     columns = [*(column.name for column in manifest.dense), *features, manifest.label]
     shards = manifest.splits["train"].shards
@@ -88,18 +79,13 @@ def read_all(manifest: Manifest, features: list[str], workers: int) -> None:
         with pq.ParquetFile(place[0], page_checksum_verification=True) as file:
             file.read_row_group(place[1], columns=columns, use_threads=False)
 
-    for _ in map_in_order(read, groups, workers, 2 * workers):
+    for _ in map_in_order(read, groups, WORKERS, 2 * WORKERS):
         pass
 
 
-def load_all(manifest: Manifest, features: list[str], batch_size: int, options: argparse.Namespace) -> None:
-    with TrainBatches(
-        manifest,
-        features,
-        global_batch_size=batch_size,
-        lanes=options.lanes,
-        loading=Loading(num_workers=options.workers),
-    ) as batches:
+def load_all(manifest: Manifest, features: list[str], batch_size: int) -> None:
+    loading = Loading(num_workers=WORKERS)
+    with TrainBatches(manifest, features, global_batch_size=batch_size, lanes=64, loading=loading) as batches:
         for _ in batches:
             pass
 

@@ -2,9 +2,8 @@
 
     python benchmarks/table_updates.py --threads 1
 
-26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform;
-medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. --ids:
-of a bag; --fp16: the tables' weights.
+26 tables of 10,000 × 32 and batches of 2,048, ids uniform; medians of STEPS. fbgemm's goes first: once its operators are
+replaced, they are so for the whole process. --ids: of a bag; --fp16: the tables' weights.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 
 from dlrm_app.kernels.install import keep_freed_memory, replace_operators
 
-FEATURES, ROWS, DIM, BATCH = 26, 10_000, 32, 2048
+TABLES, ROWS, DIM, BATCH = 26, 10_000, 32, 2048
 STEPS, NUM_BATCHES = 30, 4
 LOOKUP = "lookup"
 KINDS = {
@@ -45,30 +44,27 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as dlrm-train
     torch.manual_seed(0)
-    ids = [torch.randint(ROWS, (FEATURES * BATCH * options.ids,)) for _ in range(NUM_BATCHES)]
-    cases = [(kind, shared) for kind in (LOOKUP, *KINDS) for shared in (1, 2)]
+    ids = [torch.randint(ROWS, (TABLES * BATCH * options.ids,)) for _ in range(NUM_BATCHES)]
     precision = SparseType.FP16 if options.fp16 else SparseType.FP32
-    before = [median_ms(kind, shared, ids, precision) for kind, shared in cases]
+    before = {kind: median_ms(kind, ids, precision) for kind in (LOOKUP, *KINDS)}
     replace_operators()
-    print("| | features a table | fbgemm, ms | compiled, ms |\n|---|---:|---:|---:|")
-    for (kind, shared), fbgemm in zip(cases, before, strict=True):
-        compiled = median_ms(kind, shared, ids, precision)
-        print(f"| {kind} | {shared} | {fbgemm:.2f} | {compiled:.2f} |")
+    print("| | fbgemm, ms | compiled, ms |\n|---|---:|---:|")
+    for kind, fbgemm in before.items():
+        print(f"| {kind} | {fbgemm:.2f} | {median_ms(kind, ids, precision):.2f} |")
 
 
-def median_ms(kind: str, shared: int, batches: list[torch.Tensor], precision: SparseType) -> float:
-    """Of the backward pass alone, or the lookup, with ``shared`` features a table."""
+def median_ms(kind: str, batches: list[torch.Tensor], precision: SparseType) -> float:
+    """Of the backward pass alone, or the lookup."""
     tables = SplitTableBatchedEmbeddingBagsCodegen(
-        [(ROWS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)] * (FEATURES // shared),
-        feature_table_map=[feature // shared for feature in range(FEATURES)],
+        [(ROWS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)] * TABLES,
         optimizer=KINDS.get(kind, EmbOptimType.EXACT_SGD),
         weights_precision=precision,
         learning_rate=0.01,
         eps=1e-8,
     )
-    offsets = torch.arange(FEATURES * BATCH + 1) * (len(batches[0]) // (FEATURES * BATCH))
+    offsets = torch.arange(TABLES * BATCH + 1) * (len(batches[0]) // (TABLES * BATCH))
     times = []
-    gradient = torch.randn(BATCH, FEATURES * DIM) / BATCH
+    gradient = torch.randn(BATCH, TABLES * DIM) / BATCH
     for step in range(STEPS):
         started = time.perf_counter()
         pooled = tables(batches[step % NUM_BATCHES], offsets)

@@ -2,7 +2,7 @@
 
     git clone https://github.com/facebookresearch/dlrm
     python benchmarks/train.py --dlrm dlrm                 # the shapes of `small`, three rounds
-    python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main --rounds 5
+    python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main
 
 Same tables, MLPs, batch size, threads and machine. dlrm-train reads Parquet and shuffles it; dlrm_main.py trains on
 random batches in memory. Ids are uniform, as dlrm_main.py draws them. The models are in train_models.py, what had to be
@@ -26,10 +26,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import yaml
-from train_models import DCN, DCN_LAYERS, DCN_RANK, KAGGLE, SPEED, TINY, Shapes
+from train_models import DCN, KAGGLE, SPEED, TINY, Shapes
 
-WARM_STEPS = 20
+BATCH, WARM_STEPS = 2048, 20
 MODELS = {"small": SPEED, "kaggle": KAGGLE, "dcn": DCN, "tiny": TINY}
 OURS = {
     "rowwise": ["optimizer=rowwise_adagrad"],
@@ -45,7 +44,6 @@ class Work:
     """What every engine is given; ``dlrm``: a checkout of facebookresearch/dlrm."""
 
     shapes: Shapes
-    batch_size: int
     steps: int
     folder: Path
     dlrm: Path | None
@@ -61,15 +59,10 @@ class Measured:
 
 def our_command(work: Work, keys: Sequence[str]) -> list[str]:
     """dlrm-train from disk."""
-    shapes = work.shapes
-    dcn = [f"model.dcn_num_layers={DCN_LAYERS}", f"model.dcn_low_rank_dim={DCN_RANK}"]
     return [
         *(sys.executable, "-m", "dlrm_app.cli", "train", f"data.path={work.folder / 'dataset'}"),
-        *(f"tables={work.folder / 'tables.yaml'}", f"model={shapes.interaction}"),
-        *(dcn if shapes.interaction == "dcn" else []),
-        f"model.bottom_mlp={list(shapes.bottom)}".replace(" ", ""),
-        f"model.top_mlp={list(shapes.top)}".replace(" ", ""),
-        *(f"trainer.global_batch_size={work.batch_size}", f"trainer.max_steps={work.steps}"),
+        *(f"tables={work.folder / 'tables.yaml'}", *work.shapes.settings()),
+        *(f"trainer.global_batch_size={BATCH}", f"trainer.max_steps={work.steps}"),
         *("trainer.log_every_steps=10", f"output={work.folder / 'run'}", *keys),
     ]
 
@@ -83,7 +76,7 @@ def peer_command(work: Work) -> list[str]:
         *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
         *("--over_arch_layer_sizes", numbers(shapes.top)),
         *("--interaction_type", "dcn" if shapes.interaction == "dcn" else "original"),
-        *("--batch_size", f"{work.batch_size}", "--limit_train_batches", f"{work.steps}"),
+        *("--batch_size", f"{BATCH}", "--limit_train_batches", f"{work.steps}"),
         *("--limit_val_batches", "1", "--limit_test_batches", "1"),
         *("--adagrad", "--learning_rate", "0.005"),
     ]
@@ -100,28 +93,6 @@ def step_ends(engine: str, work: Work) -> dict[int, float]:
         return dict(enumerate(times[: work.steps], start=1))
     events = map(json.loads, (work.folder / "run" / "metrics.jsonl").read_text().splitlines())
     return {event["step"]: event["time"] for event in events if event["event"] == "train"}
-
-
-def make_data(work: Work) -> None:
-    """The rows as a dataset of dlrm-train, and their shapes for the peer; kept if they are there already."""
-    shapes = work.shapes
-    specs = [
-        {
-            "name": f"t_{i}",
-            "rows": rows,
-            "dim": shapes.dim,
-            "features": [f"cat_{i}"],
-            "pooling_factors": [ids],
-        }
-        for i, (rows, ids) in enumerate(zip(shapes.rows, shapes.ids_per_feature, strict=True))
-    ]
-    (work.folder / "shapes.json").write_text(json.dumps({**asdict(shapes), "ids": shapes.ids_per_feature}))
-    (work.folder / "tables.yaml").write_text(yaml.safe_dump({"specs": specs}))
-    dataset = work.folder / "dataset"
-    if not (dataset / "manifest.json").exists():
-        keys = [f"tables={work.folder / 'tables.yaml'}", "format=dataset", "alpha=0", f"output={dataset}"]
-        keys += [f"num_dense={shapes.num_dense}", f"rows={work.batch_size * work.steps}"]
-        subprocess.run([sys.executable, "-m", "dlrm_app.cli", "generate", *keys], check=True)
 
 
 def peer_environment() -> dict[str, str]:
@@ -151,7 +122,7 @@ def measure(engine: str, work: Work) -> Measured:
     last = max(steps)
     step_seconds = (steps[last] - steps[WARM_STEPS]) / (last - WARM_STEPS)
     start = steps[WARM_STEPS] - started - (WARM_STEPS - 1) * step_seconds
-    return Measured(work.batch_size / step_seconds, start)
+    return Measured(BATCH / step_seconds, start)
 
 
 def table_of(measured: dict[str, list[Measured]]) -> str:
@@ -172,10 +143,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dlrm", type=Path, help="a checkout of facebookresearch/dlrm; none: without it")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--engines", default=f"rowwise,adagrad,{PEER}", help=f"of {', '.join([*OURS, PEER])}")
-    parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="keeps the data for the next time")
     options = parser.parse_args()
     if options.steps % 10 or options.steps <= WARM_STEPS:
         parser.error(f"--steps must be a multiple of 10 above {WARM_STEPS}, got {options.steps}")
@@ -185,12 +154,13 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     names = [name for name in options.engines.split(",") if options.dlrm or name != PEER]
+    shapes = MODELS[options.model]
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as temporary:
-        folder = (options.folder or Path(temporary)) / f"{options.model}-{options.batch_size}-{options.steps}"
-        folder.mkdir(parents=True, exist_ok=True)
-        dlrm = options.dlrm and options.dlrm.resolve()
-        work = Work(MODELS[options.model], options.batch_size, options.steps, folder.resolve(), dlrm)
-        make_data(work)
+        folder = Path(temporary).resolve()
+        work = Work(shapes, options.steps, folder, options.dlrm and options.dlrm.resolve())
+        shapes.write_rows(folder, BATCH * options.steps, "alpha=0")
+        described = {**asdict(shapes), "ids": shapes.ids_per_feature}
+        (folder / "shapes.json").write_text(json.dumps(described))  # for train_peers.py
         measured: dict[str, list[Measured]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -199,7 +169,7 @@ def main() -> None:
                 print(f"round {number + 1}: {name} {run.speed:,.0f} samples/s", file=sys.stderr, flush=True)
         cores = len(os.sched_getaffinity(0))
         print(
-            f"{options.model}: batch {options.batch_size:,}, {options.steps} steps, {cores} cores; "
+            f"{options.model}: batch {BATCH:,}, {options.steps} steps, {cores} cores; "
             f"medians of {options.rounds} rounds\n"
         )
         print(table_of(measured))

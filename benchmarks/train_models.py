@@ -1,7 +1,12 @@
-"""The models that train.py and estimates.py measure."""
+"""The models that benchmarks train, their settings and their rows."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 KAGGLE_ROWS = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
@@ -29,6 +34,32 @@ class Shapes:
     def ids_per_feature(self) -> list[int]:
         """One number a table."""
         return list(self.ids or [1] * len(self.rows))
+
+    def settings(self) -> list[str]:
+        """Keys of dlrm-train for the model."""
+        dcn = [f"model.dcn_num_layers={DCN_LAYERS}", f"model.dcn_low_rank_dim={DCN_RANK}"]
+        mlps = {"bottom": list(self.bottom), "top": list(self.top)}
+        return [
+            *(f"model={self.interaction}", *(dcn if self.interaction == "dcn" else [])),
+            *(f"model.{name}_mlp={widths}".replace(" ", "") for name, widths in mlps.items()),
+        ]
+
+    def write_tables(self, path: Path) -> None:
+        """Writes the specs of the tables, each with a feature of its own."""
+        tables = enumerate(zip(self.rows, self.ids_per_feature, strict=True))
+        specs = [
+            {"name": f"t_{i}", "rows": n, "dim": self.dim, "features": [f"cat_{i}"], "pooling_factors": [ids]}
+            for i, (n, ids) in tables
+        ]
+        path.write_text(yaml.safe_dump({"specs": specs}))
+
+    def write_rows(self, folder: Path, num_rows: int, *keys: str) -> None:
+        """Writes FOLDER/tables.yaml and synthetic rows, FOLDER/dataset."""
+        self.write_tables(folder / "tables.yaml")
+        words = [f"tables={folder}/tables.yaml", "format=dataset", f"num_dense={self.num_dense}", *keys]
+        words += [f"rows={num_rows}", f"output={folder}/dataset"]
+        command = [sys.executable, "-m", "dlrm_app.cli", "generate", *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 SPEED = Shapes([10_000] * 26, 32, (512, 256, 32), (512, 256, 1))
