@@ -12,7 +12,7 @@ from torch import nn
 
 NUM_WAVES = 16
 FREQUENCY_DEVIATION = 0.3
-"""Deviation of the initial frequencies, in waves per deviation of the feature. 0.1 to 1 give the same quality (docs/experiments/quality.md)."""
+"""Deviation of the initial frequencies, in waves per deviation of the feature."""
 
 
 class PeriodicEmbedding(nn.Module):
