@@ -222,8 +222,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
 
 def _first_rows(source: _Source) -> Inputs:
     """The first rows of the held-out split, to be used as reference rows."""
-    rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
-    with source.batches(rows) as batches:
+    with source.batches(NUM_REFERENCE_ROWS) as batches:
         return to_inputs(next(iter(batches)))
 
 
