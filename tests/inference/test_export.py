@@ -215,15 +215,25 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         (["base=b"], "base needs apply=DELTA"),
         (["apply=a"], "apply needs base=EXPORT"),
         (["apply=a", "base=b"], "checkpoint is not read where a delta is applied, got"),
-        (["apply=a", "base=b", "checkpoint=null", "since=c"], "since is not read where a delta is applied"),
+        *[
+            (
+                ["apply=a", "base=b", word],
+                f"{word.partition('=')[0]} is not read where a delta is applied, got",
+            )
+            for word in (
+                "since=c",
+                "quantize=int4",
+                "quantize=fp32",
+                "data.path=d",
+                "quantize_tables={t: int8}",
+            )
+        ],
     ],
 )
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path, overrides: list[str], message: str) -> None:
-    config = compose_config(
-        "export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
-    )
+    words = [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
     with pytest.raises(ConfigError, match=message):
-        check_export(config)
+        compose_config("export", ExportConfig, words, check_export)
 
 
 def test_an_output_that_another_export_makes_is_left_to_it(tmp_path: Path) -> None:
