@@ -37,7 +37,7 @@ _FILES, _BYTES = 8, 8 << 20
 """The most Parquet files to read, and the bytes of all together."""
 _LINES = 200
 """Lines that are used to find the delimiter, the quote and the header."""
-_DELIMITERS, _SEPARATORS = "\t\x01,;|", "|;, "
+_DELIMITERS, _SEPARATORS = "\t\x01;,|", "|;, "  # ; before , because it is beside decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """Words that mean a missing value in any column; the rest of NULLS do so only in columns of numbers."""
 _OUTCOME = re.compile(r"click|label|target|conver|purchas|bought|buy|order|install|^y$", re.I)
@@ -47,8 +47,12 @@ _IDENTIFIER = re.compile(
 _WHOLE = r"[+-]?\d{1,18}"
 _MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_VALUE = rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|"
+_COMMA = r"[+-]?\d+(,\d+)?"
+"""Numbers of a column with decimal commas."""
+_VALUE = rf"{_FLOAT}|{_COMMA}|true|false|[0-9a-f]{{8}}|"
 """Texts that cannot be the name of a column."""
+_LABEL, _LABEL_WORDS = r"[01](\.0*)?|true|false", r"yes|no|[ynft]"
+"""Labels as they are read, and words that also mean one or the other."""
 _FEW_ROWS = 100
 """The least number of rows in which values that all differ are no accident."""
 _ID_DIGITS, _LARGE_ID = 4, 1e5
@@ -273,13 +277,18 @@ class Proposed(NamedTuple):
 
 def propose(sample: Sample) -> list[Proposed]:
     """Proposes a role and a kind for each column."""
-    labels = [column.name for column in sample.columns if _may_be_label(column)]
+    may_be = [column for column in sample.columns if _may_be_label(column)]
+    labels = [column.name for column in sorted(may_be, key=lambda column: not column.fits(_LABEL))]
     outcomes = [name for name in labels if _OUTCOME.search(name)]
     taken = f"{sample.marks.get('delimiter', '')}{sample.marks.get('quote') or ''}"
     found = []
     for column in sample.columns:
         if column.name not in (outcomes or labels[:1]):
             found.append(_feature(column, taken))
+            continue
+        if not column.fits(_LABEL):
+            note = f"guess: the label, if its {' and '.join(sorted(column.counts))} are written as 0 and 1"
+            found.append(Proposed(column.name, "ignore", note=note))
             continue
         note = "guess: it holds only 0 and 1" * (len(outcomes) != 1)
         if column.missing:
@@ -292,7 +301,7 @@ def _may_be_label(column: Seen) -> bool:
     if (
         is_list(column.stored)
         or not is_column_name(column.name)
-        or not column.fits(r"[01](\.0*)?|true|false")
+        or not (column.fits(_LABEL) or column.fits(_LABEL_WORDS))
     ):
         return False
     return _OUTCOME.search(column.name) is not None or (len(column.counts) > 1 and not column.missing)
@@ -315,6 +324,10 @@ def _feature(column: Seen, taken: str) -> Proposed:
         return Proposed(name, "time", "iso", note="guess", makes=makes)
     if is_list(column.stored):
         return Proposed(name, "sparse", "integer" if is_whole else "string", "|")
+    if column.fits(_COMMA) and column.has(","):
+        note = "guess: decimal commas; write points for role: dense, kind: float"
+        note += "; lists are role: sparse, kind: integer, separator: ','" * ("," not in taken)
+        return Proposed(name, "ignore", note=note)
     if num_values == column.counts.total() >= _FEW_ROWS and (is_whole or not column.fits(_FLOAT)):
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):
