@@ -98,9 +98,7 @@ def checked_config(
     problems: Sequence[str],
     validate: Callable[[Schema], None],
 ) -> Schema:
-    """Builds the configuration. Raises one error with ``problems``, those of ``typed`` settings that it does not read, and those
-    that ``validate`` finds, if there are any.
-    """
+    """Builds the configuration. Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds."""
     found: list[Problem] = []
     others: list[str] = []
     config = build(schema, resolved(tree), found)

@@ -11,7 +11,7 @@ from dlrm_app.config.days import DaysConfig
 from dlrm_app.days.day import Day, Run, prune, publish
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
+from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
@@ -56,18 +56,13 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
 
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
-    """(days to train on, days without rows, days whose files came after a later day was done; these are left out).
-
-    Raises ConfigError for a file of two days.
-    """
+    """(days to train on, days without rows, days whose files came after a later day was done). Raises ConfigError for a file of two days."""
     files = {day: files_of(config, day) for day in config.days.days()}
     day_of: dict[str, date] = {}
-    for day, sources in files.items():
-        for path in (source.path for source in sources):
-            if (first := day_of.setdefault(path, day)) != day:
-                rule = f"takes {path} for {first} and for {day}: a file must belong to one day"
-                cure = "write months and days with two digits, as {day} does, or a delimiter after them"
-                raise ConfigError([Problem("input.days", rule, cure, config.input.days)])
+    for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
+        if (first := day_of.setdefault(path, day)) != day:
+            cure = "write two digits, as {day} does, or a delimiter after the day"
+            raise ConfigError([f"input.days takes {path} for {first} and for {day}: {cure}"])
     days = [day for day in files if day.isoformat() not in done]
     missing = [day.isoformat() for day in days if not _has_rows(files[day], config.days.holdout)]
     late = [name for day in days if (name := day.isoformat()) not in missing and done and name < done[-1]]

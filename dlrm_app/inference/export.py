@@ -22,7 +22,6 @@ from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_d
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
-    Inputs,
     needed_instructions,
     write_package,
     write_torchscript,
@@ -174,7 +173,8 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     proofs = []
     if scoring:
         model = build_scoring_model(trained, source.types, config.shards)
-        example = _first_rows(source)
+        with source.batches(NUM_REFERENCE_ROWS) as batches:  # the first rows of the held-out split
+            example = to_inputs(next(iter(batches)))
         for name in scoring:
             path = folder / LOADERS[name][0]
             if name == "torchscript":
@@ -220,12 +220,6 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
-
-
-def _first_rows(source: _Source) -> Inputs:
-    """The first rows of the held-out split, to be used as reference rows."""
-    with source.batches(NUM_REFERENCE_ROWS) as batches:
-        return to_inputs(next(iter(batches)))
 
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:

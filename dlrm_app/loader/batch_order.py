@@ -142,8 +142,7 @@ def train_order(
 def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
     """The rows of ``rank`` in an evaluation: a contiguous share; shares differ by at most one row.
 
-    Every rank takes the same number of steps, of at most ``batch_size`` rows, and no more than the largest share has; the last
-    may have fewer rows, or none.
+    Every rank takes the same number of steps, of ``batch_size`` rows or the largest share; the last may have fewer rows, or none.
     """
     starts = _starts(group_rows)
     total = int(starts[-1])

@@ -64,14 +64,13 @@ def loss_and_refusal(
     return lost.value, False
 
 
-def test_a_file_of_few_rows_is_not_refused_for_what_chance_does(caplog: pytest.LogCaptureFixture) -> None:
-    """One in four of these loses more than the bound, by a few pairs of rows: at most one in 40 is refused, the others are warned of."""
+def test_a_file_of_few_rows_is_not_refused_for_what_chance_does() -> None:
+    """One in four of these loses more than the bound, by a few pairs of rows: at most one in 40 is refused."""
     found = [loss_and_refusal(200, 0.01, seed) for seed in range(200)]
     beyond = sum(lost > 0.0005 for lost, _ in found)
     refused = sum(is_refused for _, is_refused in found)
     assert beyond > 30
     assert refused <= 200 / 40
-    assert sum("may be chance" in record.message for record in caplog.records) == beyond - refused
 
 
 @pytest.mark.parametrize(("num_rows", "noise"), [(200, 100.0), (100_000, 0.06), (100_000, 0.2)])
