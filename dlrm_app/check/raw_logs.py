@@ -37,7 +37,7 @@ _FILES, _BYTES = 8, 8 << 20
 """The most Parquet files to read, and the bytes of all together."""
 _LINES = 200
 """Lines that are used to find the delimiter, the quote and the header."""
-_DELIMITERS, _SEPARATORS = "\t\x01,;|", "|;, "
+_DELIMITERS, _SEPARATORS = "\t\x01;,|", "|;, "  # ; before , because it is beside decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """Words that mean a missing value in any column; the rest of NULLS do so only in columns of numbers."""
 _OUTCOME = re.compile(r"click|label|target|conver|purchas|bought|buy|order|install|^y$", re.I)
@@ -47,8 +47,11 @@ _IDENTIFIER = re.compile(
 _WHOLE = r"[+-]?\d{1,18}"
 _MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_VALUE = rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|"
+_COMMA = r"[+-]?\d+(,\d+)?"  # numbers with decimal commas, or whole ones
+_VALUE = rf"{_FLOAT}|{_COMMA}|true|false|[0-9a-f]{{8}}|"
 """Texts that cannot be the name of a column."""
+_LABEL, _LABEL_WORDS = r"[01](\.0*)?|true|false", r"yes|no|[ynft]"
+"""Labels as they are read, and words that also mean one or the other."""
 _FEW_ROWS = 100
 """The least number of rows in which values that all differ are no accident."""
 _ID_DIGITS, _LARGE_ID = 4, 1e5
@@ -191,7 +194,8 @@ def _look_at_text(source: Source) -> Sample:
     block = next(units).load()
     text = block.text[block.start : block.stop].tobytes()
     refuse_other_file(source.path, text[:8], True)
-    if not (lines := _lines(text)):
+    decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
+    if not (lines := decoded.replace("\r\n", "\n").split("\n")[:-1]):
         return Sample([], {}, 0, {}, [])
     delimiter, quote, top = _marks(lines[:_LINES], source.path)
     header = _is_header(top)
@@ -212,11 +216,6 @@ def _look_at_text(source: Source) -> Sample:
 def _refuse_twice(path: str, names: Sequence[str]) -> None:
     twice = [name for name, times in Counter(names).items() if times > 1]
     refuse_if([f"{path} names {name} twice: rename one" for name in twice])
-
-
-def _lines(text: bytes) -> list[str]:
-    decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
-    return decoded.replace("\r\n", "\n").split("\n")[:-1]
 
 
 def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
@@ -273,7 +272,8 @@ class Proposed(NamedTuple):
 
 def propose(sample: Sample) -> list[Proposed]:
     """Proposes a role and a kind for each column."""
-    labels = [column.name for column in sample.columns if _may_be_label(column)]
+    may_be = filter(_may_be_label, sample.columns)
+    labels = [column.name for column in sorted(may_be, key=lambda column: not column.fits(_LABEL))]
     outcomes = [name for name in labels if _OUTCOME.search(name)]
     taken = f"{sample.marks.get('delimiter', '')}{sample.marks.get('quote') or ''}"
     found = []
@@ -281,19 +281,19 @@ def propose(sample: Sample) -> list[Proposed]:
         if column.name not in (outcomes or labels[:1]):
             found.append(_feature(column, taken))
             continue
-        note = "guess: it holds only 0 and 1" * (len(outcomes) != 1)
-        if column.missing:
+        role, note = "label", "guess: it holds only 0 and 1" * (len(outcomes) != 1)
+        if not column.fits(_LABEL):
+            words = " and ".join(sorted(column.counts))
+            role, note = "ignore", f"guess: the label, if its {words} are written as 0 and 1"
+        elif column.missing:
             note = f"{percent(column.missing)} of the rows have none, and are rejected"
-        found.append(Proposed(column.name, "label", note=note))
+        found.append(Proposed(column.name, role, note=note))
     return found
 
 
 def _may_be_label(column: Seen) -> bool:
-    if (
-        is_list(column.stored)
-        or not is_column_name(column.name)
-        or not column.fits(r"[01](\.0*)?|true|false")
-    ):
+    fits = column.fits(_LABEL) or column.fits(_LABEL_WORDS)
+    if is_list(column.stored) or not is_column_name(column.name) or not fits:
         return False
     return _OUTCOME.search(column.name) is not None or (len(column.counts) > 1 and not column.missing)
 
@@ -315,6 +315,10 @@ def _feature(column: Seen, taken: str) -> Proposed:
         return Proposed(name, "time", "iso", note="guess", makes=makes)
     if is_list(column.stored):
         return Proposed(name, "sparse", "integer" if is_whole else "string", "|")
+    if column.fits(_COMMA) and column.has(","):
+        note = "guess: decimal commas; write points for role: dense, kind: float"
+        note += "; lists are role: sparse, kind: integer, separator: ','" * ("," not in taken)
+        return Proposed(name, "ignore", note=note)
     if num_values == column.counts.total() >= _FEW_ROWS and (is_whole or not column.fits(_FLOAT)):
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):

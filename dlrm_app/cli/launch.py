@@ -195,7 +195,7 @@ def run_sweep(
         for key, value in taken.items():
             OmegaConf.update(tree, key, value)
         logger.info("combination %d: %s", hydra.job.num + 1, " ".join(hydra.overrides.task))
-        return or_explain(lambda: job(checked_config(tree, schema, [], validate)))
+        return or_explain(lambda: job(checked_config(tree, schema, hydra.overrides.task, [], validate)))
 
     run_hydra(command, schema, ["--multirun", *overrides], run_one)
 

@@ -50,7 +50,7 @@ def compose_config(
     """
     checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
     tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
-    return checked_config(tree, schema, problems, validate)
+    return checked_config(tree, schema, checked, problems, validate)
 
 
 def compose_tree(
@@ -94,13 +94,17 @@ def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, ob
 def checked_config(
     tree: DictConfig,
     schema: type[Schema],
+    typed: Sequence[str],
     problems: Sequence[str],
     validate: Callable[[Schema], None],
 ) -> Schema:
-    """Builds the configuration. Raises one error with ``problems`` and those that ``validate`` finds, if there are any."""
+    """Builds the configuration. Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds."""
     found: list[Problem] = []
     others: list[str] = []
     config = build(schema, resolved(tree), found)
+    for key, value in plain_values([*typed]).items():
+        if config is not None and value is not None and (rule := config.unread(key)):
+            found.append(Problem(key, rule, "leave it out", value))
     try:
         refuse_all(found, *([] if config is None else [lambda: validate(config)]))
     except DlrmError as error:

@@ -72,9 +72,8 @@ class BenchConfig(TrainConfig):
         if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
             yield _no_tables("choose tables=FILE.yaml for synthetic rows")
         if self.resume != "none":
-            yield from self.needless(
-                "resume", rule="has no part in dlrm-bench, whose weights are initial ones"
-            )
+            rule = "has no part in dlrm-bench, whose weights are initial ones"
+            yield from self.needless("resume", rule=rule)
 
 
 def _no_tables(cure: str) -> Problem:
@@ -110,9 +109,8 @@ class TuneConfig(TrainConfig):
         if not self.output:
             yield required("output")
         if self.resume != "none":
-            yield from self.needless(
-                "resume", rule="has no part in dlrm-tune, which resumes the study in output"
-            )
+            rule = "has no part in dlrm-tune, which resumes the study in output"
+            yield from self.needless("resume", rule=rule)
         if find_spec("optuna") is None:
             rule = "needs the package optuna, which is not installed"
             yield Problem("dlrm-tune", rule, install_command("tune"))

@@ -18,7 +18,7 @@ import msgspec
 from dlrm_app.errors import Problem
 from dlrm_app.text import listed
 
-Schema = TypeVar("Schema")
+Schema = TypeVar("Schema", bound="Section")
 REQUIRED: Any = "???"
 """The mark in conf/ of a value without a default."""
 COMMON_NAMES = {
@@ -263,6 +263,10 @@ class Section:
     def rules(self) -> Iterable[Problem]:
         """Problems of several keys together. Keys are named as in this section; "" is the section itself."""
         return ()
+
+    def unread(self, key: str) -> str:
+        """The rule by which this command does not read ``key``, if it is typed; empty if it reads it."""
+        return ""
 
     def needless(self, *keys: str, rule: str, cure: str = "leave it out") -> list[Problem]:
         """Problems: those of ``keys`` that are given although they have no effect."""

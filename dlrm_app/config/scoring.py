@@ -64,13 +64,11 @@ class EvaluateConfig(Section):
     output: Annotated[str, Meta(pattern=r"\.json$")] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: nothing to evaluate, settings that need a checkpoint, or wrong weights of a blend."""
+        """Problems: nothing to evaluate, groups without a dataset, or wrong weights of a blend."""
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
                 yield Problem("checkpoint", "or scores must say what to evaluate", cure)
-            cure = "give checkpoint=RUN, or leave it out"
-            yield from self.needless("against", "ema", rule="is for checkpoints", cure=cure)
             if self.group_by and self.data.path is None:
                 yield Problem("group_by", "names a feature of a dataset", "give data.path=", self.group_by)
         models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
@@ -78,6 +76,11 @@ class EvaluateConfig(Section):
             rule = f"must hold a weight for each of {models} models, not all 0, of at least two"
             cure = "as in checkpoint=RUN scores=[a.parquet] blend=[0.8,0.2]"
             yield Problem("blend", rule, cure, self.blend)
+
+    def unread(self, key: str) -> str:
+        """Of scores alone: what loads and runs a model."""
+        is_of_model = key in ("against", "which", "ema", "batch_size")
+        return "is for checkpoints (checkpoint=RUN)" * (is_of_model and self.checkpoint is None)
 
 
 RESERVED = ("score", "label", "file", "line")
@@ -102,15 +105,19 @@ class PredictConfig(Section):
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: not exactly one kind of rows, or settings for the other kind."""
+        """Problems: not exactly one kind of rows, or a column kept twice."""
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must name what to score", cure)
         rule = "names a column that the scores already have"
         yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
-        if self.data.path is not None:
-            rule = "is for raw logs (input=), the dataset at data.path has its own"
-            yield from self.needless("encoding", "labels", "keep", rule=rule)
+
+    def unread(self, key: str) -> str:
+        """Of each kind of rows: the settings for the other."""
+        if self.data.path is None:
+            return "is for a dataset (data.path=)" * (key == "split")
+        of_logs = ("encoding", "labels", "keep", "unit_mib", "rejects.max_fraction")
+        return "is for raw logs (input=), the dataset at data.path has its own" * (key in of_logs)
 
 
 @dataclass(slots=True)
@@ -146,8 +153,6 @@ class ExportConfig(Section):
         elif bool(self.base) != bool(self.apply):
             key, other = ("base", "apply=DELTA") if self.base else ("apply", "base=EXPORT")
             yield Problem(key, f"needs {other}: a delta is applied to the export it was made from")
-        elif self.base:
-            yield from self.needless("checkpoint", "since", rule="is not read where a delta is applied")
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
             yield Problem("format", "must name each file once, and at least one", value=self.format)
         kinds = {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}
@@ -164,6 +169,11 @@ class ExportConfig(Section):
         if "parquet" in self.formats and integers:
             rule = f"holds plain weights, which are fp32 or fp16, not {integers[0]}"
             yield Problem("format=parquet", rule, "quantize in format=aoti or torchscript")
+
+    def unread(self, key: str) -> str:
+        """Where a delta is applied: what would change a full export."""
+        is_read = not (self.base and self.apply) or key in ("base", "apply", "output", "threads")
+        return "" if is_read else "is not read where a delta is applied"
 
 
 @dataclass(slots=True)

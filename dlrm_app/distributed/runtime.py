@@ -50,12 +50,13 @@ _LOST_PEER = (
     "failed to recv, got 0 bytes",
     "DistStoreError",
 )
+_BATCHES = "trainer.global_batch_size or evaluation.batch_size (where commands score: batch_size)"
 _CUDA_MEMORY = (
-    "what helps, on every rank: a smaller trainer.global_batch_size or evaluation.batch_size; more ranks; a larger "
+    f"what helps, on every rank: a smaller {_BATCHES}; more ranks; a larger "
     "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
     "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True"
 )
-_CPU_MEMORY = "lower the batch sizes, the tables' dim or the widths of the MLPs, or use more ranks"
+_CPU_MEMORY = f"lower {_BATCHES}, the tables' dim or the widths of the MLPs, or use more ranks"
 
 
 def fixable(error: BaseException) -> DlrmError | None:

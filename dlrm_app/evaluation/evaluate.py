@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches
@@ -26,12 +27,12 @@ LEAST_ROWS = 4096
 """Rows of a batch on a rank, where nothing else is asked for."""
 
 
-def batch_rows(asked: int | None, global_batch_size: int, num_ranks: int, device_type: str) -> int:
+def batch_rows(asked: int | None, global_batch_size: int, ranks: Ranks) -> int:
     """Rows of an evaluation's batch on each rank: those ``asked`` for, or enough for the device."""
     if asked is not None:
         return asked
     # measured on CPU (benchmarks/evaluation.py): a larger batch leaves its caches
-    at_training = global_batch_size // num_ranks if device_type == "cuda" else 0
+    at_training = global_batch_size // ranks.world_size if ranks.device_type == "cuda" else 0
     return max(LEAST_ROWS, 2 * at_training)
 
 

@@ -152,7 +152,7 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     """
     manifest = runtime.together(lambda: same_rows(trained, others, config))
     rows = trained.evaluation.batch_size, trained.trainer.global_batch_size
-    size = config.batch_size or batch_rows(*rows, runtime.world_size, runtime.device_type)
+    size = config.batch_size or batch_rows(*rows, runtime)
     batches = runtime.together(
         lambda: EvalBatches(
             manifest,

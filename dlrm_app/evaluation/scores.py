@@ -103,6 +103,9 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
         table = pq.read_table(path, columns=[*({"score", "label"} & names), *place], partitioning=None)
         if place:
             table = table.take(pa.array(_order(table, place, manifest, split)))
+        kind, types = table.column("score").type, pa.types
+        if not (types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind)):
+            raise ValueError(f"column score is {kind}, not numbers")  # Arrow would cast texts and booleans
         scores = numbers_of(table.column("score").cast(pa.float64()))
         labels = None
         if "label" in names:

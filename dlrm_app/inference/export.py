@@ -19,10 +19,9 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
-from dlrm_app.inference.exported_model import open_export, write_reference
+from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
-    Inputs,
     needed_instructions,
     write_package,
     write_torchscript,
@@ -134,10 +133,11 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
     """The split to verify on."""
     wanted = [split] if split else ["test", "val"]
     for name in wanted:
-        if name in manifest.splits and manifest.splits[name].positives:
+        held_out = manifest.splits.get(name)
+        if held_out and 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
             return name
     raise DataError(
-        f"{manifest.path} has no labelled {' or '.join(wanted)} split to verify the export on: give data.path= a dataset that "
+        f"{manifest.path} has no {' or '.join(wanted)} split with two rows of each label to verify the export on: give data.path= a dataset that "
         "has one (preprocessed with encoding=from_dataset), or split=train"
     )
 
@@ -173,7 +173,8 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     proofs = []
     if scoring:
         model = build_scoring_model(trained, source.types, config.shards)
-        example = _first_rows(source)
+        with source.batches(NUM_REFERENCE_ROWS) as batches:  # the first rows of the held-out split
+            example = to_inputs(next(iter(batches)))
         for name in scoring:
             path = folder / LOADERS[name][0]
             if name == "torchscript":
@@ -196,8 +197,9 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         scored = _score_trained(source, config.batch_size, runtime)
         for name in scoring:
             file, load = LOADERS[name]
-            batches = source.batches(config.batch_size)
-            proofs.append(verify(folder / file, load(folder / file), scored, batches, example))
+            run = load(folder / file)
+            refuse_other_scores(folder, file, run, len(trained.dense_names))
+            proofs.append(verify(folder / file, run, scored, source.batches(config.batch_size), example))
             refuse_loss(proofs[-1], config.max_auc_loss)
     return ExportRecord(
         checkpoint=trained.name,
@@ -218,13 +220,6 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
-
-
-def _first_rows(source: _Source) -> Inputs:
-    """The first rows of the held-out split, to be used as reference rows."""
-    rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
-    with source.batches(rows) as batches:
-        return to_inputs(next(iter(batches)))
 
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:

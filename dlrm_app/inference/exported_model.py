@@ -73,14 +73,19 @@ def open_export(folder: Path) -> ExportedModel:
     refuse_other_machine(folder, record, kinds[0])
     file, load = LOADERS[kinds[0]]
     run = load(folder / file)
-    inputs, expected = read_reference(folder, len(record.dense))
+    refuse_other_scores(folder, file, run, len(record.dense))
+    return ExportedModel(folder, record, read_manifest(folder / ENCODING), run)
+
+
+def refuse_other_scores(folder: Path, file: str, run: Run, num_dense: int) -> None:
+    """Raises DataError if ``run``, loaded from FOLDER/``file``, gives the reference rows other scores than the exported model."""
+    inputs, expected = read_reference(folder, num_dense)
     difference = float((run(inputs)[0] - expected).abs().max())
     if not difference <= TOLERANCE:
         raise DataError(
-            f"{folder / file} gives its reference rows other scores here than where it was made (by {difference:.2g}, "
-            f"{TOLERANCE} is rounding): export it again on this machine"
+            f"{folder / file} gives its reference rows other scores here than the model that it was made from (by "
+            f"{difference:.2g}, {TOLERANCE} is rounding): export it again on this machine"
         )
-    return ExportedModel(folder, record, read_manifest(folder / ENCODING), run)
 
 
 def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:

@@ -18,6 +18,8 @@ from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 
 TIMED_ROWS = (1, 64, 512)
+CHANCE = 0.05
+"""The p-value from which on a loss may be chance: a file that ranks new rows as well as the model is refused once in 40 times."""
 _SECONDS = 0.3
 _QUIET_PREEMPTIONS = 75
 """Preemptions per second of CPU time up to which a machine counts as quiet: a quiet one had up to 50, a busy one 100 or more."""
@@ -69,8 +71,8 @@ def verify(
 
 
 def refuse_loss(found: Verification, max_auc_loss: float) -> None:
-    """Raises DlrmError if a file loses more AUC than ``max_auc_loss``, or if its AUC is nan."""
-    if found.auc_loss <= max_auc_loss:
+    """Raises DlrmError if a file loses more AUC than ``max_auc_loss``, and not by chance, or if its AUC is nan."""
+    if found.auc_loss <= max_auc_loss or found.p_value >= CHANCE:
         return
     raise DlrmError(
         f"{found.file} loses {found.auc_loss:.6f} of AUC on {found.split} ({found.auc_trained:.6f} before, {found.auc:.6f} after, "

@@ -54,12 +54,7 @@ def split_batches(run: TrainingRun, split: str) -> EvalBatches:
         run.manifest,
         split,
         run.trainable.features,
-        batch_size=batch_rows(
-            config.evaluation.batch_size,
-            config.trainer.global_batch_size,
-            runtime.world_size,
-            runtime.device_type,
-        ),
+        batch_size=batch_rows(config.evaluation.batch_size, config.trainer.global_batch_size, runtime),
         rank=runtime.rank,
         world_size=runtime.world_size,
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),

@@ -206,6 +206,35 @@ def test_guesses_are_marked(tmp_path: Path) -> None:
     assert "sparse if" in found["number"].note
 
 
+@pytest.mark.parametrize("header", ["user;price;weight;sizes\n", ""])
+def test_decimal_commas_are_no_lists(tmp_path: Path, header: str) -> None:
+    """They are not read either, so the column is left out, with what to do. Lists have a third element somewhere."""
+    rows = "".join(
+        f"u{row % 9};{row % 7},{row % 50:02d};{row % 4}{',5' * (row % 2)};{','.join('123'[: 1 + row % 3])}\n"
+        for row in range(120)
+    )
+    user, price, weight, sizes = proposed(tmp_path, header + rows)[0].values()
+    assert (user.role, sizes[1:4]) == ("sparse", ("sparse", "integer", ","))
+    for column in (price, weight):
+        assert (column.role, "decimal commas" in column.note) == ("ignore", True)
+
+
+@pytest.mark.parametrize("words", ["yes no", "Y N", "t f"])
+def test_a_label_of_words_is_left_out_with_what_to_write(tmp_path: Path, words: str) -> None:
+    """It is no feature: it would tell the clicks. Other columns of such words are features, where there is a label."""
+    yes, no = words.split()
+    rows = "".join(f"{(yes, no)[row % 3 % 2]},u{row % 9},{row % 2}\n" for row in range(90))
+    for name in ("bought", "member"):
+        found, _ = proposed(tmp_path, f"{name},user,weekend\n{rows}")
+        assert found[name].role == ("ignore" if name == "bought" else "sparse")
+        assert (f"its {min(words.split())} and {max(words.split())}" in found[name].note) == (
+            name == "bought"
+        )
+        assert found["weekend"].role == ("dense" if name == "bought" else "label")
+    found, _ = proposed(tmp_path, f"member,user,age\n{rows.replace(',0', ',7')}")
+    assert (found["member"].role, "written as 0 and 1" in found["member"].note) == ("ignore", True)
+
+
 def test_what_cannot_name_a_column_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is the index that pandas writes."""
     monkeypatch.chdir(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.evaluation import evaluate as evaluation
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows
@@ -132,4 +133,4 @@ def test_evaluations_have_batches_for_the_device(
     asked: int | None, batch_size: int, device_type: str, rows: int
 ) -> None:
     """Twice training's on a GPU, small steps excepted; what is asked for, everywhere."""
-    assert batch_rows(asked, batch_size, 8, device_type) == rows
+    assert batch_rows(asked, batch_size, Ranks(0, 0, 8, 8, device_type)) == rows

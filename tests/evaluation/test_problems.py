@@ -49,6 +49,12 @@ def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, s
         check_paths(compose_config("evaluate", EvaluateConfig, keys), is_first=True)
 
 
+@pytest.mark.parametrize("word", ["against=run", "ema=true", "which=best", "batch_size=64"])
+def test_settings_of_checkpoints_are_refused_where_scores_alone_are_evaluated(word: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{word.partition('=')[0]} is for checkpoints"):
+        compose_config("evaluate", EvaluateConfig, ["scores=[s.parquet]", word])
+
+
 def test_a_dataset_that_was_moved_is_told_beforehand(tmp_path: Path) -> None:
     """And not to be made again."""
     config = compose_config("train", TrainConfig, [f"data.path={tmp_path}/moved"])

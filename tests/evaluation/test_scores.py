@@ -108,6 +108,8 @@ def test_two_ranks_find_the_same(folder: Path) -> None:
     ("columns", "said"),
     [
         ({"probability": [0.5] * 503}, "column score of numbers"),
+        ({"score": ["0.5"] * 503}, "score is string, not numbers"),
+        ({"score": [True] * 503}, "score is bool, not numbers"),
         ({"score": [0.5] * 502}, "has 502 rows, the others 503"),
         ({"score": [0.5] * 502 + [None]}, "1 values are missing"),
         ({"score": [0.5] * 502 + [1.5]}, "must hold probabilities, from 0 to 1"),

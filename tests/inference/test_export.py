@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import exported_model
-from dlrm_app.inference.export import _named_at_the_end
+from dlrm_app.inference.export import _held_out, _named_at_the_end
 from dlrm_app.inference.exported_model import open_export, read_reference
 from dlrm_app.inference.formats import Run
 from dlrm_app.inference.problems import check_export
@@ -25,6 +26,7 @@ from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
 from tests.inference.conftest import export_here, first_rows, predicted
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, train_here
 
@@ -107,6 +109,34 @@ def test_other_scores_of_the_reference_rows_are_refused(
         open_export(script_export)
 
 
+def test_a_damaged_file_is_refused_by_any_number_of_rows(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model that it was made from scores the same rows; quantized tables are the same in both."""
+    write_dataset(tmp_path / "few", rows={"train": 2000, "val": 500, "test": 12}, multi_hot=(30, 30))
+    keys = [f"checkpoint={trained}/run", f"data.path={tmp_path}/few", "format=torchscript", "quantize=int8"]
+    assert export_here(*keys, f"output={tmp_path}/whole").proofs[0].rows == 12
+    file, load = exported_model.LOADERS["torchscript"]
+
+    def load_damaged(path: Path) -> Run:
+        script = load(path)
+        return lambda inputs: script((inputs[0] * 0.99, *inputs[1:]))
+
+    monkeypatch.setitem(exported_model.LOADERS, "torchscript", (file, load_damaged))
+    with pytest.raises(DataError, match="gives its reference rows other scores"):
+        export_here(*keys, "max_auc_loss=1", f"output={tmp_path}/damaged")
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_rows_without_an_auc_verify_nothing(tmp_path: Path) -> None:
+    manifest = write_dataset(tmp_path, rows={"train": 64, "val": 64, "test": 64})
+    splits = {**manifest.splits, "test": replace(manifest.splits["test"], positives=1)}
+    manifest = replace(manifest, splits=splits)
+    assert _held_out(None, manifest) == "val"
+    with pytest.raises(DataError, match="no test split with two rows of each label"):
+        _held_out("test", manifest)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -134,7 +164,8 @@ def test_wrong_inputs_are_refused_by_name(
 def test_too_much_loss_leaves_nothing(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "export"
     keys = [f"checkpoint={trained}/run", "format=torchscript", "quantize=int2", f"output={output}"]
-    with pytest.raises(DlrmError, match=r"(?s)model\.ts loses 0\.\d+ of AUC on test.*max_auc_loss=0"):
+    keys.append("split=train")  # whose rows are enough to tell
+    with pytest.raises(DlrmError, match=r"(?s)model\.ts loses 0\.\d+ of AUC on train.*max_auc_loss=0"):
         export_here(*keys, "max_auc_loss=0")
     assert list(tmp_path.iterdir()) == []
     record = export_here(*keys, "max_auc_loss=1")
@@ -215,15 +246,25 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         (["base=b"], "base needs apply=DELTA"),
         (["apply=a"], "apply needs base=EXPORT"),
         (["apply=a", "base=b"], "checkpoint is not read where a delta is applied, got"),
-        (["apply=a", "base=b", "checkpoint=null", "since=c"], "since is not read where a delta is applied"),
+        *[
+            (
+                ["apply=a", "base=b", word],
+                f"{word.partition('=')[0]} is not read where a delta is applied, got",
+            )
+            for word in (
+                "since=c",
+                "quantize=int4",
+                "quantize=fp32",
+                "data.path=d",
+                "quantize_tables={t: int8}",
+            )
+        ],
     ],
 )
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path, overrides: list[str], message: str) -> None:
-    config = compose_config(
-        "export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
-    )
+    words = [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
     with pytest.raises(ConfigError, match=message):
-        check_export(config)
+        compose_config("export", ExportConfig, words, check_export)
 
 
 def test_an_output_that_another_export_makes_is_left_to_it(tmp_path: Path) -> None:

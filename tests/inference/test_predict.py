@@ -276,16 +276,15 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest
         "batch_size must be at least 1 and at most",
     ):
         assert message in done.stderr
-    config = compose_config(
-        "predict",
-        PredictConfig,
-        [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/s.parquet"],
-    )
-    with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*no dataset at x"):
-        check_predict(config)
-    keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet", "input=nothing.tsv"]
-    with pytest.raises(ConfigError, match=r"input=nothing\.tsv: no such file"):
-        check_predict(compose_config("predict", PredictConfig, keys))
+    keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet"]
+    for words, message in (
+        (["data.path=x", "labels=true"], r"(?s)labels is for raw logs.*no dataset at x"),
+        (["data.path=x", "rejects.max_fraction=0.1"], r"rejects\.max_fraction is for raw logs"),
+        (["input=nothing.tsv"], r"input=nothing\.tsv: no such file"),
+        (["input=nothing.tsv", "split=val"], r"split is for a dataset \(data\.path=\), got 'val'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            compose_config("predict", PredictConfig, [*keys, *words], check_predict)
     monkeypatch.setenv("WORLD_SIZE", "2")
     export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
     with pytest.raises(ConfigError, match="dlrm-export is one process"):

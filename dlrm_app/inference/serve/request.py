@@ -154,7 +154,8 @@ def _scalar(value: Any, column: Column) -> str:
             raise ValueError("is not UTF-8")
         return value
     if not isinstance(value, bool | int | float):
-        raise ValueError("must be a single value, as in training")
+        rule = "must be a single value" if column.separator is None else "holds lists of single values"
+        raise ValueError(f"{rule}, as in training")
     if column.kind == "hex":
         raise ValueError("holds hex digits: put them in quotes")
     if column.kind == "string" and not isinstance(value, int):

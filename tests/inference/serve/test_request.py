@@ -61,7 +61,11 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
         ),
         (
             {"last_items": [["i1"]]},
-            'last_items must be a single value, as in training, got [["i1"]]',
+            'last_items holds lists of single values, as in training, got [["i1"]]',
+        ),
+        (
+            {"last_items": ["i1", {}]},
+            'last_items holds lists of single values, as in training, got ["i1", {}]',
         ),
     ],
 )
