@@ -26,6 +26,7 @@ from dlrm_app.config.schema import (
     Split,
     Threads,
     Whole,
+    file_problems,
     required,
 )
 from dlrm_app.config.train import TablesConfig
@@ -71,16 +72,10 @@ class InputConfig(Section):
     def rules(self) -> Iterator[Problem]:
         """Problems: splits whose value names no files, or no split at all."""
         for name in SPLITS:
-            yield from _no_files(name, getattr(self, name))
+            yield from file_problems(name, getattr(self, name))
         if self.train is None and self.val is None and self.test is None:
             cure = "give input.train=FILE (and input.val, input.test, or split.val, split.test)"
             yield Problem("", "names no files", cure)
-
-
-def _no_files(key: str, value: Any) -> Iterator[Problem]:
-    is_list = isinstance(value, list) and len(value) > 0 and all(isinstance(item, str) for item in value)
-    if not is_list and value is not None and not (isinstance(value, str) and value):
-        yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
 @dataclass(slots=True)
@@ -269,7 +264,7 @@ class CheckConfig(Section):
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
             yield Problem("data.path", "or input must name what to check", cure)
-        yield from _no_files("input", self.input)
+        yield from file_problems("input", self.input)
         if self.input is None:
             rule = "is for raw logs (input=), whose description is written there"
             yield from self.needless("output", rule=rule)

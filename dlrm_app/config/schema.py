@@ -286,6 +286,13 @@ class RejectsConfig(Section):
     max_fraction: Share = REQUIRED
 
 
+def file_problems(key: str, value: Any) -> Iterator[Problem]:
+    """The problem of an input that is given and is neither a file, a glob nor a list of them."""
+    is_list = isinstance(value, list) and len(value) > 0 and all(isinstance(item, str) for item in value)
+    if not is_list and value is not None and not (isinstance(value, str) and value):
+        yield Problem(key, "must be a file, a glob or a list of them", value=value)
+
+
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
     """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]

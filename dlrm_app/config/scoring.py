@@ -22,6 +22,7 @@ from dlrm_app.config.schema import (
     Split,
     Threads,
     Which,
+    file_problems,
     required,
     value_problems,
 )
@@ -109,6 +110,7 @@ class PredictConfig(Section):
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must name what to score", cure)
+        yield from file_problems("input", self.input)
         rule = "names a column that the scores already have"
         yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
 

@@ -173,7 +173,8 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     proofs = []
     if scoring:
         model = build_scoring_model(trained, source.types, config.shards)
-        with source.batches(NUM_REFERENCE_ROWS) as batches:  # the first rows of the held-out split
+        num_rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
+        with source.batches(num_rows) as batches:  # the first rows of the held-out split
             example = to_inputs(next(iter(batches)))
         for name in scoring:
             path = folder / LOADERS[name][0]

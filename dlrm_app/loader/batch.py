@@ -250,7 +250,7 @@ class TrainBatches(_Batches):
 
 
 class EvalBatches(_Batches):
-    """Every row of ``split``, once over all ranks, in the order of the files, at most ``batch_size`` rows per rank.
+    """Every row of ``split``, once over all ranks, in the order of the files, ``batch_size`` rows per rank.
 
     All ranks get the same number of batches; the last ones are padded. Raises DataError if the split is missing
     or has no labels.
@@ -269,5 +269,5 @@ class EvalBatches(_Batches):
     ) -> None:
         reader = SplitReader(manifest, split, features)
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
-        maker = BatchMaker(manifest, features, order.batch_size, loading.device)
+        maker = BatchMaker(manifest, features, batch_size, loading.device)
         super().__init__(reader, [order], maker, 0, loading)

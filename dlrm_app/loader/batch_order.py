@@ -142,13 +142,12 @@ def train_order(
 def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
     """The rows of ``rank`` in an evaluation: a contiguous share; shares differ by at most one row.
 
-    Every rank takes the same number of steps, of ``batch_size`` rows or the largest share; the last may have fewer rows, or none.
+    Every rank takes the same number of steps; the last may have fewer than ``batch_size`` rows, or none.
     """
     starts = _starts(group_rows)
     total = int(starts[-1])
     first, end = (np.array([place * total // world_size]) for place in (rank, rank + 1))
     largest_share = -(-total // world_size)
-    batch_size = min(batch_size, max(largest_share, 1))
     num_steps = -(-largest_share // batch_size)
     return Order(np.arange(len(group_rows)), starts, first, end, batch_size, num_steps)
 
