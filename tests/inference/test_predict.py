@@ -17,7 +17,7 @@ from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
-from tests.commands import command, run, succeed
+from tests.commands import Typed, command, succeed
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
 from tests.preprocess.clicks import make_clicks
@@ -266,21 +266,20 @@ def test_the_encoding_of_an_export_preprocesses_new_days(
     assert same_scores(table, expected)
 
 
-def test_what_cannot_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(command("predict", "model=nowhere", "output=scores.csv", "batch_size=0"), tmp_path)
-    assert done.returncode == 2
+def test_what_cannot_work_is_refused_at_once(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, text = typed("predict", "model=nowhere", "output=scores.csv", "batch_size=0")
+    assert code == 2
     for message in (
         "no model at nowhere",
         "raw logs, or data.path=DATASET with split=",
         ".parquet",
         "batch_size must be at least 1 and at most",
     ):
-        assert message in done.stderr
-    config = compose_config(
-        "predict",
-        PredictConfig,
-        [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/s.parquet"],
-    )
+        assert message in text
+    keys = [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/s.parquet"]
+    config = compose_config("predict", PredictConfig, keys)
     with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*no dataset at x"):
         check_predict(config)
     keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet", "input=nothing.tsv"]
