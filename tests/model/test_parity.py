@@ -28,10 +28,8 @@ MODELS = {
         "model.projection_branch2=[16,2]",
     ],
 }
-EVERYWHERE = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-CASES = [(kind, optimizer) for kind in MODELS if kind != "dcn_parallel" for optimizer in EVERYWHERE]
-CASES += [("dcn_parallel", "adam")]
-CASES += [("dlrm", kind) for kind in SPARSE_OPTIMIZERS if kind not in EVERYWHERE]
+CASES = [("dcn", "adagrad"), ("dcn_parallel", "adam"), ("projection", "sgd")]
+CASES += [("dlrm", kind) for kind in SPARSE_OPTIMIZERS]
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), CASES)

@@ -10,22 +10,14 @@ from tests.preprocess.running import CRITEO, NO_CRITEO, run, spec_of, table_of
 
 pytestmark = pytest.mark.skipif(not CRITEO.is_dir(), reason=NO_CRITEO)
 
-FILES = {
-    "criteo_kaggle": CRITEO / "kaggle_first_10000.tsv",
-    "criteo_1tb": CRITEO / "day_0_first_10000.tsv",
-}
+KAGGLE, DAY_0 = CRITEO / "kaggle_first_10000.tsv", CRITEO / "day_0_first_10000.tsv"
 
 
-@pytest.mark.parametrize("dataset", FILES)
-def test_hashed_ids_and_dense_values_are_the_reference_s(dataset: str, tmp_path: Path) -> None:
+def test_hashed_ids_and_dense_values_are_the_reference_s(tmp_path: Path) -> None:
     sizes = list(range(10, 270, 10))
-    manifest = run(
-        tmp_path / "out",
-        f"dataset={dataset}",
-        f"input.train={FILES[dataset]}",
-        f"encoding.num_embeddings={sizes}",
-    )
-    rows, rejects = reference.parse_file(FILES[dataset].read_bytes(), spec_of(dataset))
+    keys = ["dataset=criteo_1tb", f"input.train={DAY_0}", f"encoding.num_embeddings={sizes}"]
+    manifest = run(tmp_path / "out", *keys)
+    rows, rejects = reference.parse_file(DAY_0.read_bytes(), spec_of("criteo_1tb"))
     table = table_of(manifest)
     assert rejects == []
     assert table["label"].to_pylist() == [row.label for row in rows]
@@ -39,18 +31,10 @@ def test_hashed_ids_and_dense_values_are_the_reference_s(dataset: str, tmp_path:
         assert table[f"cat_{place}"].to_pylist() == expected
 
 
-@pytest.mark.parametrize("dataset", FILES)
-def test_vocabularies_are_the_reference_s(dataset: str, tmp_path: Path) -> None:
-    manifest = run(
-        tmp_path / "out",
-        f"dataset={dataset}",
-        f"input.train={FILES[dataset]}",
-        "split.val=0.2",
-        "split.test=0.1",
-        "encoding=vocab",
-        "encoding.min_count=2",
-    )
-    rows, _ = reference.parse_file(FILES[dataset].read_bytes(), spec_of(dataset))
+def test_vocabularies_are_the_reference_s(tmp_path: Path) -> None:
+    keys = ["dataset=criteo_kaggle", f"input.train={KAGGLE}", "split.val=0.2", "split.test=0.1"]
+    manifest = run(tmp_path / "out", *keys, "encoding=vocab", "encoding.min_count=2")
+    rows, _ = reference.parse_file(KAGGLE.read_bytes(), spec_of("criteo_kaggle"))
     assert [split.rows for split in manifest.splits.values()] == [7000, 2000, 1000]
     for place in range(26):
         values = [row.sparse[place] for row in rows]

@@ -79,20 +79,6 @@ def test_what_a_resume_changes_is_said_and_both_configurations_kept(
     assert not list(Path("r").glob("config-until-*"))
 
 
-def test_another_function_is_refused() -> None:
-    train(small("r"))
-    with pytest.raises(ConfigError, match=r"pooling of t_.* is mean, in .* sum: give pooling=sum"):
-        train(small("r", "resume=auto", "trainer.max_steps=8", "tables.pooling=mean"))
-
-
-@pytest.mark.parametrize("output", ["file/sub", "x" * 300, "file"])
-def test_an_output_that_cannot_be_is_refused_by_name(output: str) -> None:
-    Path("file").write_text("")
-    for resume in ("none", "auto"):
-        with pytest.raises(DlrmError, match=rf"output=.*{output}"):
-            train(small(output, f"resume={resume}"))
-
-
 def test_a_full_disk_ends_a_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("json.dumps", _no_room)
     with pytest.raises(DlrmError, match=r"no room left on the disk of output=.*resume=auto continues"):
