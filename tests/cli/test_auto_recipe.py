@@ -133,17 +133,6 @@ def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
     assert compose_config("train", TrainConfig, words).trainer.global_batch_size == 48
 
 
-def test_the_log_says_what_is_taken(small: Manifest, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        with_recipe([f"data.path='{small.path}'", "model.ensemble_size=1", "schedule=cosine"])
-    assert (
-        "takes small_clicks for 7,000 rows: tables=dataset model=dlrm optimizer=adagrad tables.embedding_dim=16"
-        in caplog.text
-    )
-    assert "trainer.global_batch_size=64; what is typed wins, experiment=null takes none" in caplog.text
-    assert "ensemble_size" not in caplog.text
-
-
 @pytest.mark.parametrize(
     "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )

@@ -9,7 +9,7 @@ import pytest
 
 from dlrm_app.cli import launch
 from dlrm_app.errors import ConfigError
-from tests.commands import command, run, succeed
+from tests.commands import command, run
 
 TRAIN = Path(sys.executable).with_name("dlrm-train")
 
@@ -50,11 +50,6 @@ def test_a_reader_that_leaves_the_help_early_causes_no_traceback(tmp_path: Path)
     done = run(["bash", "-c", line], tmp_path)
     assert done.stdout.startswith("dlrm-train")
     assert done.stderr == ""
-
-
-def test_an_option_in_the_middle_of_the_line_is_one_at_its_beginning(tmp_path: Path) -> None:
-    succeed(command("generate", "rows=50", "-m", "seed=1,2", "output=clicks_${seed}.tsv"), tmp_path)
-    assert {"clicks_1.tsv", "clicks_2.tsv"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:

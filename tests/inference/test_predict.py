@@ -85,17 +85,11 @@ def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.T
 def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_path: Path) -> None:
     """As by dlrm-preprocess: tests/preprocess/read/test_beginning.py has all faults."""
     rows = draw_rows()[-NUM_TEST:]
-    text = write_csv(tmp_path / "test.csv", rows).read_bytes()
     unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
     keys = [f"model={shop}/export", f"input={tmp_path}/given"]
+    nameless = "lacks the columns hour, .*: write them as in the files of training, or add the names above it"
     for given, more, fault in (
-        (
-            unlabelled.partition(b"\n")[2],
-            [],
-            "the header of .* lacks the columns hour, price, user, last_items, item, shown_at; .*: "
-            "write them as in the files of training, or add the names above it if the first line is data",
-        ),
-        (text.replace(b"clicked", b"CLICKED", 1), [], "'CLICKED' is not 'clicked': case and spaces count"),
+        (unlabelled.partition(b"\n")[2], [], nameless),
         (unlabelled, ["labels=true"], "lacks the columns clicked"),
     ):
         (tmp_path / "given").write_bytes(given)
