@@ -23,8 +23,9 @@ sys.dont_write_bytecode = False
 # no test cuts the power, and waiting for the disk is a third of the time of some
 os.fsync = lambda _file: None
 
-settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
-settings.load_profile("no deadline")
+# time tells of the machine, and first calls compile; every run of the tests draws other examples
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.load_profile("quick")
 remember_files()
 
 

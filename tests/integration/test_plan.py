@@ -74,7 +74,10 @@ def test_the_words_of_dlrm_train_plan_what_it_trains(dataset: Path, tmp_path: Pa
     assert set(printed[:5]) <= set(done.stderr.splitlines())  # what each rank carries
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
+RECIPES = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "merlin" not in name or "tiny" in name])
 def test_every_training_recipe_can_be_planned(name: str) -> None:
     config = compose_config("plan", PlanConfig, [f"experiment={name}", "data.path=DATASET"])
     assert config.problems() == []
