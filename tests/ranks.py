@@ -103,5 +103,6 @@ def _receive(receiver: Connection, seconds: float | None) -> Any:
 def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Connection) -> None:
     os.environ.update({name: str(number) for name, number in numbers.items()})
     os.environ.update(MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="True")
+    multiprocessing.set_start_method("fork", force=True)  # whose locks leave nothing behind
     sender.send_bytes(pickle.dumps(work()))
     leave(0)  # as the commands end

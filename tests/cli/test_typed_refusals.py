@@ -76,14 +76,8 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
             "predict model=empty input=x",
             "model=empty is no export (of a delta dlrm-export base=EXPORT apply=DELTA makes one), and empty is no",
         ),
-        (
-            "export checkpoint=empty",
-            "empty is no complete checkpoint and no run folder that holds one",
-        ),
-        (
-            "evaluate checkpoint=run",
-            "run is no complete checkpoint and no run folder that holds one",
-        ),
+        ("export checkpoint=empty", "empty is no complete checkpoint and no run folder that holds one"),
+        ("evaluate checkpoint=run", "run is no complete checkpoint and no run folder that holds one"),
     ],
 )
 def test_a_folder_without_a_model_is_called_what_it_is_before_any_work(

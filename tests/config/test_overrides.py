@@ -137,11 +137,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
             "memory_gb: 24",
             "topology.memory_gb is not a known key: did you mean topology.memory_gib?",
         ),
-        (
-            "topology",
-            "nodes: two",
-            "topology.nodes must be a whole number, got 'two'",
-        ),
+        ("topology", "nodes: two", "topology.nodes must be a whole number, got 'two'"),
         ("topology", "- nodes", "the file must hold keys and their values"),
         ("model", "kind: [", "is not readable YAML"),
         *(

@@ -53,9 +53,7 @@ def read(data: bytes) -> pa.Table:
     return pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4),
-)
+@given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4))
 def test_any_row_groups_come_back(shapes: list[tuple[int, int]]) -> None:
     groups = [make_table(*shape) for shape in shapes]
     found = read(written(groups))

@@ -134,10 +134,7 @@ WRITTEN = [
     "{name:t1,rows:1000,dim:8,features:[%s]}",
     "{name:t2,rows:1000,dim:8,features:[c2]}",
 ]
-ARCHITECTURES = [
-    ["model=dcn", "model.dcn_low_rank_dim=4"],
-    ["model=dlrm", "model.ensemble_size=2"],
-]
+ARCHITECTURES = [["model=dcn", "model.dcn_low_rank_dim=4"], ["model=dlrm", "model.ensemble_size=2"]]
 
 
 def written(order: str, features: str = "c1,c3") -> list[str]:

@@ -213,9 +213,7 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
         ),
         (
             (2048, 64, 2, 1000),
-            [
-                "the train split has 1,000 rows, fewer than one trainer.global_batch_size (2048): use 960",
-            ],
+            ["the train split has 1,000 rows, fewer than one trainer.global_batch_size (2048): use 960"],
         ),
         (
             (2048, 64, 2, 1),

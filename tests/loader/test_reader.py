@@ -68,10 +68,7 @@ class RecordingReader(SplitReader):
         self.most_alive = 0
 
     def decode(
-        self,
-        group: int,
-        row_order: NDArray[np.int64] | None = None,
-        memory: NDArray[np.int32] | None = None,
+        self, group: int, row_order: NDArray[np.int64] | None = None, memory: NDArray[np.int32] | None = None
     ) -> Rows:
         rows = super().decode(group, row_order, memory)
         self.decoded.append(group)
@@ -189,11 +186,7 @@ BAGS = pa.list_(pa.int32())
             "column m0: it is list<.*int64.*>, .* promises list<",
         ),
         (with_value("label", 3, 1, pa.int8()), 0, "column label: it is int8, the manifest promises uint8"),
-        (
-            lambda table: table.drop_columns(["i1", "m0"]),
-            0,
-            "column i1: it is missing",
-        ),
+        (lambda table: table.drop_columns(["i1", "m0"]), 0, "column i1: it is missing"),
         (
             lambda table: table.slice(50),
             0,

@@ -192,10 +192,7 @@ def test_times_are_those_of_torchrecs_own_enumerator(device: str, wide: int, nar
 
     On CPU of rows that leave no block of a GPU idle, which torchrec counts there too.
     """
-    tables = [
-        Table("a", 1003, wide, ("f", "g"), pooling_factors=(1.0, 20.0)),
-        Table("b", 10, narrow, ("h",)),
-    ]
+    tables = [Table("a", 1003, wide, ("f", "g"), pooling_factors=(1.0, 20.0)), Table("b", 10, narrow, ("h",))]
     where = cluster(8, 2, device=device)
     types = [kind for kind in SHARDING_TYPES if kind != "data_parallel"]
     work = workload(tables, batch=4096, types=types)

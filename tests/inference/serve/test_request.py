@@ -59,10 +59,7 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
             "last_items is a list of one missing value, which no raw log holds: give [], or leave it out, "
             'got [""]',
         ),
-        (
-            {"last_items": [["i1"]]},
-            'last_items must be a single value, as in training, got [["i1"]]',
-        ),
+        ({"last_items": [["i1"]]}, 'last_items must be a single value, as in training, got [["i1"]]'),
     ],
 )
 def test_a_bad_value_is_named(json_rows: JsonRows, row: dict[str, Any], reason: str) -> None:

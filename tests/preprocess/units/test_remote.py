@@ -86,11 +86,7 @@ def lines_of(feed: TextFeed) -> list[tuple[bytes, int, int, bool]]:
 
 
 TEXT = b"".join(b"%d\t%x\n" % (n, n * 7919) for n in range(30_000))
-FORMS = {
-    "text": TEXT,
-    "gzip": gzip.compress(TEXT),
-    "zstd": pa.compress(TEXT, "zstd", asbytes=True),
-}
+FORMS = {"text": TEXT, "gzip": gzip.compress(TEXT), "zstd": pa.compress(TEXT, "zstd", asbytes=True)}
 
 
 @pytest.mark.parametrize("form", FORMS)
