@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,7 +34,9 @@ def fork_server() -> None:
     """
     if find_driver() is None:
         resource_tracker.ensure_running()
-        with mock.patch.object(util, "spawnv_passfds", _fork):
+        with mock.patch.object(util, "spawnv_passfds", _fork), warnings.catch_warnings():
+            # Python 3.12 and later ones warn of threads: those that there are only wait
+            warnings.simplefilter("ignore", DeprecationWarning)
             forkserver.ensure_running()
 
 
@@ -42,8 +45,8 @@ def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
     if pid := os.fork():
         return pid
     try:
-        for number in map(int, [path.name for path in Path("/proc/self/fd").iterdir()]):
-            if number > 2 and number not in kept:
+        for path in Path("/proc/self/fd").iterdir():
+            if (number := int(path.name)) > 2 and number not in kept:
                 with suppress(OSError):  # of the listing itself
                     os.close(number)
         exec(command[-1])
