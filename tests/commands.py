@@ -7,6 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
+"""The fixture ``made_once``, which shares a folder between the processes of the tests."""
+Typed = Callable[..., tuple[int, str]]
+"""The fixture ``typed``, which runs a command in the process of the test."""
+
 
 def command(name: str, *overrides: str, ranks: int = 1) -> list[str]:
     """The arguments that start ``dlrm-NAME``: as it is installed, or its module on ``ranks`` ranks."""

@@ -1,16 +1,20 @@
 """What every test relies on."""
 
+import fcntl
 import gc
 import os
 import sys
 
 gc.disable()  # until every module is imported: it looks through millions of objects in vain
 
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any, NoReturn  # noqa: E402
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from tests.commands import MadeOnce, Typed  # noqa: E402
 from tests.quick_compose import remember_files  # noqa: E402
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
@@ -19,25 +23,65 @@ sys.dont_write_bytecode = False
 # no test cuts the power, and waiting for the disk is a third of the time of some
 os.fsync = lambda _file: None
 
-settings.register_profile("no deadline", deadline=None)  # time tells of the machine, and first calls compile
-settings.load_profile("no deadline")
+# time tells of the machine, and first calls compile; every run of the tests draws other examples
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.load_profile("quick")
 remember_files()
 
 
 @pytest.fixture(scope="session")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """``made_once(name, make)``: the folder that ``make(folder)`` fills, for the first worker that asks; not to be changed."""
+    root = tmp_path_factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def find(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / name
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                make(folder)
+        return folder
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def dataset(made_once: MadeOnce) -> Path:
     """For tests that need any: 31 steps of 128 rows an epoch. Not to be changed."""
     from tests.loader.dataset_fixture import write_dataset  # once the environment is set
 
-    folder = tmp_path_factory.mktemp("clicks") / "dataset"
-    write_dataset(folder, rows={"train": 4000, "val": 1001, "test": 1003})
-    return folder
+    rows = {"train": 4000, "val": 1001, "test": 1003}
+    return made_once("dataset", lambda folder: write_dataset(folder, rows=rows))
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
+    """``typed(command, *words)``: the exit code and what is said, in a folder of its own and in this process."""
+    from dlrm_app.cli import commands, launch
+
+    def leave(code: Any) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(launch, "_set_up_process", lambda: None)  # it is the tests'
+    monkeypatch.setattr(launch, "leave", leave)
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", [f"dlrm-{command}", *words])
+        with pytest.raises(SystemExit) as ended:
+            commands.run(command)
+        return ended.value.code or 0, "".join(capsys.readouterr())
+
+    return run
 
 
 def pytest_collection_finish() -> None:
     """What was imported stays; from here on only what tests make is looked through."""
     gc.freeze()
     gc.enable()
+    if "tests.ranks" in sys.modules:
+        sys.modules["tests.ranks"].fork_server()
 
 
 def pytest_sessionfinish() -> None:

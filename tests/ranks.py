@@ -3,10 +3,15 @@
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch.distributed as dist
 
@@ -14,11 +19,39 @@ from dlrm_app.cli.launch import leave
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.machine import find_driver
 from dlrm_app.training.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__, "pytest", "hypothesis", "sklearn.metrics"])
 """Ranks import the module of their test, and find loaded what most of these import."""
+
+
+def fork_server() -> None:
+    """Starts the server that forks ranks as a copy of this process, which has loaded all modules of the tests.
+
+    A GPU's driver does not survive a copy: with one, the server is a new process, started by the first ranks.
+    """
+    if find_driver() is None:
+        resource_tracker.ensure_running()
+        with mock.patch.object(util, "spawnv_passfds", _fork), warnings.catch_warnings():
+            # Python 3.12 and later ones warn of threads: those that there are only wait
+            warnings.simplefilter("ignore", DeprecationWarning)
+            forkserver.ensure_running()
+
+
+def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
+    """Runs ``python … -c CODE`` in a copy of this process, with no files open but ``kept``."""
+    if pid := os.fork():
+        return pid
+    try:
+        for path in Path("/proc/self/fd").iterdir():
+            if (number := int(path.name)) > 2 and number not in kept:
+                with suppress(OSError):  # of the listing itself
+                    os.close(number)
+        exec(command[-1])
+    finally:
+        os._exit(0)
 
 
 def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:
@@ -73,5 +106,6 @@ def _receive(receiver: Connection, seconds: float | None) -> Any:
 def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Connection) -> None:
     os.environ.update({name: str(number) for name, number in numbers.items()})
     os.environ.update(MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="True")
+    multiprocessing.set_start_method("fork", force=True)  # whose locks leave nothing behind
     sender.send_bytes(pickle.dumps(work()))
     leave(0)  # as the commands end

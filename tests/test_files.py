@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import (
-    ensure_room,
-    explained_disk_errors,
-    output_problems,
-    written_whole,
-    yaml_text,
-)
+from dlrm_app.files import ensure_room, explained_disk_errors, output_problems, written_whole, yaml_text
 
 
 def test_a_full_disk_of_which_numpy_gives_no_number_is_called_so() -> None:

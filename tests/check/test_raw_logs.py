@@ -336,7 +336,7 @@ def test_a_dataset_or_raw_logs_are_checked(settings: list[str], keys: list[str])
 
 
 @pytest.mark.skipif(not CRITEO.exists(), reason=NO_CRITEO)
-@pytest.mark.parametrize("name", ["kaggle_first_10000", "kaggle_other_42708", "day_0_first_10000"])
+@pytest.mark.parametrize("name", ["kaggle_first_10000", "day_0_first_10000"])
 def test_criteo_is_recognized(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_raw(str(CRITEO / f"{name}.tsv"), "log.yaml")

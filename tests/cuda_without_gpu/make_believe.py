@@ -44,12 +44,7 @@ class OnGpu(torch.Tensor):
     @staticmethod
     def __new__(cls, values: torch.Tensor) -> "OnGpu":
         made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            values.size(),
-            values.stride(),
-            values.storage_offset(),
-            dtype=values.dtype,
-            device="meta",
+            cls, values.size(), values.stride(), values.storage_offset(), dtype=values.dtype, device="meta"
         )
         made.values = values
         return made

@@ -8,7 +8,8 @@ from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharder import fused_kernels
 from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta
 
-TYPES = ["table_wise", "row_wise", "column_wise", "table_column_wise", "table_row_wise", "grid_shard"]
+TYPES = [*((kind, 1) for kind in ("table_wise", "row_wise", "column_wise"))]
+TYPES += [(kind, 2) for kind in ("table_column_wise", "table_row_wise", "grid_shard")]  # which know of nodes
 LARGE = pytest.mark.long
 ON_8, ON_128 = ["topology=a100_80g_8"], ["topology=h100_8x16"]
 RECIPES = [
@@ -45,8 +46,7 @@ def assert_builds(config: PlanConfig) -> None:
         assert sorted(spec[0] * spec[1] for spec in specs if spec[0]) == planned_weights(plan, rank)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("kind", "nodes"), TYPES)
 def test_every_sharding_type(kind: str, nodes: int) -> None:
     topology = ["topology=a100_80g_8", f"topology.nodes={nodes}"]
     assert_builds(compose_plan("tables=criteo_kaggle", f"sharding.types=[{kind}]", *topology))

@@ -43,13 +43,7 @@ def everything(runtime: Runtime, device: torch.device) -> list[Any]:
     request.agreed(), request.settle()
     parts = StepParts(nn.Identity(), None, None, CPU, is_alone=False)
     normed = SyncedBatchNorm(3).to(device)(torch.arange(12.0).view(4, 3).to(device) + runtime.rank)
-    return [
-        meter.state(),
-        meter.read(),
-        meter.first_bad_step(),
-        parts.mean_ms(runtime),
-        normed.tolist(),
-    ]
+    return [meter.state(), meter.read(), meter.first_bad_step(), parts.mean_ms(runtime), normed.tolist()]
 
 
 def on_both(runtime: Runtime) -> tuple[list[Any], list[Any]]:

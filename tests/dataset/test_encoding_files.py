@@ -1,5 +1,6 @@
 """Files that encoding takes are read only if they are as they were written."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.dataset.encoding_files import copy_encoding_files, read_clicks, read_vocabulary
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 from dlrm_app.preprocess.encode.encoder import Encoder
@@ -21,11 +22,18 @@ from tests.preprocess.running import run, spec_of
 VOCAB, TARGET = "vocab/cat_3.parquet", "target/cat_3.parquet"
 
 
+@pytest.fixture(scope="module")
+def as_written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "clicks.tsv").write_bytes(make_clicks(400))
+    given = [f"input.train={folder}/clicks.tsv", "encoding=vocab", "dense.target_columns=[cat_3]"]
+    return run(folder / "dataset", *given).folder
+
+
 @pytest.fixture
-def dataset(tmp_path: Path) -> Manifest:
-    (tmp_path / "clicks.tsv").write_bytes(make_clicks(400))
-    given = [f"input.train={tmp_path}/clicks.tsv", "encoding=vocab", "dense.target_columns=[cat_3]"]
-    return run(tmp_path / "dataset", *given)
+def dataset(as_written: Path, tmp_path: Path) -> Manifest:
+    """One to spoil."""
+    return read_manifest(Path(shutil.copytree(as_written, tmp_path / "dataset")))
 
 
 def alter(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:

@@ -46,10 +46,7 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: first_shard(value).update(row_groups=[99]), "has 100 rows, its row groups"),
         (lambda value: value["sparse"][0].update(num_embeddings=0), "c0 has 0 ids"),
         (lambda value: value["dense"].append(value["dense"][0]), "i0 occurs 2 times"),
-        (
-            lambda value: value["splits"].update(val=value["splits"]["train"]),
-            r"train/.* occurs 2 times",
-        ),
+        (lambda value: value["splits"].update(val=value["splits"]["train"]), r"train/.* occurs 2 times"),
         (
             lambda value: first_shard(value).update(row_groups=[100, None]),
             r"row_groups\[1\] must be of type int",
@@ -57,10 +54,7 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: value.pop("splits"), "expected the fields dataset, label"),
         (lambda value: first_shard(value).update(path="../y.parquet"), r"'\.\./y\.parquet' is outside the"),
         (lambda value: first_shard(value).update(path="train/../../y"), "is outside the folder"),
-        (
-            lambda value: first_shard(value).update(path="/etc/passwd"),
-            "'/etc/passwd' is outside the folder",
-        ),
+        (lambda value: first_shard(value).update(path="/etc/passwd"), "'/etc/passwd' is outside the folder"),
         (
             lambda value: value["sparse"][0].update(encoding={"kind": "vocab", "file": "../x.parquet"}),
             r"'\.\./x\.parquet' is outside the folder",

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, index_columns
 from dlrm_app.dataset.parquet import ParquetWriter, pack_bits
@@ -53,10 +53,7 @@ def read(data: bytes) -> pa.Table:
     return pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4),
-)
+@given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4))
 def test_any_row_groups_come_back(shapes: list[tuple[int, int]]) -> None:
     groups = [make_table(*shape) for shape in shapes]
     found = read(written(groups))

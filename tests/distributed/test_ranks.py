@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from dlrm_app.distributed import ranks
-from dlrm_app.distributed.ranks import (
-    Ranks,
-    core_problems,
-    count_cores,
-    has_gpu,
-    started_ranks,
-    visible_gpus,
-)
+from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, has_gpu, started_ranks, visible_gpus
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import Driver
 

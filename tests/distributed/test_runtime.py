@@ -1,10 +1,9 @@
 """What collectives say when the other end is gone is told from errors of one's own."""
 
 import socket
-import subprocess
 import sys
+import time
 from datetime import timedelta
-from pathlib import Path
 
 import pyarrow
 import pytest
@@ -17,43 +16,26 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.rendezvous import _meet
 from dlrm_app.distributed.runtime import NODE_GROUPS, is_lost_peer, start_runtime
 from dlrm_app.errors import DlrmError
-
-SILENT_PEER = """
-import sys, time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-
-rank = int(sys.argv[1])
-dist.init_process_group(
-    "gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2, timeout=timedelta(seconds=2)
-)
-dist.all_reduce(torch.ones(1000))
-time.sleep(5 * rank)
-for _ in range(2):  # the second time the connection is known to be lost
-    try:
-        dist.all_reduce(torch.ones(1000))
-    except RuntimeError as error:
-        print(" ".join(str(error).split()))
-"""
+from tests.ranks import start_ranks
 
 
-def test_a_rank_whose_peer_was_silent_and_the_peer_itself_know_that_they_lost_each_other(
-    tmp_path: Path,
-) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SILENT_PEER, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=100)[0] for rank in ranks]
-    for lines in said:
-        assert len(lines.splitlines()) == 2
-        for line in lines.splitlines():
-            assert is_lost_peer(RuntimeError(line)), line
+def lose_each_other() -> list[str]:
+    """What two ranks are told of which the second falls silent; asked again, they know that the connection is lost."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+    dist.all_reduce(torch.ones(1000))
+    time.sleep(5 * dist.get_rank())
+    told = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as error:
+            dist.all_reduce(torch.ones(1000))
+        told.append(str(error.value))
+    return told
+
+
+def test_a_rank_whose_peer_was_silent_and_the_peer_itself_know_that_they_lost_each_other() -> None:
+    for told in start_ranks(lose_each_other, 2, 2):
+        assert len(told) == 2
+        assert all(is_lost_peer(RuntimeError(text)) for text in told), told
 
 
 def test_an_allocation_that_fails_is_told_with_what_to_do() -> None:

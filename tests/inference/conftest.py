@@ -16,6 +16,7 @@ from dlrm_app.inference.problems import check_predict
 from dlrm_app.inference.record import ExportRecord
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
+from tests.commands import MadeOnce
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.running import AUTO
@@ -43,65 +44,55 @@ def export_here(*overrides: str) -> ExportRecord:
     return export_model(compose_config("export", ExportConfig, ["threads=1", *overrides]))
 
 
+LEARNS = ["trainer.global_batch_size=64", "optimizer.sparse.lr=0.3"]  # so that ids matter
+
+
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(made_once: MadeOnce) -> Path:
     """A folder with ``dataset`` and ``run``: one-hot and multi-hot features, a shared table, mean pooling, fp16 rows."""
-    folder = tmp_path_factory.mktemp("trained")
-    write_dataset(folder / "dataset", rows={"train": 2000, "val": 500, "test": 701}, multi_hot=(30, 30))
-    (folder / "tables.yaml").write_text(TABLES)
-    keys = [
-        "trainer.epochs=3",
-        "optimizer.sparse.lr=0.3",
-        "trainer.global_batch_size=64",
-    ]  # so that ids matter
-    train_here(folder / "run", f"data.path={folder}/dataset", f"tables={folder}/tables.yaml", *keys)
-    return folder
+
+    def make(folder: Path) -> None:
+        write_dataset(folder / "dataset", rows={"train": 2000, "val": 500, "test": 701}, multi_hot=(30, 30))
+        (folder / "tables.yaml").write_text(TABLES)
+        keys = [f"data.path={folder}/dataset", f"tables={folder}/tables.yaml", "trainer.epochs=3"]
+        train_here(folder / "run", *keys, *LEARNS)
+
+    return made_once("trained", make)
 
 
 @pytest.fixture(scope="session")
-def script_export(trained: Path) -> Path:
+def script_export(trained: Path, made_once: MadeOnce) -> Path:
     """An export as TorchScript, which takes a second where the compiled one takes half a minute."""
-    export_here(f"checkpoint={trained}/run", "format=torchscript", f"output={trained}/script")
-    return trained / "script"
+    keys = [f"checkpoint={trained}/run", "format=torchscript"]
+    return made_once("script", lambda folder: export_here(*keys, f"output={folder}"))
 
 
 @pytest.fixture(scope="session")
-def package_export(trained: Path) -> Path:
+def package_export(trained: Path, made_once: MadeOnce) -> Path:
     """A compiled export and the same model as TorchScript; all tables in int8 but one. Half a minute of compiling."""
-    export_here(
-        f"checkpoint={trained}/run",
-        "format=[aoti,torchscript]",
-        "quantize=int8",
-        "quantize_tables={t_c0: fp16}",
-        "max_auc_loss=0.01",
-        f"output={trained}/package",
-    )
-    return trained / "package"
+    keys = [f"checkpoint={trained}/run", "format=[aoti,torchscript]", "quantize=int8"]
+    keys += ["quantize_tables={t_c0: fp16}", "max_auc_loss=0.01"]
+    return made_once("package", lambda folder: export_here(*keys, f"output={folder}"))
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(made_once: MadeOnce) -> Path:
     """A folder with ``dataset``, ``run``, its ``export``, and the lines of the test split as ``test.csv``."""
-    folder = tmp_path_factory.mktemp("shop")
-    rows = draw_rows()
-    (folder / "shop.yaml").write_text(SHOP)
-    write_csv(folder / "all.csv", rows)
-    write_csv(folder / "test.csv", rows[-NUM_TEST:])
-    keys = [
-        f"dataset={folder}/shop.yaml",
-        f"input.train={folder}/all.csv",
-        f"split.test={NUM_TEST / NUM_ROWS}",
-    ]
-    chosen = [each for each in AUTO if not each.startswith("encoding.crosses")]
-    preprocess(folder / "dataset", *keys, *chosen, "encoding.crosses=[[user,item]]")
-    train_here(
-        folder / "run",
-        f"data.path={folder}/dataset",
-        "trainer.global_batch_size=64",
-        "optimizer.sparse.lr=0.3",
-    )
-    export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
-    return folder
+
+    def make(folder: Path) -> None:
+        rows = draw_rows()
+        folder.mkdir()
+        (folder / "shop.yaml").write_text(SHOP)
+        write_csv(folder / "all.csv", rows)
+        write_csv(folder / "test.csv", rows[-NUM_TEST:])
+        keys = [f"dataset={folder}/shop.yaml", f"input.train={folder}/all.csv"]
+        keys += [f"split.test={NUM_TEST / NUM_ROWS}", "encoding.crosses=[[user,item]]"]
+        chosen = [each for each in AUTO if not each.startswith("encoding.crosses")]
+        preprocess(folder / "dataset", *keys, *chosen)
+        train_here(folder / "run", f"data.path={folder}/dataset", *LEARNS)
+        export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
+
+    return made_once("shop", make)
 
 
 def predicted(output: Path, *overrides: str) -> pa.Table:
@@ -113,6 +104,7 @@ def predicted(output: Path, *overrides: str) -> pa.Table:
 
 
 @pytest.fixture(scope="session")
-def expected(shop: Path) -> pa.Table:
+def expected(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     """The scores of the dataset's test split."""
-    return predicted(shop / "expected.parquet", f"model={shop}/export", f"data.path={shop}/dataset")
+    output = tmp_path_factory.mktemp("expected") / "scores.parquet"
+    return predicted(output, f"model={shop}/export", f"data.path={shop}/dataset")

@@ -35,14 +35,13 @@ FORMATS = {
 }
 
 
-@pytest.fixture(scope="session")
-def later(trained: Path) -> Path:
+@pytest.fixture(scope="module")
+def later(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trained run two steps later: a hundred of the 1,000 rows of t_c1 changed, and all dense weights."""
+    run = tmp_path_factory.mktemp("later") / "later"
     keys = [f"data.path={trained}/dataset", f"tables={trained}/tables.yaml", "trainer.max_steps=2"]
-    train_here(
-        trained / "later", *keys, f"warm_start.checkpoint={trained}/run", "trainer.global_batch_size=64"
-    )
-    return trained / "later"
+    train_here(run, *keys, f"warm_start.checkpoint={trained}/run", "trainer.global_batch_size=64")
+    return run
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -168,10 +167,10 @@ def test_rows_are_found_where_they_lie(tmp_path: Path) -> None:
     ]
 
 
-@pytest.fixture(scope="session")
-def made_once(trained: Path, later: Path) -> Path:
+@pytest.fixture(scope="module")
+def deltas(trained: Path, later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``base``, the ``delta`` and, under ``full``, the export that it was made of."""
-    folder = trained / "deltas"
+    folder = tmp_path_factory.mktemp("deltas")
     with pytest.MonkeyPatch.context() as patch:
         for name, text in make_delta(folder, trained / "run", later, patch, "format=parquet").items():
             (folder / "full" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +179,8 @@ def made_once(trained: Path, later: Path) -> Path:
 
 
 @pytest.fixture
-def made(made_once: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made_once, tmp_path / "made")
-    return tmp_path / "made"
+def made(deltas: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(deltas, tmp_path / "made"))
 
 
 def test_another_base_is_refused_before_any_work(made: Path) -> None:

@@ -208,10 +208,7 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
 def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
     train_here(tmp_path / "run", f"data.path={trained}/dataset", "trainer.max_steps=3", *overrides)
     record = export_here(
-        f"checkpoint={tmp_path}/run",
-        "format=torchscript",
-        "split=val",
-        f"output={tmp_path}/export",
+        f"checkpoint={tmp_path}/run", "format=torchscript", "split=val", f"output={tmp_path}/export"
     )
     assert record.proofs[0].max_difference < 1e-6
 

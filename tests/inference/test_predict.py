@@ -17,7 +17,7 @@ from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
-from tests.commands import command, run, succeed
+from tests.commands import Typed, command, succeed
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
 from tests.preprocess.clicks import make_clicks
@@ -85,17 +85,11 @@ def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.T
 def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_path: Path) -> None:
     """As by dlrm-preprocess: tests/preprocess/read/test_beginning.py has all faults."""
     rows = draw_rows()[-NUM_TEST:]
-    text = write_csv(tmp_path / "test.csv", rows).read_bytes()
     unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
     keys = [f"model={shop}/export", f"input={tmp_path}/given"]
+    nameless = "lacks the columns hour, .*: write them as in the files of training, or add the names above it"
     for given, more, fault in (
-        (
-            unlabelled.partition(b"\n")[2],
-            [],
-            "the header of .* lacks the columns hour, price, user, last_items, item, shown_at; .*: "
-            "write them as in the files of training, or add the names above it if the first line is data",
-        ),
-        (text.replace(b"clicked", b"CLICKED", 1), [], "'CLICKED' is not 'clicked': case and spaces count"),
+        (unlabelled.partition(b"\n")[2], [], nameless),
         (unlabelled, ["labels=true"], "lacks the columns clicked"),
     ):
         (tmp_path / "given").write_bytes(given)
@@ -266,16 +260,18 @@ def test_the_encoding_of_an_export_preprocesses_new_days(
     assert same_scores(table, expected)
 
 
-def test_what_cannot_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(command("predict", "model=nowhere", "output=scores.csv", "batch_size=0"), tmp_path)
-    assert done.returncode == 2
+def test_what_cannot_work_is_refused_at_once(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, text = typed("predict", "model=nowhere", "output=scores.csv", "batch_size=0")
+    assert code == 2
     for message in (
         "no model at nowhere",
         "raw logs, or data.path=DATASET with split=",
         ".parquet",
         "batch_size must be at least 1 and at most",
     ):
-        assert message in done.stderr
+        assert message in text
     keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet"]
     for words, message in (
         (["data.path=x", "labels=true"], r"(?s)labels is for raw logs.*no dataset at x"),

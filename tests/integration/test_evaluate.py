@@ -33,30 +33,30 @@ def evaluated(*overrides: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset, and two runs of 31 steps on two ranks, row-wise: ``watched`` evaluates and saves on the way."""
+    """A dataset, and two runs of 13 steps on two ranks, row-wise: ``watched`` evaluates and saves on the way."""
     folder = tmp_path_factory.mktemp("clicks")
-    write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001, "test": 1003})
+    write_dataset(folder / "dataset", rows={"train": 1664, "val": 1001, "test": 1003})
     common = [*SMALL, f"data.path={folder}/dataset", "sharding.types=[row_wise]", "report.enabled=false"]
     train_on_ranks(2, *common, f"output={folder}/plain")
-    rhythm = ["evaluation.every_steps=10", "evaluation.group_by=c0", "checkpoint.every_steps=10"]
+    rhythm = ["evaluation.every_steps=4", "evaluation.group_by=c0", "checkpoint.every_steps=4"]
     train_on_ranks(2, *common, *rhythm, "checkpoint.keep_last=9", f"output={folder}/watched")
     return folder
 
 
 def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
     """Two ranks with batches under way: losses, weights and optimizer state to the bit."""
-    assert list(evals(folder / "watched")) == [10, 20, 30, 31]
+    assert list(evals(folder / "watched")) == [4, 8, 12, 13]
     assert losses(folder / "watched") == losses(folder / "plain")
     assert final_bytes(folder / "watched") == final_bytes(folder / "plain")
 
 
 def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
-    settings = [f"checkpoint={folder}/watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
+    settings = [f"checkpoint={folder}/watched/checkpoints/step-000000008", "split=val", "group_by=c0"]
     first, _ = start_ranks(partial(evaluated, *settings, "sharding.types=[row_wise]"), 2, 2)
     found = first["models"][0]["metrics"]
     del found["seconds"]
-    assert found == evals(folder / "watched")[20]
+    assert found == evals(folder / "watched")[8]
     assert found["num_samples"] == 1001
 
 
@@ -67,12 +67,12 @@ def test_ranks_and_plan_do_not_matter(
     monkeypatch.chdir(folder)
     found = evaluated("checkpoint=watched", "batch_size=100", "sharding.types=[table_wise]", "group_by=c0")
     metrics = found["models"][0]["metrics"]
-    expected = evals(folder / "watched", "test")[31]
+    expected = evals(folder / "watched", "test")[13]
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     interval = found["models"][0]["auc_interval"]
     assert interval["low"] < metrics["auc"] < interval["high"]
     printed = capsys.readouterr().out
-    for words in ("test: 1,003 rows", "watched/step-000000031", "GAUC"):
+    for words in ("test: 1,003 rows", "watched/step-000000013", "GAUC"):
         assert words in printed
 
 
@@ -83,7 +83,7 @@ def test_two_runs_are_compared_on_the_same_rows(
     monkeypatch.chdir(folder)
     same = evaluated("checkpoint=watched", "against=plain")["comparison"]
     assert (same["difference"]["value"], same["p_value"]) == (0, 1)
-    found = evaluated("checkpoint=watched", "against=watched/checkpoints/step-000000010")
+    found = evaluated("checkpoint=watched", "against=watched/checkpoints/step-000000004")
     first, second = (model["metrics"]["auc"] for model in found["models"])
     assert found["comparison"]["difference"]["value"] == pytest.approx(first - second, abs=1e-15)
     assert 0 < found["comparison"]["p_value"] < 1

@@ -5,7 +5,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.preprocess.passes import encode_pass
+from tests.commands import Typed, command, succeed
 from tests.pages import blocks_of, type_commands
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import PLAIN, content, run
@@ -107,15 +107,15 @@ def test_a_delta_table_in_a_store_gives_the_dataset_of_the_local_one(
     assert manifest.splits["train"].rows == 4_000
 
 
-def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, capfd: Any, endpoint: str) -> None:
+def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, endpoint: str, typed: Typed) -> None:
     s3.pipe_file("clicks/log.tsv", make_clicks(2_000, bad_every=100))
     url = f"{endpoint.replace('http://', 'http://me:SECRET@')}/clicks/log.tsv?X-Amz-Signature=SECRET"
     given = [f'input.train="{url}"', "rejects.max_fraction=0.1", f"output={tmp_path}/made"]
-    command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given]
-    for arguments in ([], ["--cfg", "job"], ["layout.unit_mib=nothing"]):
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-        assert "SECRET" not in done.stdout + done.stderr
-        assert done.returncode == (2 if arguments and arguments[0] != "--cfg" else 0), done.stderr
+    done = succeed(command("preprocess", *given), tmp_path)
+    assert "SECRET" not in done.stdout + done.stderr
+    for more, expected in ((["--cfg", "job"], 0), (["layout.unit_mib=nothing"], 2)):
+        code, text = typed("preprocess", *given, *more)
+        assert (code, "SECRET" in text) == (expected, False)
     made = content(tmp_path / "made")
     assert b"/clicks/log.tsv" in made["manifest.json"]
     assert [name for name, data in made.items() if b"SECRET" in data] == []
@@ -153,16 +153,16 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(s3: Any, tmp_path
     given = [f"{key}={value}" for key, value in plain.items()]
     given += ["input.train=s3://clicks/log.*", "layout.unit_mib=1", "split.val=0.1"]
     run(tmp_path / "whole", *given)
-    command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given, f"output={tmp_path}/killed"]
+    arguments = command("preprocess", *given, f"output={tmp_path}/killed")
     draw = random.Random(0)
     for moment in [draw.uniform(1.0, 5.0) for _ in range(20)]:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             process.wait(moment)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    subprocess.run(command, check=True, capture_output=True)
+    succeed(arguments, tmp_path)
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 

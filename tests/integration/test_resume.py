@@ -1,17 +1,15 @@
 """A run that is stopped, killed or moved to other ranks goes on as if nothing had happened."""
 
-import random
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from tests.commands import command, succeed, wait_until
+from tests.commands import command, wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
@@ -22,11 +20,6 @@ def train_command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
     return command(
         "train", *threads, f"data.path={dataset}", *SMALL, "trainer.epochs=2", *overrides, ranks=ranks
     )
-
-
-def train(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
-    """The command in ``folder``; what starts no new process for each run is ``train_in``."""
-    succeed(train_command(dataset, *overrides, ranks=ranks), folder)
 
 
 def train_in(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
@@ -48,15 +41,6 @@ def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("undisturbed")
     train_in(folder, dataset)
     return folder / "run"
-
-
-def test_a_run_cut_in_the_middle_of_an_epoch_goes_on_to_the_bit(
-    dataset: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    train_in(tmp_path, dataset, "trainer.max_steps=40")
-    train_in(tmp_path, dataset, "resume=auto")
-    assert losses(tmp_path / "run") == losses(undisturbed)
-    assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
 
 
 def test_a_signal_saves_the_run_and_says_how_to_go_on(
@@ -168,30 +152,3 @@ def test_old_checkpoints_go_and_the_best_stays(dataset: Path, tmp_path: Path) ->
     evals = [e for e in events(tmp_path / "run") if e["event"] == "eval" and e["split"] == "val"]
     best = max(evals, key=lambda event: event["auc"])["step"]
     assert set(names) == {"step-000000060", "step-000000062", f"step-{best:09d}"}
-
-
-@pytest.mark.long
-def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
-    dataset: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    """kill -9 and SIGTERM by turns, ten each, a few steps apart; every step is saved, half in the background.
-
-    Fewer where a busy machine lets a run take many steps before it is stopped.
-    """
-    chance, attempt = random.Random(7), 0
-    for attempt in range(20):
-        if count_lines(tmp_path / "run") > count_lines(undisturbed) - 10:
-            break
-        mode = f"checkpoint.asynchronous={'true' if attempt % 4 > 1 else 'false'}"
-        arguments = train_command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", mode)
-        with subprocess.Popen(
-            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            wait_for_steps(tmp_path / "run", count_lines(tmp_path / "run") + chance.randrange(1, 4), process)
-            time.sleep(chance.uniform(0, 0.05))
-            process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGTERM)
-            process.wait(timeout=120)
-    assert attempt >= 8
-    train(tmp_path, dataset, "output=run", "resume=auto")
-    assert losses(tmp_path / "run") == losses(undisturbed)
-    assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)

@@ -17,7 +17,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
-from dlrm_app.loader.batch_order import Order, eval_order, train_order
+from dlrm_app.loader.batch_order import Order, train_order
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Ranges, Rows
 from tests.loader.dataset_fixture import write_dataset
@@ -68,10 +68,7 @@ class RecordingReader(SplitReader):
         self.most_alive = 0
 
     def decode(
-        self,
-        group: int,
-        row_order: NDArray[np.int64] | None = None,
-        memory: NDArray[np.int32] | None = None,
+        self, group: int, row_order: NDArray[np.int64] | None = None, memory: NDArray[np.int32] | None = None
     ) -> Rows:
         rows = super().decode(group, row_order, memory)
         self.decoded.append(group)
@@ -84,15 +81,6 @@ class RecordingReader(SplitReader):
 def orders(group_rows: list[int], world_size: int = 4) -> list[Order]:
     common: dict[str, Any] = {"global_batch_size": 96, "lanes": 8, "seed": 5, "epoch": 1}
     return [train_order(group_rows, **common, rank=rank, world_size=world_size) for rank in range(world_size)]
-
-
-def test_an_evaluation_reads_what_was_written(manifest: Manifest) -> None:
-    """Every value of every column, features in the order asked for."""
-    reader = SplitReader(manifest, "val", FEATURES)
-    order = eval_order(reader.group_rows, batch_size=33)
-    assert [row for batch in as_read(reader.read(order)) for row in batch] == written(
-        manifest, "val", FEATURES
-    )
 
 
 def test_training_reads_the_rows_that_the_order_names(manifest: Manifest) -> None:
@@ -198,11 +186,7 @@ BAGS = pa.list_(pa.int32())
             "column m0: it is list<.*int64.*>, .* promises list<",
         ),
         (with_value("label", 3, 1, pa.int8()), 0, "column label: it is int8, the manifest promises uint8"),
-        (
-            lambda table: table.drop_columns(["i1", "m0"]),
-            0,
-            "column i1: it is missing",
-        ),
+        (lambda table: table.drop_columns(["i1", "m0"]), 0, "column i1: it is missing"),
         (
             lambda table: table.slice(50),
             0,

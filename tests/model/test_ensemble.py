@@ -72,8 +72,7 @@ def beside(parts: list[Step]) -> Step:
     return torch.cat([rows for rows, _, _ in parts]), ids, torch.cat([labels for _, _, labels in parts])
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize(("kind", "optimizer"), zip(MODELS, ["sgd", "adagrad"] * 2, strict=True))
 def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
     """Same losses at every step, same weights at the end, and then the mean of their probabilities in evaluation."""
     config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.ensemble_size={COUNT}")

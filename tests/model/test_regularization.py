@@ -41,7 +41,7 @@ def on_rank(runtime: Runtime) -> dict[str, Any]:
     return train_norm(SyncedBatchNorm(WIDTH), runtime.rank, runtime.world_size)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_ranks", [1, 2])
 def test_any_number_of_ranks_equals_torchs_batch_norm_of_all_rows(num_ranks: int) -> None:
     expected = train_norm(nn.BatchNorm1d(WIDTH))
     ranks = on_ranks(on_rank, num_ranks) if num_ranks > 1 else [train_norm(SyncedBatchNorm(WIDTH))]

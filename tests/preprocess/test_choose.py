@@ -12,6 +12,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess import choose as choose_module
 from dlrm_app.preprocess.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Choice, boundaries, choose
@@ -62,6 +63,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = {"name": "shop", "delimiter": ",", "header": True, "columns": described}
     (folder / "shop.yaml").write_text(json.dumps(text))  # which is YAML
     return folder
+
+
+@pytest.fixture(scope="module")
+def auto(shop: Path) -> Path:
+    """A dataset for which all is left to choose; not to be changed."""
+    return run(shop / "auto", *words(shop)).folder
 
 
 def words(shop: Path, *more: str) -> list[str]:
@@ -178,8 +185,10 @@ def test_few_distinct_numbers_have_a_bucket_each() -> None:
     assert boundaries(Numbers((), 0.0, 1.0, is_whole=True), 32) == [0.0]
 
 
-def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp_path: Path) -> None:
-    made = run(tmp_path / "auto", *words(shop))
+def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(
+    shop: Path, auto: Path, tmp_path: Path
+) -> None:
+    made = read_manifest(auto)
     assert made.config["auto"]["seen"] == ROWS * 8 // 10
     assert made.config["encoding"]["crosses"] == [["shop", "slot"]]
     assert {"shop_x_slot", "shop_x_slot_target"} < {*table_of(made).column_names}
@@ -191,32 +200,29 @@ def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp
     ]
     run(tmp_path / "typed", *words(shop, f"encoding={made.config['encoding']['kind']}", *typed))
     skip = ["manifest.json"]
-    assert content(tmp_path / "auto", skip) == content(tmp_path / "typed", skip)
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("auto", "typed")]
+    assert content(auto, skip) == content(tmp_path / "typed", skip)
+    manifests = [json.loads((name / "manifest.json").read_text()) for name in (auto, tmp_path / "typed")]
     for manifest in manifests:
         assert manifest.pop("config")
     assert manifests[0] == manifests[1]
 
 
 def test_a_finished_dataset_is_found_by_the_same_words_and_by_what_they_chose(
-    shop: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shop: Path, auto: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = run(tmp_path / "k", *words(shop))
-    count = made.config["encoding"]["min_count"]
+    count = read_manifest(auto).config["encoding"]["min_count"]
     for same in ([], [f"encoding.min_count={count}"], ["dense.target_columns=all"]):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            run(tmp_path / "k", *words(shop, *same))
+            run(auto, *words(shop, *same))
         assert "is finished already" in caplog.text
     with pytest.raises(ConfigError, match=r'dense\.target_columns: "all" → null'):
-        run(tmp_path / "k", *words(shop, "dense.target_columns=null"))
+        run(auto, *words(shop, "dense.target_columns=null"))
 
 
 def test_a_resumed_run_has_the_choice_of_its_beginning(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Path, auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(tmp_path / "whole", *words(shop))
-
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -225,8 +231,8 @@ def test_a_resumed_run_has_the_choice_of_its_beginning(
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "k", *words(shop))
     monkeypatch.setattr("dlrm_app.preprocess.preprocess.look_at", stop)  # it need not look again
-    assert run(tmp_path / "k", *words(shop)).config == whole.config
-    assert content(tmp_path / "k") == content(tmp_path / "whole")
+    assert run(tmp_path / "k", *words(shop)).config == read_manifest(auto).config
+    assert content(tmp_path / "k") == content(auto)
 
 
 def test_nothing_is_looked_at_where_no_row_changes_the_choice(
@@ -252,10 +258,10 @@ def test_nothing_is_looked_at_where_no_row_changes_the_choice(
     assert (chosen["encoding"]["kind"], chosen["dense"]["bucket_boundaries"]) == ("hash", {})
 
 
-def test_a_new_day_takes_what_was_chosen(shop: Path, tmp_path: Path) -> None:
-    made = run(tmp_path / "k", *words(shop))
+def test_a_new_day_takes_what_was_chosen(shop: Path, auto: Path, tmp_path: Path) -> None:
+    made = read_manifest(auto)
     later = [f"dataset={shop}/shop.yaml", f"input.test={shop}/shop.csv", "encoding=from_dataset"]
-    taken = run(tmp_path / "later", *later, f"encoding.path={tmp_path}/k", *AUTO[1:])
+    taken = run(tmp_path / "later", *later, f"encoding.path={auto}", *AUTO[1:])
     assert [c.transform for c in taken.dense] == [c.transform for c in made.dense]
     assert [c.encoding for c in taken.sparse] == [c.encoding for c in made.sparse]
     rows = table_of(taken, "test")

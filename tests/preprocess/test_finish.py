@@ -1,5 +1,6 @@
 """What is suggested once a dataset is made."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
 from dlrm_app.preprocess.finish import next_command
 from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import configure, run
+from tests.preprocess.running import AUTO, configure, run
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,18 @@ def test_the_published_days_of_criteo_add_up() -> None:
     assert list(days) == [f"day_{day}" for day in range(24)]
     assert sum(days.values()) == 4_373_472_329
     assert sum(days.values()) - days["day_23"] == 4_195_197_692  # MLPerf's number of training samples
+
+
+def test_it_says_what_it_made_and_what_to_type_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.tsv").write_bytes(make_clicks(300))
+    with caplog.at_level("INFO"):
+        run(Path("k"), "input.train=log.tsv", "split.val=0.1", "split.test=0.1", *AUTO)
+    assert re.search(r"train +240", caplog.text)
+    assert re.search(r"300 rows in [0-9.]+ s: [0-9,]+ rows/s", caplog.text)
+    assert re.search(r"vocabulary, min_count \d+ +cat_0, cat_1", caplog.text)
+    assert "next: dlrm-train data.path=k tables=dataset" in caplog.text
+    made = ["manifest.json", "rejects.jsonl", "target", "test", "train", "val", "vocab"]
+    assert sorted(path.name for path in Path("k").iterdir()) == made

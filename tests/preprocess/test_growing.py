@@ -84,12 +84,11 @@ def test_days_make_the_vocabulary_of_one_pass_and_no_id_moves(shop: str, tmp_pat
 @pytest.mark.parametrize(
     "given",
     [
-        ["shuffle=none", "layout.row_group_rows=50"],
+        ["shuffle=none", "layout.row_group_rows=50", "dense.transform=standardize"],
         ["shuffle=block", "split.val=0.2"],
         ["shuffle=full", "split.test=0.1", "layout.shuffled_shard_rows=100"],
-        ["dense.transform=standardize"],
     ],
-    ids=["plain", "block", "full", "standardize"],
+    ids=["plain", "block", "full"],
 )
 def test_rows_are_encoded_as_with_the_grown_vocabulary_from_the_start(
     shop: str, tmp_path: Path, given: list[str]

@@ -10,8 +10,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.preprocess import preprocess
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import content, rejects_of, run
+from tests.preprocess.running import rejects_of, run
 
 GOOD = (
     b"1\t"
@@ -103,22 +102,6 @@ def test_every_malformed_line_is_kept_with_file_line_and_reason(tmp_path: Path, 
         assert len(entry["excerpt"]) < 1000
     assert "3\0" in rejects[7]["excerpt"]
     assert (manifest.splits["train"].rows, manifest.splits["train"].rejects) == (12, 11)
-
-
-def test_line_ends_case_and_a_missing_last_newline_make_no_difference(tmp_path: Path) -> None:
-    text = make_clicks(100)
-    variants = {
-        "plain": text,
-        "crlf": text.replace(b"\n", b"\r\n"),
-        "upper": text.upper(),
-        "cut": text[:-1],
-    }
-    found = {}
-    for name, variant in variants.items():
-        (tmp_path / f"{name}.tsv").write_bytes(variant)
-        run(Path(name), f"input.train={name}.tsv")
-        found[name] = content(tmp_path / name, skip=["manifest.json"])
-    assert all(files == found["plain"] for files in found.values())
 
 
 def test_a_second_run_on_the_same_output_waits_its_turn(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ WAYS = {
     "hash": ["encoding.num_embeddings=50", "split.val=0.1", "split.test=0.15"],
     "vocab": ["encoding=vocab", "encoding.min_count=2", "split.test=0.2", "dense.transform=standardize"],
     "block": ["encoding.num_embeddings=50", "shuffle=block", "split.val=0.1"],
-    "full": ["encoding.num_embeddings=50", "shuffle=full", "split.val=0.1", "layout.shuffled_shard_rows=100"],
     "targets": [
         "encoding=vocab",
         "encoding.min_count=2",
@@ -73,7 +72,7 @@ def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
     monkeypatch.setattr(Journal, "commit", commit_or_die)
     interruptions = 0
     while True:
-        left = 5
+        left = 7
         try:
             run(clicks / "pieces", *given, "threads=1")
             break
@@ -81,15 +80,6 @@ def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
             interruptions += 1
     assert interruptions >= 1
     assert content(clicks / "pieces") == content(clicks / "whole")
-
-
-def test_gz_files_give_the_same_shards(clicks: Path) -> None:
-    for name in "ab":
-        (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
-    run(clicks / "plain", f"input.train={clicks}/?.tsv", *options("targets"))
-    run(clicks / "gz", f"input.train={clicks}/?.tsv.gz", *options("targets"))
-    skip = ["manifest.json", "rejects.jsonl"]  # they name the files
-    assert content(clicks / "plain", skip) == content(clicks / "gz", skip)
 
 
 def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:

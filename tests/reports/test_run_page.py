@@ -80,16 +80,6 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
     assert "NaN" not in report.text
 
 
-def test_a_run_that_was_killed_is_reported_as_far_as_it_came(tmp_path: Path) -> None:
-    """No result, no curves, a last line cut in half; the page says so."""
-    write_run(tmp_path / "run", finished=False)
-    (tmp_path / "run/curves.json").unlink()
-    log = tmp_path / "run/metrics.jsonl"
-    log.write_text(log.read_text() + '{"event": "train", "ste')
-    report = read_report(write_report(tmp_path / "run"))
-    assert "Not finished: the last event is of step 40" in report.text
-
-
 def test_the_result_of_a_shorter_run_does_not_finish_the_longer_one(tmp_path: Path) -> None:
     """A finished run that goes on with more epochs is unfinished again."""
     write_run(tmp_path / "run")

@@ -3,13 +3,7 @@
 import pytest
 
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import (
-    Event,
-    RunResult,
-    TrainEvent,
-    event_from_json,
-    event_to_json,
-)
+from dlrm_app.runs.events import Event, RunResult, TrainEvent, event_from_json, event_to_json
 
 EVENTS: list[Event] = [
     TrainEvent(0, 3, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}),

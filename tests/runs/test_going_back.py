@@ -66,9 +66,7 @@ def test_a_folder_is_one_run_s_at_a_time() -> None:
     assert not Path("new").exists()
 
 
-def test_what_a_resume_changes_is_said_and_both_configurations_kept(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_a_resume_changes_is_said_and_both_configurations_kept(caplog: pytest.LogCaptureFixture) -> None:
     train(small("r"))
     train(small("r", "resume=auto", "trainer.max_steps=8", "optimizer.dense.lr=0.5"))
     assert "changed from step 6 on: optimizer.dense.lr" in caplog.text
@@ -77,20 +75,6 @@ def test_what_a_resume_changes_is_said_and_both_configurations_kept(
     assert before["trainer"]["max_steps"] == 6
     train(small("r", "resume=r/checkpoints/step-000000006", "trainer.max_steps=6"))
     assert not list(Path("r").glob("config-until-*"))
-
-
-def test_another_function_is_refused() -> None:
-    train(small("r"))
-    with pytest.raises(ConfigError, match=r"pooling of t_.* is mean, in .* sum: give pooling=sum"):
-        train(small("r", "resume=auto", "trainer.max_steps=8", "tables.pooling=mean"))
-
-
-@pytest.mark.parametrize("output", ["file/sub", "x" * 300, "file"])
-def test_an_output_that_cannot_be_is_refused_by_name(output: str) -> None:
-    Path("file").write_text("")
-    for resume in ("none", "auto"):
-        with pytest.raises(DlrmError, match=rf"output=.*{output}"):
-            train(small(output, f"resume={resume}"))
 
 
 def test_a_full_disk_ends_a_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def plan(tables: list[Table], where: Cluster, **sharding: object) -> Assignment 
     return search(estimate_options(workload(tables, **sharding), where), where)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(TABLES, st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 2), (6, 3)]), st.sampled_from(TYPE_SETS))
 def test_every_weight_lies_in_exactly_one_place(
     shapes: list[tuple[int, int, int, int]], ranks: tuple[int, int], types: list[str]
@@ -81,7 +81,7 @@ def test_every_weight_lies_in_exactly_one_place(
         assert set(placed.ranks) <= set(range(ranks[0]))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(TABLES, st.integers(1, 4), st.floats(0.3, 3.0))
 def test_no_plan_takes_more_memory_than_there_is(
     shapes: list[tuple[int, int, int, int]], ranks: int, tightness: float
@@ -192,10 +192,7 @@ def test_times_are_those_of_torchrecs_own_enumerator(device: str, wide: int, nar
 
     On CPU of rows that leave no block of a GPU idle, which torchrec counts there too.
     """
-    tables = [
-        Table("a", 1003, wide, ("f", "g"), pooling_factors=(1.0, 20.0)),
-        Table("b", 10, narrow, ("h",)),
-    ]
+    tables = [Table("a", 1003, wide, ("f", "g"), pooling_factors=(1.0, 20.0)), Table("b", 10, narrow, ("h",))]
     where = cluster(8, 2, device=device)
     types = [kind for kind in SHARDING_TYPES if kind != "data_parallel"]
     work = workload(tables, batch=4096, types=types)

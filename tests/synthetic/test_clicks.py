@@ -65,16 +65,18 @@ def test_the_text_says_what_was_drawn(source):
         assert len(set(zip(ids, ranks[:, c], strict=True))) == len(set(ids)) == len(set(ranks[:, c]))
 
 
+@pytest.mark.usefixtures("quick_pilot")
 def test_the_same_seed_gives_the_same_bytes_with_any_number_of_threads(tmp_path):
     one = write(tmp_path / "one.tsv", "rows=40_000", "threads=1", "seed=5")
     three = write(tmp_path / "three.tsv", "rows=40_000", "threads=3", "seed=5")
-    other = write(tmp_path / "other.tsv", "rows=40_000", "seed=6")
+    other = write(tmp_path / "other.tsv", "rows=1_000", "seed=6")
     assert one == three
-    assert one != other
+    assert not one.startswith(other)
     best = [json.loads((tmp_path / f"{name}.tsv.best.json").read_text()) for name in ("one", "three")]
     assert best[0] == best[1]
 
 
+@pytest.mark.usefixtures("quick_pilot")
 def test_files_that_start_at_later_rows_continue_the_file_that_starts_at_zero(tmp_path):
     """Also where the whole is compressed."""
     whole = gzip.decompress(write(tmp_path / "whole.tsv.gz", "rows=20_000"))
@@ -140,6 +142,7 @@ def test_the_expected_auc_is_the_mean_over_labels_drawn_again(sample):
     assert abs(expected_auc(probabilities) - auc) < 2e-3
 
 
+@pytest.mark.usefixtures("quick_pilot")
 def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
     [best] = generate(config(tmp_path / "one.tsv", "rows=1"))
     assert best.auc is None
@@ -161,6 +164,7 @@ def test_no_model_of_the_columns_beats_the_best_and_a_linear_one_comes_near(samp
     assert best - 0.02 < reached < best
 
 
+@pytest.mark.usefixtures("quick_pilot")
 def test_an_interrupted_run_leaves_no_file_under_the_final_name(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -16,11 +16,7 @@ from dlrm_app.synthetic.clicks import make_source, source_of_day
 from dlrm_app.synthetic.days import Lives, drifted
 from dlrm_app.synthetic.distribution import MISSING
 
-
-@pytest.fixture(autouse=True)
-def quick_pilot(monkeypatch):
-    """The laws below hold for any scale of the logits, which a small sample sets quickly."""
-    monkeypatch.setattr("dlrm_app.synthetic.signal.PILOT_ROWS", 1 << 12)
+pytestmark = pytest.mark.usefixtures("quick_pilot")
 
 
 def config(output, *overrides):

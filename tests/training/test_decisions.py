@@ -78,10 +78,5 @@ def test_patience_counts_evaluations_since_the_best(aucs: tuple[float, ...], end
 def test_two_rhythms_at_once_and_impossible_values_are_refused() -> None:
     config = EvaluationConfig(batch_size=1, every_steps=5, per_epoch=0, target_auc=80.2, patience=0)
     found = "\n".join(map(str, config.problems("evaluation.")))
-    for words in (
-        "both say when",
-        "per_epoch must be at least 1",
-        "at most 1, got 80.2",
-        "patience must be",
-    ):
+    for words in ("both say when", "per_epoch must be at least 1", "at most 1, got 80.2", "patience must be"):
         assert words in found

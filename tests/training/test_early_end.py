@@ -110,23 +110,6 @@ def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> N
     assert given != aucs[-1]
 
 
-def test_a_signal_stops_a_run_whose_epochs_have_one_step(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config.trainer.global_batch_size, config.checkpoint.every_epoch = 640, False
-
-    def step_with_signal(*arguments: Any) -> None:
-        take_step(*arguments)
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr("dlrm_app.training.loop.take_step", step_with_signal)
-    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1"):
-        train(config)
-    monkeypatch.undo()
-    config.resume = "auto"
-    assert train(config).steps == 2
-
-
 def test_a_save_that_falls_due_during_an_evaluation_comes_after_it(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,13 +60,13 @@ def test_what_is_kept_of_a_shift_errs_less_than_all_of_it_where_there_is_none() 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
-    write_dataset(folder / "dataset", rows={"train": 4000, "val": 3001}, shifts={"val": 0.7})
-    train_here(folder / "whole", f"data.path={folder}/dataset", *CALIBRATED, "checkpoint.every_steps=20")
+    write_dataset(folder / "dataset", rows={"train": 1280, "val": 3001}, shifts={"val": 0.7})
+    train_here(folder / "whole", f"data.path={folder}/dataset", *CALIBRATED, "checkpoint.every_steps=5")
     return folder
 
 
 def test_a_stop_changes_nothing(folder: Path) -> None:
-    middle = folder / "whole" / "checkpoints" / "step-000000020"
+    middle = folder / "whole" / "checkpoints" / "step-000000005"
     train_here(folder / "cut", f"data.path={folder}/dataset", *CALIBRATED, f"resume={middle}")
     assert final_bytes(folder / "cut") == final_bytes(folder / "whole")
 
@@ -97,7 +97,7 @@ def test_the_run_predicts_as_many_clicks_as_val_has_but_for_chance(folder: Path)
 
 
 def test_without_val_the_run_predicts_as_many_clicks_as_it_learnt_from(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "dataset", rows={"train": 4000})
+    write_dataset(tmp_path / "dataset", rows={"train": 1280})
     train_here(tmp_path / "run", f"data.path={tmp_path}/dataset", *CALIBRATED)
     assert evaluated(tmp_path / "run", "train")["calibration"] == pytest.approx(1, abs=1e-4)
 
@@ -111,7 +111,7 @@ def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
     [
         ["trainer.epochs=6", "evaluation.patience=1", "optimizer.sparse.lr=0.3", "model.ensemble_size=1"],
         ["evaluation.target_auc=0.4", "evaluation.per_epoch=4"],
-        ["trainer.max_steps=16", "evaluation.per_epoch=2"],
+        ["trainer.max_steps=8", "evaluation.per_epoch=2"],
     ],
 )
 def test_whatever_ends_the_run_and_which_weights_count_the_bias_is_fitted(
@@ -140,11 +140,11 @@ def test_a_best_checkpoint_within_an_epoch_is_said(
 ) -> None:
     keys = [
         "trainer.epochs=2",
-        "optimizer.sparse.lr=30.0",
+        "optimizer.sparse.lr=3.0",
         "checkpoint.every_steps=3",
         "evaluation.every_steps=3",
     ]
     train_here(tmp_path / "run", f"data.path={folder}/dataset", *CALIBRATED, *keys)
     best = max(events(tmp_path / "run", "eval"), key=lambda event: event["auc"])
-    assert best["step"] % 31
+    assert best["step"] % 10
     assert f"which=best takes step-{best['step']:09d}" in caplog.text

@@ -23,11 +23,7 @@ def test_the_largest_part_is_named_with_its_share() -> None:
     assert largest_part({}) == ""
 
 
-@given(
-    st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30),
-    st.integers(1, 8),
-    st.integers(0, 29),
-)
+@given(st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30), st.integers(1, 8), st.integers(0, 29))
 def test_mean_losses_are_the_same_to_the_bit_however_they_are_kept_and_when_they_are_saved(
     losses: list[float], kept: int, saved_after: int
 ) -> None:

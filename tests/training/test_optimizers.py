@@ -144,20 +144,6 @@ def test_lazy_adam_is_torchs_sparse_adam() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
-def test_rows_without_a_gradient_stay_with_their_state(kind: str) -> None:
-    weights = nn.Parameter(torch.ones(6, 4))
-    optimizer = TouchedRows([weights], SparseSettings(kind, lr=0.1, weight_decay=0.5))
-    weights.grad = torch.zeros(6, 4)
-    weights.grad[2] = torch.tensor([0.0, 1.0, 0.0, 0.0])
-    optimizer.step()
-    others = [0, 1, 3, 4, 5]
-    assert torch.equal(weights.data[others], torch.ones(5, 4))
-    assert not torch.equal(weights.data[2], torch.ones(4))
-    for name, state in optimizer.state[weights].items():
-        assert name == "step" or not state[others].any()
-
-
 @pytest.mark.parametrize(
     ("override", "words"),
     [

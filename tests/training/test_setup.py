@@ -12,12 +12,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.loss import multiplies_bf16
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.training import setup
-from dlrm_app.training.setup import (
-    cuda_random_states,
-    set_deterministic,
-    set_random_states,
-    set_step_seed,
-)
+from dlrm_app.training.setup import cuda_random_states, set_deterministic, set_random_states, set_step_seed
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import final_bytes, train_here
 

@@ -18,12 +18,7 @@ from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
-from dlrm_app.tuning.trial import (
-    distribution,
-    final_command,
-    known_values,
-    run_trial,
-)
+from dlrm_app.tuning.trial import distribution, final_command, known_values, run_trial
 from tests.commands import wait_until
 
 TRAINER = """

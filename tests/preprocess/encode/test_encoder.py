@@ -165,18 +165,6 @@ def test_new_days_get_the_same_ids(clicks: Path, rows: list[reference.Row], tmp_
     assert second.sparse[0].distinct == len({row.sparse[0] for row in later} - {None})
 
 
-def test_an_encoding_of_other_columns_is_refused(clicks: Path, tmp_path: Path) -> None:
-    run(tmp_path / "first", f"input.train={clicks}")
-    with pytest.raises(ConfigError, match=r"other columns than dataset=example_csv"):
-        run(
-            tmp_path / "second",
-            "dataset=example_csv",
-            f"input.train={clicks}",
-            "encoding=from_dataset",
-            f"encoding.path={tmp_path}/first",
-        )
-
-
 def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: Path) -> None:
     from dlrm_app.preprocess.read.parser import Parser
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocess.read.spec import Column, Spec
@@ -54,7 +54,6 @@ integer_columns = st.sampled_from(INTEGERS).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(integer_columns)
 def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | None]]) -> None:
     kind, values = column
@@ -86,7 +85,6 @@ def expected_of(texts: list[str], form: Spec) -> tuple[list[reference.Row], list
     return expected, bad
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(TEXTS),
     st.sampled_from(
@@ -115,7 +113,6 @@ def test_a_string_is_a_field_of_text(
     assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(st.none() | st.text("ab", max_size=2), min_size=1), min_size=1), st.integers(1, 9))
 def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]], capacity: int) -> None:
     chunks = [pa.array(values, pa.string()).dictionary_encode() for values in groups]
@@ -126,7 +123,6 @@ def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]
     assert [row.sparse[0] for row in rows] == [reference.key_of(v) if v else None for v in values]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from([pa.list_, pa.large_list]),
     st.lists(st.none() | st.lists(st.none() | st.integers(-(2**62), 2**62), max_size=4), min_size=1),
@@ -226,7 +222,6 @@ def test_spans_are_where_the_strings_lie() -> None:
     assert items == ["p", "qq"] * 6
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.none() | st.integers(0, 9), min_size=0, max_size=60),
     st.integers(1, 60),

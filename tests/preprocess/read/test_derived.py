@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
@@ -83,7 +83,6 @@ def expected_rows(rows: list[Row]) -> list[reference.Row]:
     return expected
 
 
-@settings(deadline=None, max_examples=80)
 @given(tables)
 def test_text_gives_what_plain_python_makes_of_it(rows: list[Row]) -> None:
     lines = [
@@ -95,7 +94,6 @@ def test_text_gives_what_plain_python_makes_of_it(rows: list[Row]) -> None:
     assert (found, rejects) == (expected_rows(rows), [])
 
 
-@settings(deadline=None, max_examples=60)
 @given(tables, st.sampled_from(["text", "timestamp", "UTC"]))
 def test_parquet_gives_the_same(rows: list[Row], kind: str) -> None:
     """A row whose label is bad is left out, and spoils no other."""

@@ -171,7 +171,7 @@ def texts(spec: Spec) -> st.SearchStrategy[bytes]:
     return st.tuples(pairs.map(b"".join), a_line(spec), last).map(b"".join)
 
 
-QUICK = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 
 @QUICK

@@ -103,24 +103,22 @@ def test_a_table_gives_its_files_by_partition_then_by_time(write: Callable[..., 
     )
 
 
+FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "dt=2026-11-23": lambda row: row["dt"] == DAYS[2],
+    "dt=2026-11-23&dt=2026-11-10": lambda row: row["dt"] in DAYS[1:],
+    "dt=2026%2D11-9&hour=07": lambda row: row["dt"] == DAYS[0] and row["hour"] == 7,
+    "hour=": lambda row: row["hour"] is None,
+    "hour>=8&hour<10": lambda row: row["hour"] in (8, 9),
+    "dt>2026-11-10&dt<=2026-11-23": lambda row: row["dt"] == DAYS[2],
+}
+
+
 @pytest.mark.parametrize("write", [write_delta, write_iceberg, partial(write_iceberg, version="1")])
-@pytest.mark.parametrize(
-    ("query", "is_wanted"),
-    [
-        ("dt=2026-11-23", lambda row: row["dt"] == DAYS[2]),
-        ("dt=2026-11-23&dt=2026-11-10", lambda row: row["dt"] in DAYS[1:]),
-        ("dt=2026%2D11-9&hour=07", lambda row: row["dt"] == DAYS[0] and row["hour"] == 7),
-        ("hour=", lambda row: row["hour"] is None),
-        ("hour>=8&hour<10", lambda row: row["hour"] in (8, 9)),
-        ("dt>2026-11-10&dt<=2026-11-23", lambda row: row["dt"] == DAYS[2]),
-    ],
-)
-def test_filters_leave_the_files_of_partitions(
-    write: Callable[..., str], query: str, is_wanted: Callable[[dict[str, Any]], bool]
-) -> None:
+def test_filters_leave_the_files_of_partitions(write: Callable[..., str]) -> None:
     name = write(rows(0, 30))
-    expected = [row["x"] for row in rows(0, 30).to_pylist() if is_wanted(row)]
-    assert sorted(numbers_of(f"{name}?{query}")) == expected
+    for query, is_wanted in FILTERS.items():
+        expected = [row["x"] for row in rows(0, 30).to_pylist() if is_wanted(row)]
+        assert sorted(numbers_of(f"{name}?{query}")) == expected, query
 
 
 def test_values_of_partitions_come_from_the_log_rather_than_from_the_path() -> None:
@@ -155,28 +153,26 @@ def test_a_version_stays_as_it_was_begun_with(write: Callable[..., str], word: s
     assert with_versions("input.train", None, first) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("delta://clicks?version=7", "cannot be read as a table"),
-        ("delta://", r"names no table: write delta://PATH.version=NUMBER&KEY=VALUE"),
-        ("delta://clicks?version>=1", "names no table"),
-        ("delta://clicks?day=1", "has the keys dt, hour, it lacks day: correct the filter"),
-        (
-            "delta://clicks?dt=2026-11-1",
-            "has no rows of these keys, only dt=2026-11-9/hour=, dt=2026-11-9/hour=7, ",
-        ),
-        ("iceberg://local/db.clicks?snapshot=7", "it has no such snapshot; the last are: [0-9]{9}"),
-        ("iceberg://local/db.none", "cannot be read as a table: Table does not exist"),
-        ("iceberg://clicks", "names no table: write iceberg://CATALOG/NAMESPACE.TABLE"),
-    ],
-)
-def test_what_names_no_rows_is_refused(name: str, fault: str) -> None:
-    (write_delta if name.startswith("delta") else write_iceberg)(rows(0, 10))
-    with pytest.raises(ConfigError, match=fault) as caught:
-        find_files("input", name)
-    (problem,) = caught.value.problems
-    assert problem.startswith(f"input={name}")
+NO_ROWS = {
+    "delta://clicks?version=7": "cannot be read as a table",
+    "delta://": r"names no table: write delta://PATH.version=NUMBER&KEY=VALUE",
+    "delta://clicks?version>=1": "names no table",
+    "delta://clicks?day=1": "has the keys dt, hour, it lacks day: correct the filter",
+    "delta://clicks?dt=2026-11-1": "has no rows of these keys, only dt=2026-11-9/hour=, dt=2026-11-9/hour=7, ",
+    "iceberg://local/db.clicks?snapshot=7": "it has no such snapshot; the last are: [0-9]{9}",
+    "iceberg://local/db.none": "cannot be read as a table: Table does not exist",
+    "iceberg://clicks": "names no table: write iceberg://CATALOG/NAMESPACE.TABLE",
+}
+
+
+def test_what_names_no_rows_is_refused() -> None:
+    write_delta(rows(0, 10))
+    write_iceberg(rows(0, 10))
+    for name, fault in NO_ROWS.items():
+        with pytest.raises(ConfigError, match=fault) as caught:
+            find_files("input", name)
+        (problem,) = caught.value.problems
+        assert problem.startswith(f"input={name}")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,11 +86,7 @@ def lines_of(feed: TextFeed) -> list[tuple[bytes, int, int, bool]]:
 
 
 TEXT = b"".join(b"%d\t%x\n" % (n, n * 7919) for n in range(30_000))
-FORMS = {
-    "text": TEXT,
-    "gzip": gzip.compress(TEXT),
-    "zstd": pa.compress(TEXT, "zstd", asbytes=True),
-}
+FORMS = {"text": TEXT, "gzip": gzip.compress(TEXT), "zstd": pa.compress(TEXT, "zstd", asbytes=True)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -142,7 +138,7 @@ def test_parquet_is_read_by_the_columns_that_are_asked_for(pauses: list[float], 
     assert len(read) < len(data) / 2
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 60_000),
     st.lists(st.integers(0, 60_000), max_size=16),

@@ -76,8 +76,7 @@ def test_a_pipe_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "pair",
-    [("plain", "packed.gz"), ("packed.gz", "again.gz"), ("plain", "copy"), ("packed.zst", "again.gz")],
+    "pair", [("plain", "packed.gz"), ("packed.gz", "again.gz"), ("plain", "copy"), ("packed.zst", "again.gz")]
 )
 def test_a_copy_of_a_file_is_refused_plain_or_compressed(pair: tuple[str, str]) -> None:
     text = b"".join(b"%d\t%d\n" % (row, row * row) for row in range(4000))

@@ -53,7 +53,7 @@ def _usual_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units, "_PIECE", units._PIECE)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=12)).map(b"\n".join), st.integers(1, 30), st.integers(1, 40))
 def test_units_together_are_the_text(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, unit_bytes: int, piece: int
