@@ -57,16 +57,15 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
     """(days to train on, days without rows, days whose files came after a later day was done). Raises ConfigError for a file of two days."""
-    files = {day: files_of(config, day) for day in config.days.days()}
+    files = {day: files_of(config, day) for day in config.days.days() if day.isoformat() not in done}
     day_of: dict[str, date] = {}
     for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
         if (first := day_of.setdefault(path, day)) != day:
             cure = "write two digits, as {day} does, or a delimiter after the day"
             raise ConfigError([f"input.days takes {path} for {first} and for {day}: {cure}"])
-    days = [day for day in files if day.isoformat() not in done]
-    missing = [day.isoformat() for day in days if not _has_rows(files[day], config.days.holdout)]
-    late = [name for day in days if (name := day.isoformat()) not in missing and done and name < done[-1]]
-    return [day for day in days if day.isoformat() not in (*missing, *late)], missing, late
+    missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
+    late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
+    return [day for day in files if day.isoformat() not in (*missing, *late)], missing, late
 
 
 def files_of(config: DaysConfig, day: date) -> list[Source]:
