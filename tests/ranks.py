@@ -1,8 +1,11 @@
 """Ranks on processes of this machine, as torchrun starts them, but without a launcher: torch is imported once for all."""
 
+import faulthandler
+import logging
 import multiprocessing
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -49,6 +52,10 @@ def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
             if (number := int(path.name)) > 2 and number not in kept:
                 with suppress(OSError):  # of the listing itself
                     os.close(number)
+        # pytest's files had numbers that pipes of ranks get now: what it does with logs would be written into these
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+        logging.root.handlers.clear()
+        faulthandler.disable()
         exec(command[-1])
     finally:
         os._exit(0)
