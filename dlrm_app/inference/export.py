@@ -164,13 +164,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         rows |= write_parquet(folder, weights, trained.tables, source.types, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
-    columns = {column["name"]: column for column in trained.columns["sparse"]}
-    features = [
-        ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
-        for table in trained.tables
-        for name in table.features
-    ]
-    proofs = []
+    features, proofs = _features_of(trained), []
     if scoring:
         model = build_scoring_model(trained, source.types, config.shards)
         num_rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
@@ -221,6 +215,16 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
+
+
+def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
+    """The features in the order of the tables that they read."""
+    columns = {column["name"]: column for column in trained.columns["sparse"]}
+    return [
+        ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
+        for table in trained.tables
+        for name in table.features
+    ]
 
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:
