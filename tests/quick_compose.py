@@ -3,6 +3,7 @@
 import pickle
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hydra import compose as compose_by_hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -11,10 +12,15 @@ from omegaconf import DictConfig
 
 from dlrm_app.config import compose as composing
 
+_register = composing.register_schema
+_schemas: dict[str, type[Any]] = {}
+"""Command → its schema, for when its files are read."""
+
 
 def remember_files() -> None:
     """From here on configurations are composed of remembered files and what is typed, which is what Hydra does last."""
     composing.compose = _compose
+    composing.register_schema = _schemas.__setitem__
 
 
 def _compose(command: str, overrides: list[str], return_hydra_config: bool) -> DictConfig:
@@ -26,6 +32,7 @@ def _compose(command: str, overrides: list[str], return_hydra_config: bool) -> D
         if "." not in each.key_or_group and (conf / each.key_or_group).is_dir()
     ]
     if any("=file_" in choice for choice in choices) or any(each.is_hydra_override() for each in parsed):
+        _register(command, _schemas[command])
         return compose_by_hydra(command, overrides, return_hydra_config)  # what may change between tests
     whole = pickle.loads(_files(conf, command, tuple(choices), return_hydra_config))
     ConfigLoaderImpl._apply_overrides_to_config(
@@ -36,4 +43,5 @@ def _compose(command: str, overrides: list[str], return_hydra_config: bool) -> D
 
 @cache
 def _files(conf: Path, command: str, choices: tuple[str, ...], return_hydra_config: bool) -> bytes:
+    _register(command, _schemas[command])
     return pickle.dumps(compose_by_hydra(command, [*choices], return_hydra_config))

@@ -5,10 +5,13 @@ import io
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
+
+_loaded = threading.Event()
 
 
 @contextmanager
@@ -17,7 +20,7 @@ def loading() -> Iterator[None]:
 
     This happens once in a process: a sweep's next job has no imports left, and the objects of the previous job must be collected.
     """
-    if gc.get_freeze_count():
+    if _loaded.is_set():
         yield
         return
     gc.disable()
@@ -26,6 +29,7 @@ def loading() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        _loaded.set()
 
 
 class _Pipe(io.FileIO):

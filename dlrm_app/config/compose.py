@@ -76,7 +76,7 @@ def compose_tree(
         for group, choice in whole.hydra.runtime.choices.items()
         if not group.startswith("hydra/")
     }
-    HydraConfig.instance().set_config(whole.copy())  # for values such as ${hydra:job.num}
+    HydraConfig.instance().set_config(whole)  # for values such as ${hydra:job.num}
     with open_dict(whole):
         del whole["hydra"]
     for key, value in taken.items():
@@ -87,8 +87,8 @@ def compose_tree(
 def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:
     """(key → value of the settings with the name of a group, which Hydra would read as choices; the other overrides)."""
     names = settings_named_as_groups(schema, conf_dir())
-    taken = {key: value for key, value in plain_values(overrides).items() if key in names}
-    return taken, [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
+    words = [text for text in overrides if text.partition("=")[0].lstrip("+") in names]
+    return plain_values(words), [text for text in overrides if text not in words]
 
 
 def checked_config(

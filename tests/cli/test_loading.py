@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlrm_app.cli.process import loading
+from dlrm_app.cli.process import _loaded, loading
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _as_at_the_start() -> Iterator[None]:
     gc.unfreeze()
+    _loaded.clear()
     yield
-    gc.unfreeze()
+    gc.freeze()
 
 
 class Circle:
