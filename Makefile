@@ -10,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slurm test-cpp gpu-check lint type docs bench clean
+.PHONY: help setup demo test test-all test-slow test-slurm test-cpp gpu-check lint type docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -27,8 +27,11 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 test: setup ## the quick tests; three processes on two cores, for some of them wait
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-all: setup ## all tests, the long ones too
+test-all: setup ## all tests, the slow and the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
+
+test-slow: setup ## tests that take more than about five seconds each; a minute or two
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
 	@tests/install.sh "slurmctld slurmd munged" "slurm-wlm munge"

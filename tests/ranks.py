@@ -1,6 +1,5 @@
 """Ranks on processes of this machine, as torchrun starts them, but without a launcher: torch is imported once for all."""
 
-import faulthandler
 import logging
 import multiprocessing
 import os
@@ -8,7 +7,6 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
@@ -48,14 +46,13 @@ def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
     if pid := os.fork():
         return pid
     try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        # pytest's and torch's loggers know files by their numbers: pipes of ranks must not get these
         for path in Path("/proc/self/fd").iterdir():
             if (number := int(path.name)) > 2 and number not in kept:
-                with suppress(OSError):  # of the listing itself
-                    os.close(number)
-        # pytest's files had numbers that pipes of ranks get now: what it does with logs would be written into these
+                os.dup2(nothing, number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
         logging.root.handlers.clear()
-        faulthandler.disable()
         exec(command[-1])
     finally:
         os._exit(0)

@@ -36,6 +36,7 @@ def test_a_line_that_would_begin_below_nothing_begins_there() -> None:
     assert fitted.estimate_ms(LARGE, "fp32") == pytest.approx(large)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_planned_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

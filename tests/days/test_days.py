@@ -87,6 +87,7 @@ def test_a_second_call_does_nothing(log: Path, three: Path) -> None:
     assert results(three) == before
 
 
+@pytest.mark.slow
 def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, three: Path, tmp_path: Path) -> None:
     """Every call is killed behind its first command, or before the next."""
     words = [*days_words(log, three, NAMES[1]), "days.full_retrain=2"]
@@ -168,6 +169,7 @@ def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(
     assert (output / "published").resolve().name == NAMES[1]
 
 
+@pytest.mark.slow
 def test_days_without_rows_are_named_and_left_out_also_once_they_come(
     log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -300,6 +300,7 @@ def test_exports_do_not_depend_on_how_the_checkpoint_was_sharded(trained: Path, 
             assert (other / name).read_bytes() == (first / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_export_in_two_shards_scores_as_the_whole_one(shop: Path, tmp_path: Path) -> None:
     keys = [f"checkpoint={shop}/run", "format=torchscript", "quantize=int8", "max_auc_loss=1"]
     whole = export_here(*keys, f"output={tmp_path}/whole")

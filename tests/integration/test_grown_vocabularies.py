@@ -107,6 +107,7 @@ def item_weights(run: Path) -> torch.Tensor:
     return next(tensor for name, tensor in tensors_of(run).items() if ".t_item.weight" in name)
 
 
+@pytest.mark.slow
 def test_a_model_reads_a_later_day_as_its_own_vocabulary_would_have_encoded_it(
     days: dict[str, Manifest], first: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def type_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     return type_here
 
 
+@pytest.mark.slow
 def test_one_command_leads_to_the_next(type_here: Type) -> None:
     """From clicks to an export, each as the one before gave it, with sizes for a test added."""
     generated = type_here("dlrm-generate", "rows=3000", f'output="{Path.cwd()}/my clicks=(1).tsv"')

@@ -43,6 +43,7 @@ def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_signal_saves_the_run_and_says_how_to_go_on(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

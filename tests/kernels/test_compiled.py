@@ -33,6 +33,7 @@ def called(package: Path) -> tuple[int, int]:
     return int(result), int(hits)
 
 
+@pytest.mark.slow
 def test_a_changed_callee_is_compiled_into_its_callers_again(package: Path) -> None:
     forget_other_versions(package)
     assert called(package) == (1, 0)

@@ -149,6 +149,7 @@ def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
     assert json.loads((tmp_path / "one.tsv.best.json").read_text())["auc"] is None
 
 
+@pytest.mark.slow
 def test_no_model_of_the_columns_beats_the_best_and_a_linear_one_comes_near(sample):
     """Frequent ids as indicators and logarithms of values: the linear part of the truth can be learnt."""
     values, ranks, probabilities, labels = sample
