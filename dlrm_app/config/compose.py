@@ -87,8 +87,8 @@ def compose_tree(
 def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:
     """(key → value of the settings with the name of a group, which Hydra would read as choices; the other overrides)."""
     names = settings_named_as_groups(schema, conf_dir())
-    taken = {key: value for key, value in plain_values(overrides).items() if key in names}
-    return taken, [text for text in overrides if text.partition("=")[0].lstrip("+") not in taken]
+    taken = [text for text in overrides if text.partition("=")[0].lstrip("+") in names]
+    return plain_values(taken), [text for text in overrides if text not in taken]
 
 
 def checked_config(

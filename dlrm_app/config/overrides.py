@@ -139,11 +139,10 @@ class _Reader:
     def _choices(self, group: str, given: Sequence[str]) -> list[str]:
         """Hydra's names of the choices ``given``."""
         folder, known = choices_of(group, self.conf, self.command)
-        defaults = OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
         names, unknown = [], []
         problems: list[str] = []
         for choice in given:
-            if choice == "null" and (group == "experiment" or {group: None} in defaults):
+            if choice == "null" and (group == "experiment" or self._may_be_left_out(group)):
                 names.append(_register("nothing", group, {}, "_global_"))
             elif Path(choice).suffix in (".yaml", ".yml"):
                 try:
@@ -162,6 +161,9 @@ class _Reader:
             )
         refuse_if(problems)
         return names
+
+    def _may_be_left_out(self, group: str) -> bool:
+        return {group: None} in OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
 
     def _register_file(self, path: Path, group: str) -> str:
         """Registers the file as a choice of ``group`` and returns its name. Raises ConfigError for keys outside of the schema."""
