@@ -1,5 +1,6 @@
 """The commands: the schema, checks and job of each, and the page that it writes. Modules are imported only when they are needed."""
 
+import gc
 import os
 import shlex
 import signal
@@ -43,8 +44,9 @@ def _lazily(place: str, *more: Callable[[], Any]) -> Job:
 
 
 def _check(config: Any) -> None:
-    from dlrm_app.check.check_dataset import check_dataset, conclude, log_tables
-    from dlrm_app.check.raw_logs import check_raw
+    with loading():
+        from dlrm_app.check.check_dataset import check_dataset, conclude, log_tables
+        from dlrm_app.check.raw_logs import check_raw
 
     if config.input is not None:
         check_raw(config.input, config.output)
@@ -64,9 +66,10 @@ def _train(config: Any) -> float | None:
 
 
 def _tune(config: Any) -> None:
-    from dlrm_app.reports.study import write_study
-    from dlrm_app.text import typed_settings
-    from dlrm_app.tuning.study import tune
+    with loading():
+        from dlrm_app.reports.study import write_study
+        from dlrm_app.text import typed_settings
+        from dlrm_app.tuning.study import tune
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trials save on SIGTERM too
     typed = typed_settings("output")
@@ -79,9 +82,10 @@ def _tune(config: Any) -> None:
 
 def report_runs(config: Any) -> None:
     """Writes the page of a run, or a comparison of several, and prints its path. Raises DlrmError."""
-    from dlrm_app.reports.comparison import read_runs, write_comparison
-    from dlrm_app.reports.run_page import write_report
-    from dlrm_app.text import next_line
+    with loading():
+        from dlrm_app.reports.comparison import read_runs, write_comparison
+        from dlrm_app.reports.run_page import write_report
+        from dlrm_app.text import next_line
 
     runs = read_runs(config.runs)
     if len(runs) == 1:
@@ -159,7 +163,8 @@ def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
 
 
 def _doctor(timeout: float) -> None:
-    from dlrm_app.doctor.examine import examine, report
+    with loading():
+        from dlrm_app.doctor.examine import examine, report
 
     report(examine(timeout))
 
@@ -250,6 +255,7 @@ def schema_of(name: str) -> type[Any]:
 def run(name: str) -> None:
     """Runs ``dlrm-<name>`` with the words on the command line."""
     command = COMMANDS[name]
+    gc.disable()  # until the job has loaded its modules
     try:
         from dlrm_app.cli.launch import launch
 

@@ -20,16 +20,14 @@ def loading() -> Iterator[None]:
 
     This happens once in a process: a sweep's next job has no imports left, and the objects of the previous job must be collected.
     """
-    if _loaded.is_set():
-        yield
-        return
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
+        if not _loaded.is_set():
+            gc.freeze()
+            _loaded.set()
         gc.enable()
-        _loaded.set()
 
 
 class _Pipe(io.FileIO):

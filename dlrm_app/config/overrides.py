@@ -142,7 +142,7 @@ class _Reader:
         names, unknown = [], []
         problems: list[str] = []
         for choice in given:
-            if choice == "null" and self._may_be_null(group):
+            if choice == "null" and (group == "experiment" or self._may_be_left_out(group)):
                 names.append(_register("nothing", group, {}, "_global_"))
             elif Path(choice).suffix in (".yaml", ".yml"):
                 try:
@@ -162,11 +162,8 @@ class _Reader:
         refuse_if(problems)
         return names
 
-    def _may_be_null(self, group: str) -> bool:
-        return (
-            group == "experiment"
-            or {group: None} in OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
-        )
+    def _may_be_left_out(self, group: str) -> bool:
+        return {group: None} in OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
 
     def _register_file(self, path: Path, group: str) -> str:
         """Registers the file as a choice of ``group`` and returns its name. Raises ConfigError for keys outside of the schema."""

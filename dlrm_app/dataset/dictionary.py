@@ -130,13 +130,14 @@ class Indexer:
     def __init__(self, missing: NDArray[Any]) -> None:
         """``missing`` [C]: the value that means missing, of the type of the values: integers of 32 or 64 bits."""
         self._missing = missing
-        self._has_given_up = np.zeros(len(missing), np.bool_)
+        self.has_given_up = np.zeros(len(missing), np.bool_)
+        """[C]: columns that are not tried again; their values are not needed."""
 
     def index(self, columns: Columns) -> Indexed:
         limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
-        limits[self._has_given_up] = 0
+        limits[self.has_given_up] = 0
         indexed = index_columns(columns, limits, self._missing)
-        self._has_given_up |= (indexed.distinct.begins == indexed.distinct.ends) & (
+        self.has_given_up |= (indexed.distinct.begins == indexed.distinct.ends) & (
             columns.begins < columns.ends
         )
         return indexed

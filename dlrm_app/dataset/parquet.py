@@ -58,7 +58,9 @@ class ParquetWriter:
     def write(self, rows: IndexedRows) -> None:
         """Writes ``rows`` as one row group."""
         values = [_Values.of(column, len(rows)) for column in rows.columns]
-        plain = self._indexer.index(Columns.joined([value.words for value in values]))
+        tried = zip(values, self._indexer.has_given_up.tolist(), strict=True)
+        words = [value.words[:0] if has_given_up else value.words for value, has_given_up in tried]
+        plain = self._indexer.index(Columns.joined(words))
         plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
         given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
         pieces: list[Piece] = []

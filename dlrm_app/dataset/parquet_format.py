@@ -6,6 +6,7 @@ in Thrift's compact protocol.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 import pyarrow as pa
 
@@ -27,19 +28,21 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 
 def varint(number: int) -> bytes:
     """``number`` in seven bits a byte, the lowest first; all but the last byte have their high bit set."""
-    if number < 0x80:
-        return _BYTES[number]
-    out = []
+    data = b""
     while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
+        data += _BYTES[number & 0x7F | 0x80]
         number >>= 7
-    out.append(number)
-    return bytes(out)
+    return data + _BYTES[number]
+
+
+@lru_cache(maxsize=1 << 10)  # most numbers of a row group have been written for another one
+def _zigzag(number: int) -> bytes:
+    """A signed number in zigzag form, so that small ones are short: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return varint(number << 1 ^ number >> 63)
 
 
 def _number(value: int, kind: int = _I32) -> Value:
-    """A signed number in zigzag form, so that small ones are short: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    return kind, varint(value << 1 ^ value >> 63)
+    return kind, _zigzag(value)
 
 
 def _long(value: int) -> Value:
@@ -80,10 +83,10 @@ class _Form:
 
     def fill(self, *numbers: int) -> bytes:
         """The struct with the signed ``numbers`` in its slots."""
-        parts = [self._first]
+        data = self._first
         for number, behind in zip(numbers, self._behind, strict=True):
-            parts += (varint(number << 1 ^ number >> 63), behind)
-        return b"".join(parts)
+            data += _zigzag(number) + behind
+        return data
 
 
 _ENCODINGS = {encoding: _number(encoding) for encoding in (PLAIN, _RLE, RLE_DICTIONARY, BYTE_STREAM_SPLIT)}
@@ -112,6 +115,7 @@ class ColumnFormat:
     chunks: dict[int, _Form]
 
     @classmethod
+    @cache  # each shard has the same columns
     def of(cls, field: pa.Field) -> "ColumnFormat":
         """The format of a column of 32-bit or uint8 values, or of lists of them."""
         kind, path = field.type, [field.name]

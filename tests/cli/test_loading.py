@@ -3,9 +3,12 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
+from dlrm_app.cli import commands
 from dlrm_app.cli.process import _loaded, loading
 
 
@@ -44,7 +47,7 @@ def test_what_the_first_job_of_a_sweep_left_is_collected() -> None:
         pass
     left = weakref.ref(Circle())
     with loading():
-        assert gc.isenabled()
+        pass
     gc.collect()
     assert left() is None
 
@@ -53,3 +56,15 @@ def test_a_module_that_is_missing_leaves_collections_on() -> None:
     with pytest.raises(ModuleNotFoundError), loading():
         import no_such_module  # type: ignore[import-not-found]  # noqa: F401
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_each_job_begins_by_loading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise collections, which ``run`` turns off, would stay off."""
+
+    def load() -> NoReturn:
+        raise BlockingIOError("loading")
+
+    monkeypatch.setattr(commands, "loading", load)
+    with pytest.raises(BlockingIOError, match="loading"):
+        commands.COMMANDS[name].job(SimpleNamespace(timeout=1))

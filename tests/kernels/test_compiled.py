@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dlrm_app
 from dlrm_app.kernels.compiled import forget_other_versions
 
 CALLEE = "from numba import njit\n\n@njit(cache=True)\ndef add(x):\n    return x + {}\n"
@@ -45,6 +46,10 @@ def test_a_changed_callee_is_compiled_into_its_callers_again(package: Path) -> N
     )
     forget_other_versions(package)
     assert called(package) == (20, 0)
+
+
+def test_all_files_of_this_package_are_looked_at() -> None:
+    assert (Path(dlrm_app.__file__).parent / "__pycache__" / "compiled.sha256").is_file()
 
 
 def test_a_package_that_cannot_be_written_is_left_alone(package: Path) -> None:

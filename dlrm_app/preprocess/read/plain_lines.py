@@ -28,7 +28,7 @@ _STEP = 8
 _WORD = 8
 """Characters read at once."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_0, _1, _3, _4, _6, _8, _16, _32 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 32))
+_0, _1, _3, _4, _6, _8, _16, _32, _63 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 32, 63))
 _ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -175,8 +175,8 @@ def _gather(text, start, marks, column, num_columns, words, lengths):  # type: i
 
 @njit(nogil=True, cache=True, inline="always")
 def padded(word, length):  # type: ignore[no-untyped-def]  # compiled
-    """The first ``length`` digits (1 to 8) of a word, padded with zeros on the left."""
-    bits = np.uint64((_WORD - max(min(length, _WORD), 1)) << 3)
+    """The first ``length`` digits (1 to 8) of a word, padded with zeros on the left; anything for other lengths."""
+    bits = np.uint64(-length << 3) & _63
     return (word << bits) | (_ZERO_DIGITS & ~(_ALL << bits))
 
 
