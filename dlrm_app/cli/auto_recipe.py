@@ -5,12 +5,14 @@ A run that begins with another run's weights takes that run's settings instead.
 
 import logging
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.overrides import plain_values
+from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
@@ -28,6 +30,8 @@ MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: with few rows, smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 GROUPS = ("tables", "model", "optimizer", "schedule")
+KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
+"""Keys, or their prefixes, that a warm-started run takes from the earlier run where they are not typed."""
 SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
 """Keys of the ensemble and of the tables' width, which is the sum over its models."""
 
@@ -154,7 +158,7 @@ def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) 
 
     Groups and keys that are ``typed`` are left out. Returns ``overrides`` unchanged if the run cannot be read.
     """
-    from dlrm_app.training.warm_start import read_previous, settings_of
+    from dlrm_app.training.warm_start import read_previous
 
     try:
         trained, config = read_previous(earlier)
@@ -164,4 +168,10 @@ def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) 
         "settings of model, tables, optimizer, schedule and batch that are not typed come from %s",
         trained.folder,
     )
-    return [*settings_of(config, exclude=typed), *overrides]
+    kept = [key for key in known_keys(TrainConfig) if key.startswith(KEPT)]
+    settings = [
+        f"{key}={as_typed(attrgetter(key)(config))}"
+        for key in kept
+        if not is_section(type_of(key, TrainConfig)) and not {key.partition(".")[0], key} & {*typed}
+    ]
+    return [*settings, *overrides]

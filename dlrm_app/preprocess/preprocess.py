@@ -21,13 +21,13 @@ from dlrm_app.files import explained_disk_errors, is_file, output_problems
 from dlrm_app.preprocess.choose import choice_table, choose, open_choices, with_choices
 from dlrm_app.preprocess.encode.columns import (
     column_problems,
-    known_click_problems,
     read_encoding,
     read_known,
 )
 from dlrm_app.preprocess.finish import report
 from dlrm_app.preprocess.passes.look import look_at
 from dlrm_app.preprocess.passes.plan import Plan
+from dlrm_app.preprocess.passes.targets import known_click_problems
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import body

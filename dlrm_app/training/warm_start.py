@@ -3,14 +3,13 @@
 Nothing here imports torch: a run that does not fit is refused before any work.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.optimizer import OptimizerConfig
-from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
 from dlrm_app.dataset.manifest import Manifest
@@ -109,8 +108,6 @@ def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: Trained
 if TYPE_CHECKING:
     from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
 
-_KEPT = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
-"""Keys that a recipe sets, or their prefixes. A warm-started run takes the values that were not typed from the earlier run."""
 _HINT = "warm_start.checkpoint: keys of model, tables and optimizer that are not typed take that run's values"
 _FREE_KEYS = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that do not change the shape or meaning of its weights."""
@@ -225,19 +222,6 @@ def _optimizer_problems(
         for name, kind in now.items()
         if kind != then.get(name, kind)
     ][:1]
-
-
-def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]:
-    """The settings of ``config`` for model, tables, optimizer, schedule and batch, in Hydra's syntax.
-
-    ``exclude``: groups and keys to leave out.
-    """
-    keys = [key for key in known_keys(TrainConfig) if key.startswith(_KEPT)]
-    return [
-        f"{key}={as_typed(attrgetter(key)(config))}"
-        for key in keys
-        if not is_section(type_of(key, TrainConfig)) and not {key.partition(".")[0], key} & {*exclude}
-    ]
 
 
 def inherited_table(inherited: "Inherited") -> str:

@@ -13,7 +13,6 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_
 from dlrm_app.preprocess.encode.dense import LOGIT, is_target
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.source import Source, content_checksum
 from dlrm_app.text import day_after, day_number, is_date, listed
 
 logger = logging.getLogger(__name__)
@@ -356,21 +355,3 @@ def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
     return Lineage(
         day, known.fingerprint(), [*before.ancestors, parent], {**before.given_again, **again}, growth
     )
-
-
-def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
-    """A problem for each training file whose clicks were used for the target columns of ``known``.
-
-    Each of its rows would see its own click. Files are compared by their text, plain or compressed.
-    """
-    encoding = known.config.get("encoding", {})
-    has_targets = any(is_target(column) for column in known.dense)
-    if not has_targets or encoding.get("path") or encoding.get("grow_from"):
-        return []  # in the last two cases its target columns come from other files
-    learnt = {source.checksum for source in known.sources if source.split == "train"}
-    return [
-        f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
-        f"their own. Train on {known.path}, or give other rows"
-        for source in sources
-        if source.split == "train" and learnt and content_checksum(source) in learnt
-    ]

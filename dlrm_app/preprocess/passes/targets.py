@@ -32,6 +32,7 @@ from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.preprocess.units.source import Source, content_checksum
 from dlrm_app.preprocess.units.unit_text import UnitText
 from dlrm_app.text import memory_text
 
@@ -166,6 +167,24 @@ def grow_target(
     for column, old in zip(columns, before, strict=True):
         column[stays] = old[stays]
     return replace(target, transform={**rule, "checksum": _write(output / rule["file"], *columns)})
+
+
+def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
+    """A problem for each training file whose clicks were used for the target columns of ``known``.
+
+    Each of its rows would see its own click. Files are compared by their text, plain or compressed.
+    """
+    encoding = known.config.get("encoding", {})
+    has_targets = any(is_target(column) for column in known.dense)
+    if not has_targets or encoding.get("path") or encoding.get("grow_from"):
+        return []  # in the last two cases its target columns come from other files
+    learnt = {source.checksum for source in known.sources if source.split == "train"}
+    return [
+        f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
+        f"their own. Train on {known.path}, or give other rows"
+        for source in sources
+        if source.split == "train" and learnt and content_checksum(source) in learnt
+    ]
 
 
 class OwnClicks:
