@@ -1,5 +1,6 @@
 """Hydra's ``compose``, remembering what it made of a command's files: tests compose hundreds of times."""
 
+import hashlib
 import pickle
 from functools import cache
 from pathlib import Path
@@ -11,14 +12,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from dlrm_app.config import compose as composing
+from dlrm_app.files import written_whole
 
 _register = composing.register_schema
+_folder = Path()
+"""Folder of what was made of files; it lives as long as the tests run."""
 _schemas: dict[str, type[Any]] = {}
 """Command → its schema, for when its files are read."""
 
 
-def remember_files() -> None:
-    """From here on configurations are composed of remembered files and what is typed, which is what Hydra does last."""
+def remember_files(folder: Path) -> None:
+    """From here on configurations are composed of files remembered in ``folder`` and what is typed, which is what Hydra does last."""
+    global _folder
+    _folder = folder
     composing.compose = _compose
     composing.register_schema = _schemas.__setitem__
 
@@ -43,5 +49,11 @@ def _compose(command: str, overrides: list[str], return_hydra_config: bool) -> D
 
 @cache
 def _files(conf: Path, command: str, choices: tuple[str, ...], return_hydra_config: bool) -> bytes:
-    _register(command, _schemas[command])
-    return pickle.dumps(compose_by_hydra(command, [*choices], return_hydra_config))
+    """What Hydra makes of a command's files, pickled; one of the processes that run tests at once makes it for all."""
+    key = repr((conf, command, choices, return_hydra_config)).encode()
+    file = _folder / hashlib.sha256(key).hexdigest()
+    if not file.exists():
+        _register(command, _schemas[command])
+        with written_whole(file) as temporary:
+            temporary.write_bytes(pickle.dumps(compose_by_hydra(command, [*choices], return_hydra_config)))
+    return file.read_bytes()

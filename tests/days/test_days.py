@@ -192,7 +192,7 @@ def test_days_without_rows_are_named_and_left_out_also_once_they_come(
 @pytest.mark.parametrize(
     "poison",
     [
-        shuffled_labels,
+        pytest.param(shuffled_labels, marks=pytest.mark.slow),
         pytest.param(without_clicks, marks=pytest.mark.long),  # test_gate.py has the rule
         pytest.param(half, marks=pytest.mark.long),
         pytest.param(swapped_columns, marks=pytest.mark.long),

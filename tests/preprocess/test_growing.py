@@ -131,6 +131,7 @@ def test_ids_of_values_not_seen_for_long_are_given_again(shop: str, tmp_path: Pa
     assert (rows.given_day[rows.generation > 0] > 1).all()
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(
     shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,9 @@ def options(way: str) -> list[str]:
     return [*WAYS[way], "layout.unit_mib=1", "layout.row_group_rows=16", "rejects.max_fraction=0.1", "seed=3"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in ("auto", "targets"))) for way in WAYS]
+)
 def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
