@@ -194,7 +194,7 @@ class _Rest:
 
 @dataclass(frozen=True)
 class TextFeed:
-    """Units ``first`` to ``last`` (exclusive) of a source, read one after another."""
+    """Units ``first`` to ``last`` (exclusive) of a source, read one after another; a compressed one is read from its beginning."""
 
     source: Source
     unit_bytes: int
@@ -208,16 +208,15 @@ class TextFeed:
 
         Raises DataError if the file is damaged.
         """
-        first = 0 if self.source.is_compressed else self.first
-        begin = max(first * self.unit_bytes - 1, 0)
+        begin = max(self.first * self.unit_bytes - 1, 0)
         end = self.source.bytes
         if self.last is not None and not self.source.is_compressed:
             end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
         with self.source.open((begin, end)) as raw, open_text(raw, self.source.format) as file:
-            if first:
+            if self.first:
                 raw.seek(begin)
-            before = raw.read(1) if first else _NEWLINE
-            yield from self.cut(_Rest(self.source, file, before, raw.tell), first)
+            before = raw.read(1) if self.first else _NEWLINE
+            yield from self.cut(_Rest(self.source, file, before, raw.tell), self.first)
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
         """The units of ``rest``, which begins with unit ``unit``."""
