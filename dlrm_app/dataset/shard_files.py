@@ -1,7 +1,6 @@
-"""Verifies shard files against the manifest, reads their row groups, and reads multi-hot features' pooling factors from a footer."""
+"""Verifies shard files against the manifest, reads their row groups, and reads the ids a row of multi-hot features from a footer."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, file_difference
-from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets, listed
 
 SUGGESTION = "copy the files again from an intact dataset, or preprocess again"
@@ -65,17 +63,6 @@ class ShardReader:
             raise DataError(
                 f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"
             ) from error
-
-
-def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
-    """``tables``, with pooling factors from ``manifest``'s dataset if their specs give none."""
-    means = mean_ids(manifest)
-    return [
-        replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
-        if not table.pooling_factors and means.keys() & set(table.features)
-        else table
-        for table in tables
-    ]
 
 
 def mean_ids(manifest: Manifest) -> dict[str, float]:

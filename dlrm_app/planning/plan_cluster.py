@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.like_train import PlanConfig
-from dlrm_app.dataset.shard_files import with_pooling_factors
+from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import explained_disk_errors
@@ -18,6 +18,7 @@ from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.search import smallest_cluster
 from dlrm_app.sharding.step_estimate import described_machine, step_work
 from dlrm_app.table import text_table
+from dlrm_app.tables.specs import with_pooling_factors
 from dlrm_app.text import next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
@@ -30,7 +31,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     quiet_libraries()
     cluster, manifest, tables = check_plan(config)
     if manifest is not None:
-        tables = with_pooling_factors(tables, manifest)
+        tables = with_pooling_factors(tables, mean_ids(manifest))
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     print(plan_text(plan))

@@ -222,6 +222,16 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
     return problems
 
 
+def with_pooling_factors(tables: Sequence[Table], means: Mapping[str, float]) -> list[Table]:
+    """``tables``, with the ids a row of their features (``means``, otherwise 1) where their specs give no pooling factors."""
+    return [
+        replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
+        if not table.pooling_factors and means.keys() & set(table.features)
+        else table
+        for table in tables
+    ]
+
+
 def in_order(tables: Sequence[Table], order: Mapping[str, Sequence[str]]) -> list[Table]:
     """Sorts ``tables``, and the features of each, into the ``order`` in which a model reads them (table → features).
 

@@ -18,7 +18,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.shard_files import verify_shards, with_pooling_factors
+from dlrm_app.dataset.shard_files import mean_ids, verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install
@@ -30,7 +30,7 @@ from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, with_pooling_factors
 from dlrm_app.training.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import make_pipeline
 from dlrm_app.training.validation import check_training
@@ -55,7 +55,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     """The dataset's manifest and the tables that fit it. Raises one DataError or ConfigError with all problems."""
     manifest, tables = check_training(config, runtime)
     verify_shards(manifest, checksums=config.data.verify)
-    tables = with_pooling_factors(tables, manifest)
+    tables = with_pooling_factors(tables, mean_ids(manifest))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
     )

@@ -8,10 +8,10 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.shard_files import mean_ids, with_pooling_factors
+from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.errors import DataError
 from dlrm_app.planning.plan_cluster import plan_cluster
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, with_pooling_factors
 from tests.loader.dataset_fixture import write_dataset
 
 
@@ -32,7 +32,7 @@ def test_a_spec_that_says_it_is_believed(manifest: Manifest) -> None:
     own = Table("own", 100, 4, ("m0",), pooling_factors=(7.0,))
     open_one = Table("open", 100, 4, ("m1", "c0"))
     one_hot = Table("one_hot", 1000, 4, ("c1",))
-    found = with_pooling_factors([own, open_one, one_hot], manifest)
+    found = with_pooling_factors([own, open_one, one_hot], mean_ids(manifest))
     assert found[0] == own
     assert found[1].pooling_factors == (mean_ids(manifest)["m1"], 1.0)
     assert found[2] == one_hot
