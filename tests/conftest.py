@@ -28,19 +28,19 @@ os.fsync = lambda _file: None
 # time tells of the machine, and first calls compile; every run of the tests draws other examples
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile("quick")
-IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-COMPOSED = Path(tempfile.gettempdir()) / f"dlrm-app-composed-{os.getppid() if IS_WORKER else os.getpid()}"
-if not IS_WORKER:
-    shutil.rmtree(COMPOSED, ignore_errors=True)
-COMPOSED.mkdir(exist_ok=True)
-remember_files(COMPOSED)
+COMPOSED = "DLRM_TESTS_COMPOSED"
+"""Names the folder in which all processes of the tests remember configurations; only their user may write there."""
+MADE_FOLDER = COMPOSED not in os.environ
+if MADE_FOLDER:
+    os.environ[COMPOSED] = tempfile.mkdtemp(prefix="dlrm-app-composed-")
+remember_files(Path(os.environ[COMPOSED]))
 
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
     """``made_once(name, make)``: the folder that ``make(folder)`` fills, for the first worker that asks; not to be changed."""
     root = tmp_path_factory.getbasetemp()
-    shared = root.parent if IS_WORKER else root
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
     def find(name: str, make: Callable[[Path], object]) -> Path:
         folder = shared / name
@@ -94,5 +94,5 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Frees what holds process groups while Python can still join their threads (see cli/launch.py)."""
     gc.collect()
-    if not IS_WORKER:
-        shutil.rmtree(COMPOSED)
+    if MADE_FOLDER:
+        shutil.rmtree(os.environ[COMPOSED])
