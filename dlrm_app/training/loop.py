@@ -15,7 +15,7 @@ from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.names import resume_hint
-from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import listed, setting
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
@@ -247,7 +247,7 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     weights = [
         name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
         for name, weight in run.trainable.model.named_parameters()
-        if not torch.isfinite(weight).all()
+        if not is_finite(weight)
     ]
     by_rank = all_gather_objects((batches.describe(batch), columns, weights))
     rows, columns, weights = (

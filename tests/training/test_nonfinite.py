@@ -1,10 +1,15 @@
 """A loss that is not finite ends the run, and says where and why; what is not finite is never saved."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm_app.errors import DlrmError
+from dlrm_app.training.loop import check_finite
 from tests.loader.dataset_fixture import set_value, write_dataset
 from tests.small_run import train_here
 
@@ -55,3 +60,50 @@ def test_weights_that_diverge_are_told_from_bad_rows(folder: Path) -> None:
     with pytest.raises(DlrmError, match="its inputs are finite, so the weights diverged") as refusal:
         run(folder, "optimizer=sgd", "optimizer.dense.lr=1e38")
     assert "optimizer.dense.lr (1e+38)" in str(refusal.value)
+
+
+class LargestResult(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that an operator makes, views of its arguments excluded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in _tensors(args)}
+        made = [each for each in _tensors(result) if each.untyped_storage().data_ptr() not in inputs]
+        self.num_bytes = max([self.num_bytes, *(each.nbytes for each in made)])
+        return result
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [each for value in values for each in _tensors(value)] if isinstance(values, list | tuple) else []
+
+
+def test_finding_bad_weights_takes_no_memory_of_their_size() -> None:
+    """Divergence shows on the fullest GPUs: a copy of a table, or a mask, would end in "out of memory" instead."""
+    table = torch.zeros(100_000, 8)
+    table[-1, -1] = float("nan")
+    run: Any = SimpleNamespace(
+        progress=SimpleNamespace(step=3, batch=3, epoch=0),
+        state=SimpleNamespace(meter=SimpleNamespace(first_bad_step=lambda: 3)),
+        trainable=SimpleNamespace(model=torch.nn.ParameterDict({"table": table})),
+        config=SimpleNamespace(
+            optimizer=SimpleNamespace(sparse=SimpleNamespace(lr=1), dense=SimpleNamespace(lr=1))
+        ),
+        folder=SimpleNamespace(path=Path("RUN")),
+    )
+    batches: Any = SimpleNamespace(
+        read=lambda _: SimpleNamespace(dense_features=torch.zeros(2, 1)),
+        dense_columns=["i1"],
+        describe=lambda _: ["rows"],
+    )
+    with (
+        LargestResult() as largest,
+        pytest.raises(DlrmError, match=r"not finite now: table"),
+    ):
+        check_finite(run, batches)
+    assert largest.num_bytes < 1_000
