@@ -10,10 +10,11 @@ import re
 import resource
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.text import bytes_text, without_credentials
@@ -298,6 +299,30 @@ def checksum(path: Path) -> str:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def text_checksum(text: str) -> str:
+    """``sha256:<hex>`` of ``text`` in UTF-8."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def write_hashed(
+    file: IO[bytes], blocks: Iterator[memoryview], start_thread: Callable[[], None] = lambda: None
+) -> str:
+    """Writes ``blocks`` to ``file``; returns the checksum of their bytes.
+
+    While a block is written, one thread hashes it and another one makes the next block; no more than two blocks
+    exist at a time. ``start_thread`` is called first in each thread.
+    """
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(2, initializer=start_thread) as threads:
+        following = threads.submit(next, blocks, None)
+        while (block := following.result()) is not None:
+            following = threads.submit(next, blocks, None)
+            hashed = threads.submit(digest.update, block)
+            file.write(block)
+            hashed.result()
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -60,4 +60,4 @@ def losses(run: Path) -> list[float]:
 def final_bytes(run: Path) -> dict[str, bytes]:
     """The last checkpoint's tensor files: every weight and optimizer state, bit for bit."""
     last = max((run / "checkpoints").glob("step-*"))
-    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.tensors"))}

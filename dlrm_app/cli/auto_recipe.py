@@ -6,6 +6,7 @@ A run that begins with another run's weights takes that run's settings instead.
 import logging
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -161,7 +162,7 @@ def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) 
     from dlrm_app.training.warm_start import read_previous
 
     try:
-        trained, config = read_previous(earlier)
+        trained, config = read_previous(Path(earlier))
     except DlrmError:
         return overrides
     logger.info(

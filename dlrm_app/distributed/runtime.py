@@ -145,6 +145,14 @@ class Runtime(Ranks):
             raise failure
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
+
+        For choices that depend on a folder's contents: ranks that list the folder at different times could choose differently.
+        """
+        result = self.together(lambda: work() if self.is_first else None)
+        return broadcast_from_first(result)  # type: ignore[return-value]  # the first rank's is not None
+
 
 def quiet_libraries() -> None:
     """Silences torchrec's and torch's plan logs and deprecation warnings, which would hide a run's own lines."""

@@ -16,6 +16,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import TrainedModel
+from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.tables.specs import Table, table_of
 
@@ -54,19 +55,19 @@ class CheckpointWeights:
     """Reads a checkpoint's weights, one whole table at a time, for every sharding plan."""
 
     def __init__(self, trained: TrainedModel) -> None:
-        self._folder = trained.folder
+        self._reader = TensorReader(trained.folder)
         self.model = build_model(trained.spec, CPU)
         """The model; its dense part has the checkpoint's weights, its tables have none."""
         named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False), trained.dense)
         self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}
         self.dense: Tensors = {name: value for name, value in named.items() if table_of(name) is None}
-        load_tensors(self._folder, self.dense)
+        load_tensors(self._reader, self.dense)
 
     def table(self, table: Table) -> torch.Tensor:
         """Reads a table's weights [rows, dim], in the type that it was trained in."""
         name, meta = self._tables[table.name]
         weights = torch.empty(meta.shape, dtype=meta.dtype)
-        load_tensors(self._folder, {name: weights})
+        load_tensors(self._reader, {name: weights})
         return weights
 
 

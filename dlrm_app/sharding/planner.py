@@ -131,10 +131,12 @@ def shard_model(
     collectives: CollectivesConfig,
     runtime: Runtime,
     prefetches: bool = False,
+    draws: bool = True,
 ) -> DistributedModelParallel:
     """Allocates this rank's shards according to ``plan`` and sets every table's weights from ``spec.seed``.
 
-    ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups.
+    ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups. ``draws``: False leaves the tables
+    uninitialised, for a model whose every weight is loaded afterwards.
     """
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
@@ -148,7 +150,8 @@ def shard_model(
         sharders=[make_sharder(collectives, prefetches)],
         data_parallel_wrapper=_replicated_dense_part(runtime),
     )
-    init_tables(model, spec.tables, spec.seed)
+    if draws:
+        init_tables(model, spec.tables, spec.seed)
     return model
 
 

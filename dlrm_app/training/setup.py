@@ -70,10 +70,12 @@ def build_trainable(
     num_dense: int,
     runtime: Runtime,
     numbers: Sequence[int] | None = None,
+    draws: bool = True,
 ) -> Trainable:
     """Builds the model on the meta device, plans and shards it, and sets every weight from ``trainer.seed``.
 
-    ``numbers``: the dense features that may be embedded; None: all.
+    ``numbers``: the dense features that may be embedded; None: all. ``draws``: False leaves the tables uninitialised, for a
+    checkpoint to be loaded into.
     """
     trainer, device = config.trainer, runtime.device
     spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
@@ -90,7 +92,7 @@ def build_trainable(
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
     prefetches = trainer.pipeline == "prefetch"
-    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
+    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches, draws)
     if trainer.compile:
         from dlrm_app.model.compiled_parts import compile_parts  # torch's compiler takes a second to load
 

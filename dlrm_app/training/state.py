@@ -28,6 +28,7 @@ from dlrm_app.runs.checkpoint.marker import (
     keeps_ema,
 )
 from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import (
     Tensors,
     collect_tensors,
@@ -72,7 +73,7 @@ class RunState:
         begins_ema = self.ema is not None and not keeps_ema(marker.config)
         if begins_ema:
             tensors = _without_ema(tensors)
-        self.runtime.together(lambda: load_tensors(checkpoint.folder, tensors))
+        self.runtime.together(lambda: load_tensors(TensorReader(checkpoint.folder), tensors))
         if self.ema is not None and begins_ema:
             self.ema.start()
         for name, value in vars(marker.progress).items():

@@ -20,7 +20,7 @@ from dlrm_app.loader.soft_labels import read_soft_labels
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
+from dlrm_app.runs.checkpoint.names import checkpoint_name, choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
@@ -92,15 +92,19 @@ def prepare(
     if checkpoint is not None:
         previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     elif config.warm_start.checkpoint is not None:
-        previous = runtime.together(lambda: check_warm_start(config, manifest, tables))
+        earlier = Path(config.warm_start.checkpoint)
+        begun = runtime.on_first(lambda: choose_checkpoint(earlier, "newest"))
+        previous = runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
     if previous is not None:
         tables = in_order(tables, previous.order)
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
-    trainable = runtime.together(lambda: build_trainable(config, tables, num_dense, runtime, numbers))
-    runtime.together(lambda: set_initial_weights(trainable, config, manifest))
+    draws = checkpoint is None  # a checkpoint has every weight
+    trainable = runtime.together(lambda: build_trainable(config, tables, num_dense, runtime, numbers, draws))
+    if draws:
+        runtime.together(lambda: set_initial_weights(trainable, config, manifest))
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
     if scores is not None:
         soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), share, manifest))

@@ -56,9 +56,10 @@ def check_training(
     tables = checks.tables(manifest, ranks.device_type)
     checks.batches(manifest, ranks.world_size)
     if manifest is not None and tables is not None:
-        if config.warm_start.checkpoint is not None and not can_continue(config.resume, config.output):
+        earlier = config.warm_start.checkpoint
+        if earlier is not None and not can_continue(config.resume, config.output):
             needs = ["model", "optimizer", "tables"]
-            checks.result(lambda: check_warm_start(config, manifest, tables), needs)
+            checks.result(lambda: check_warm_start(Path(earlier), config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
         spec = ModelSpec(config.model, tables, len(manifest.dense))
         checks.add(lambda: model_table_problems(spec), needs=["model"])

@@ -115,18 +115,19 @@ _DECISIVE_KEYS = ("kind", "ensemble_size")
 """Keys of the model that decide the meaning of its weights."""
 
 
-def read_previous(path: str) -> tuple[TrainedModel, TrainConfig]:
+def read_previous(path: Path) -> tuple[TrainedModel, TrainConfig]:
     """The newest checkpoint of a run folder, or the named checkpoint, and its configuration. Raises DataError."""
-    folder = choose_checkpoint(Path(path), "newest")
+    folder = choose_checkpoint(path, "newest")
     marker = read_marker(folder)
     return describe_trained(folder, marker), read_saved_config(marker.config, folder)
 
 
-def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
-    """The checkpoint that ``config`` names. Raises DlrmError for differences that warm_start.allow does not list, and for rows
-    whose ids or values have another meaning."""
-    assert config.warm_start.checkpoint is not None
-    previous, then = read_previous(config.warm_start.checkpoint)
+def check_warm_start(
+    path: Path, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
+) -> TrainedModel:
+    """The checkpoint ``path`` or, of a run folder, its newest. Raises DlrmError for differences that warm_start.allow does
+    not list, and for rows whose ids or values have another meaning."""
+    previous, then = read_previous(path)
     _check_columns(previous, manifest, tables)  # first: other ids also mean other table sizes
     allow = config.warm_start.allow
     problems = [

@@ -66,7 +66,7 @@ def lines(output: Path) -> dict[str, dict[str, Any]]:
     return {value["day"]: value for value in values}
 
 
-KEPT = ("day.json", "*.parquet", "manifest.json", "*.distcp", "days.jsonl", "model.pt*")
+KEPT = ("day.json", "*.parquet", "manifest.json", "*.tensors", "days.jsonl", "model.pt*")
 
 
 def results(output: Path) -> dict[str, bytes]:

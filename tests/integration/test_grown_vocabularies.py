@@ -97,9 +97,9 @@ def go_on(run: Path, former: Path, manifest: Manifest, *overrides: str) -> None:
 def tensors_of(run: Path) -> dict[str, torch.Tensor]:
     """The last checkpoint's."""
     folder = max((run / "checkpoints").glob("step-*"))
-    entries = TensorReader(folder).read_metadata().state_dict_metadata
-    tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
-    load_tensors(folder, tensors)
+    reader = TensorReader(folder)
+    tensors = {name: torch.empty(saved.size, dtype=saved.dtype) for name, saved in reader.tensors.items()}
+    load_tensors(reader, tensors)
     return tensors
 
 

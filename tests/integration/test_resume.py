@@ -110,8 +110,8 @@ def test_damage_is_named_and_only_auto_goes_back_past_it(
 ) -> None:
     """A flipped byte, a missing file and an interrupted save, in the three newest checkpoints."""
     saved = cut_run / "checkpoints"
-    flip_a_byte(next((saved / "step-000000040").glob("*.distcp")))
-    next((saved / "step-000000031").glob("*.distcp")).unlink()
+    flip_a_byte(next((saved / "step-000000040").glob("*.tensors")))
+    next((saved / "step-000000031").glob("*.tensors")).unlink()
     (saved / "step-000000030" / "complete.json").unlink()
     with pytest.raises(DataError, match="step-000000040 is damaged") as named:
         train_in(cut_run.parent / "other", dataset, f"resume={saved / 'step-000000040'}")

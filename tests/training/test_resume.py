@@ -10,9 +10,10 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.model import initial_weights
 from dlrm_app.training.warm_start import with_lanes
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import events, train_here
+from tests.small_run import evaluate_here, events, train_here
 
 
 def config(*overrides: str) -> TrainConfig:
@@ -65,3 +66,13 @@ def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path
         train_here(tmp_path / "cut", *keys, "resume=auto", "optimizer=adam", "trainer.epochs=3")
     train_here(tmp_path / "fresh", *keys, "data.lanes=null", "trainer.max_steps=1")
     assert "lanes: 64" in (tmp_path / "fresh/config.yaml").read_text()
+
+
+def test_nothing_is_drawn_that_a_checkpoint_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path / "data", rows={"train": 1024})
+    keys = [f"data.path={tmp_path / 'data'}", "resume=auto"]
+    train_here(tmp_path / "run", *keys, "trainer.max_steps=3")
+    monkeypatch.setattr(initial_weights, "draw_block", lambda *_: pytest.fail("a table was drawn"))
+    result = train_here(tmp_path / "run", *keys)
+    assert result.steps == 8
+    evaluate_here(f"checkpoint={tmp_path / 'run'}", "split=train")

@@ -68,10 +68,8 @@ def inherit_tensors(
     ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial values.
     ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a DataError.
     """
-    stored = {
-        name: torch.Size(entry.size)  # type: ignore[union-attr]  # all are tensors
-        for name, entry in TensorReader(folder).read_metadata().state_dict_metadata.items()
-    }
+    reader = TensorReader(folder)
+    stored = {name: saved.size for name, saved in reader.tensors.items()}
     tables = {name: tensor for name, tensor in tensors.items() if table_name(name) in then.tables}
     dense = {name: tensor for name, tensor in tensors.items() if table_name(name) is None}
     given_again = {
@@ -86,7 +84,7 @@ def inherit_tensors(
         if table in given_again
         for rows in [_rows_of(piece, begin[0], now.tables[table].rows, given_again[table])]
     ]
-    load_tensors(folder, wanted, places, may_grow=True)
+    load_tensors(reader, wanted, places, may_grow=True)
     for piece, rows, values in initial:
         piece[rows] = values
     for name in places:

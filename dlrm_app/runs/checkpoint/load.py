@@ -1,20 +1,16 @@
 """Opens a checkpoint, verifies its files and loads its tensors, on all ranks together."""
 
 import logging
+import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.state_dict_loader import load
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from dlrm_app.config.optimizer import SparseSettings
@@ -27,6 +23,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
+    MARKER,
     MODEL,
     Checkpoint,
     TrainedModel,
@@ -36,7 +33,7 @@ from dlrm_app.runs.checkpoint.marker import (
     verify_files,
 )
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
-from dlrm_app.runs.checkpoint.storage import TensorReader
+from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.tables.specs import table_of
@@ -48,13 +45,33 @@ logger = logging.getLogger(__name__)
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
-    Raises DataError (on every rank) if it is incomplete or damaged.
+    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or damaged.
     """
-    marker = runtime.together(lambda: read_marker(folder))
-    names = sorted(marker.files)[runtime.rank :: runtime.world_size]
-    files = {name: marker.files[name] for name in names}
-    runtime.together(lambda: while_others_wait(lambda: verify_files(folder, files)))
+    folder, marker = runtime.on_first(lambda: (folder, read_marker(folder)))
+    names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
+    files = {name: marked for name, marked in marker.files.items() if name in names}
+
+    def verify() -> None:
+        await_file(folder / MARKER)
+        verify_files(folder, files)
+
+    runtime.together(lambda: while_others_wait(verify))
     return Checkpoint(folder, marker)
+
+
+SECONDS_TO_APPEAR = 60.0
+"""The longest that a network file system may show a node an old listing of a folder (acdirmax of NFS)."""
+
+
+def await_file(path: Path) -> None:
+    """Waits until ``path``, which the first rank sees, is seen here too. Raises DataError after SECONDS_TO_APPEAR."""
+    deadline = time.monotonic() + SECONDS_TO_APPEAR
+    while not path.is_file():
+        if time.monotonic() > deadline:
+            raise DataError(
+                f"{path} is not visible on {platform.node()}, but on the first rank's machine: give all machines the same folder"
+            )
+        time.sleep(0.5)
 
 
 @dataclass(frozen=True)
@@ -66,21 +83,23 @@ class Places:
 
 
 def load_tensors(
-    folder: Path, tensors: Tensors, moved: Mapping[str, Places] = MappingProxyType({}), may_grow: bool = False
+    reader: TensorReader,
+    tensors: Tensors,
+    moved: Mapping[str, Places] = MappingProxyType({}),
+    may_grow: bool = False,
 ) -> None:
-    """Fills ``tensors`` in place from ``folder``, which any plan and any number of ranks may have written.
+    """Fills ``tensors`` in place from the checkpoint of ``reader``, which any plan and any number of ranks may have written.
 
     A state of one number a row is kept for each shard of columns. If a table is now cut into other columns, each part takes the
     mean, weighted by width, of the old parts that it overlaps. For a mean of squared gradients this is exact where columns are
     joined; where they are split, every part begins with the same number. A tensor that is ``moved`` or has more rows
     (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
     """
-    reader = TensorReader(folder)
-    stored: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    stored = reader.tensors
     pieces, cuts, problems = local_pieces(tensors), _cuts(stored, tensors), []
     for name, tensor in tensors.items():
         entry = stored.get(name)
-        if not isinstance(entry, TensorStorageMetadata):
+        if entry is None:
             problems.append(f"{name} is not in it")
         elif not (
             name in cuts
@@ -92,14 +111,14 @@ def load_tensors(
             )
     if problems:
         raise DataError(
-            f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
+            f"checkpoint {reader.folder} is of another model or optimizer: give the settings that it was "
             f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
         )
     mixes = [mix for name, cut in cuts.items() for mix in _mixed(pieces, name, cut)]
     wholes = {name: torch.empty(stored[name].size, dtype=tensors[name].dtype) for name in moved}
     for name, whole in wholes.items():
         pieces[name, (0,) * whole.dim()] = whole
-    load(tensors, storage_reader=reader, planner=PiecesPlanner(pieces))
+    while_others_wait(lambda: reader.fill(pieces))
     for target, parts in mixes:
         target.copy_(torch.stack([share * values for share, values in parts]).sum(0))
     for name, places in moved.items():
@@ -126,7 +145,7 @@ class _Cut:
     after: list[int]
 
 
-def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, _Cut]:
+def _cuts(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Cut]:
     """The ``tensors`` that hold one number a row, for tables that have grown or whose columns are cut in other places."""
     cuts = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
@@ -137,7 +156,7 @@ def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, _Cut]:
         now, (rows, dim) = tensors[weight], tensors[weight].size()
         shards = now.metadata().shards_metadata if isinstance(now, ShardedTensor) else []
         after = sorted({0, dim, *(shard.shard_offsets[1] for shard in shards)})
-        before = sorted({0, dim, *(chunk.offsets[1] for chunk in stored[weight].chunks)})
+        before = sorted({0, dim, *(piece.offsets[1] for piece in stored[weight].pieces)})
         then = stored[weight].size[0]
         is_other = before != after or (then < rows and len(after) > 2)
         if is_other and stored[name].size[0] == then * (len(before) - 1):
@@ -167,27 +186,6 @@ def _mixed(
     return mixes
 
 
-class PiecesPlanner(DefaultLoadPlanner):
-    """Loads into given pieces; the tensors give only the names."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__()
-        self._pieces = pieces
-
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for (name, offsets), values in self._pieces.items():
-            chunk = ChunkStorageMetadata(torch.Size(offsets), values.size())
-            entry = self.metadata.state_dict_metadata[name]
-            assert isinstance(entry, TensorStorageMetadata)
-            items += create_read_items_for_chunk_list(name, entry, [chunk])
-        return LoadPlan(items)
-
-    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        return self._pieces[index.fqn, tuple(index.offset or ())]
-
-
 def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:
     """The checkpoint that ``resume`` names, verified; None to start from step 0.
 
@@ -197,7 +195,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
     if resume == "none":
         return None
     if resume == "auto":
-        folders = list_checkpoints(Path(output or "") / "checkpoints")
+        folders = runtime.on_first(lambda: list_checkpoints(Path(output or "") / "checkpoints"))
         for folder in folders:
             try:
                 return open_checkpoint(folder, runtime)
@@ -206,7 +204,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
         if folders:
             logger.warning("no checkpoint of %s is whole: starting from step 0", output)
         return None
-    return open_checkpoint(choose_checkpoint(Path(resume), "newest"), runtime)
+    return open_checkpoint(runtime.on_first(lambda: choose_checkpoint(Path(resume), "newest")), runtime)
 
 
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
@@ -219,7 +217,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
     of the dense weights in their place.
     """
-    folder = runtime.together(lambda: choose_checkpoint(path, which))
+    folder = runtime.on_first(lambda: choose_checkpoint(path, which))
     marker = open_checkpoint(folder, runtime).marker
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
     if ema and not keeps_ema(marker.config):
@@ -250,8 +248,10 @@ def load_trained(
         task = ClickTask(model, runtime.device)
         rows_looked_up = rows * spec.config.ensemble_size
         plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
-        return shard_model(task, plan, spec, sharding.collectives, runtime)
+        return shard_model(task, plan, spec, sharding.collectives, runtime, draws=False)
 
     model = runtime.together(build)
-    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model, trained.dense)))
+    runtime.together(
+        lambda: load_tensors(TensorReader(trained.folder), collect_weights(model, trained.dense))
+    )
     return model

@@ -46,6 +46,7 @@ def complete(folder: Path, marker: Marker) -> None:
     """Marks the partial folder of ``folder`` as complete and gives it its name."""
     partial = partial_path(folder)
     write_marker(partial, marker)
+    sync_folder(partial)  # the names of the other ranks' files, too
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if folder.exists():  # the same step is saved again, for example with its evaluation
         folder.rename(replaced)

@@ -1,114 +1,275 @@
-"""torch.distributed.checkpoint's files with the index as JSON: a checkpoint holds tensors and text, no pickles.
+"""A checkpoint's tensors as plain bytes, and their places as JSON: no pickles.
 
-torch writes the index (the file and place of each tensor) with pickle, and unpickling a file from another
-person can run any code. The tensors themselves are read with ``weights_only``.
+    rank-00000.tensors   the pieces that one rank wrote, one after another: values in C order, little-endian
+    index.json           type and size of each tensor; offsets, sizes, file and place of each of its pieces
+
+torch.distributed.checkpoint (DCP) decides which rank writes which piece. The bytes are written and read here, in blocks of
+rows: neither a save nor a load needs a copy of a table, and a load reads only the rows that it needs.
 """
 
 import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    STORAGE_TYPES,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
 
 from dlrm_app.distributed.collectives import while_others_wait
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import escapes, write_json
+from dlrm_app.files import escapes, text_checksum, write_hashed, write_text
+from dlrm_app.runs.checkpoint.tensors import Pieces
 
 INDEX = "index.json"
+VERSION = 2
+"""In checkpoints whose index has no version, each piece is a file of torch.save's in place of plain bytes."""
+BLOCK_BYTES = 1 << 26
+"""The most bytes that a block of rows has, unless one row has more."""
+
+
+def row_blocks(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields the rows of ``values`` in host memory, in blocks of at most BLOCK_BYTES. On CPU they are views, no copies."""
+    rows = values.detach().reshape(1) if values.dim() == 0 else values.detach()
+    for block in torch.split(rows, _rows_per_block(rows.dtype, rows.size())):
+        yield block.cpu().contiguous()
+
+
+def _rows_per_block(dtype: torch.dtype, size: Sequence[int]) -> int:
+    return max(1, BLOCK_BYTES // max(1, dtype.itemsize * prod(size[1:])))
+
+
+def _bytes_of(values: torch.Tensor) -> memoryview:
+    """The memory of contiguous ``values`` on the CPU, as bytes."""
+    return values.reshape(-1).view(torch.uint8).numpy().data
 
 
 class TensorWriter(FileSystemWriter):
-    """Writes every rank's tensors into files of their own and, last, index.json."""
+    """Writes each rank's pieces into a file of its own and, last, index.json. ``group``: all ranks."""
 
-    def __init__(self, path: Path, group: dist.ProcessGroup | None) -> None:
-        # one thread: torch drops errors of a second one (a full disk), and the checkpoint would lack its tensors;
-        # no copies ahead from a GPU: torch would lock host memory for them, in powers of two, for the run's life
-        super().__init__(
-            path, single_file_per_rank=True, sync_files=True, overwrite=True, per_thread_copy_ahead=0
-        )
+    def __init__(self, path: Path, runtime: Runtime, group: dist.ProcessGroup | None) -> None:
+        super().__init__(path)
+        self._runtime = runtime
         self._group = group
+        self.written: dict[str, tuple[int, str]] = {}
+        """Name → (bytes, checksum) of each file that this rank wrote."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes this rank's files. The other ranks wait without a timeout."""
-        return while_others_wait(lambda: super(TensorWriter, self).write_data(plan, planner), self._group)
+        """Writes this rank's file. The other ranks wait without a timeout."""
+        results: Future[list[WriteResult]] = Future()
+        results.set_result(while_others_wait(lambda: self._write(plan, planner), self._group))
+        return results
+
+    def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        pieces: list[torch.Tensor] = [planner.lookup_object(item.index) for item in plan.items]  # type: ignore[attr-defined]
+        blocks = (_bytes_of(block) for piece in pieces for block in row_blocks(piece))
+        name = f"rank-{self._runtime.rank:05}.tensors"
+        with Path(self.path, name).open("wb") as file:
+            digest = write_hashed(file, blocks, self._runtime.use_device)
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = [piece.numel() * piece.element_size() for piece in pieces]
+        *starts, total = accumulate(sizes, initial=0)
+        self.written[name] = (total, digest)
+        return [
+            WriteResult(item.index, size, _StorageInfo(name, start, size))
+            for item, start, size in zip(plan.items, starts, sizes, strict=True)
+        ]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Writes index.json; torch calls this on the first rank once all have written."""
+        places = {
+            (result.index.fqn, tuple(result.index.offset or ())): result.storage_data
+            for rank_results in results
+            for result in rank_results
+        }
         tensors = {}
         for name, entry in metadata.state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):
                 raise TypeError(f"{name} is no tensor: only tensors belong in a checkpoint's files")
+            located = [(chunk, places[name, tuple(chunk.offsets)]) for chunk in entry.chunks]
             tensors[name] = {
                 "dtype": str(entry.properties.dtype).removeprefix("torch."),
                 "size": list(entry.size),
-                "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in entry.chunks],
+                "pieces": [
+                    [list(chunk.offsets), list(chunk.sizes), place.relative_path, place.offset, place.length]
+                    for chunk, place in located
+                ],
             }
-        locations = [
-            [
-                result.index.fqn,
-                None if result.index.offset is None else list(result.index.offset),
-                result.index.index,
-                result.storage_data.relative_path,
-                result.storage_data.offset,
-                result.storage_data.length,
-            ]
-            for rank_results in results
-            for result in rank_results
-        ]
-        write_json(Path(self.path) / INDEX, {"tensors": tensors, "places": locations})
+        # without indent: json's C encoder makes a large index several times as fast
+        text = json.dumps({"version": VERSION, "tensors": tensors}, ensure_ascii=False) + "\n"
+        write_text(Path(self.path, INDEX), text)
+        self.written[INDEX] = (len(text.encode()), text_checksum(text))
 
 
-class TensorReader(FileSystemReader):
-    """Reads what TensorWriter wrote."""
+@dataclass(frozen=True)
+class SavedPiece:
+    """The place of a tensor's piece: its offsets in the tensor, and its bytes in a file."""
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads this rank's part. The other ranks wait without a timeout."""
-        return while_others_wait(lambda: super(TensorReader, self).read_data(plan, planner))
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    num_bytes: int
+    is_plain: bool = True
+    """False for a file of torch.save's within the file."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Reads the index. Raises DataError if the file is not an index."""
-        path = Path(self.path) / INDEX
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor in a checkpoint. Its pieces do not overlap."""
+
+    dtype: torch.dtype
+    size: torch.Size
+    pieces: Sequence[SavedPiece]
+
+    @property
+    def whole(self) -> SavedPiece:
+        """The tensor as one piece, in no file."""
+        return SavedPiece((0,) * len(self.size), tuple(self.size), "", 0, 0)
+
+
+class TensorReader:
+    """Reads the tensors of the checkpoint ``folder``. The index is parsed once, when it is first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def tensors(self) -> Mapping[str, SavedTensor]:
+        """The checkpoint's tensors by name. Raises DataError if the index is damaged."""
+        path = self.folder / INDEX
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-            tensors: dict[str, STORAGE_TYPES] = {
-                name: _tensor_metadata(entry) for name, entry in value["tensors"].items()
-            }
-            locations = {
-                MetadataIndex(name, offset, number): _StorageInfo(_file_name(file), start, length)
-                for name, offset, number, file, start, length in value["places"]
-            }
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _parse_index(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is no index of a checkpoint: {error}; take it from a copy, or name another checkpoint"
             ) from error
-        return Metadata(tensors, storage_data=locations, storage_meta=StorageMeta(load_id=self.load_id))
+
+    @torch.no_grad()
+    def fill(self, pieces: Pieces) -> None:
+        """Fills ``pieces`` in place from all saved pieces that overlap them; each block of rows is read once.
+
+        Values outside of the saved tensors stay as they are. Raises DataError if values are missing in the files.
+        """
+        by_name: dict[str, list[tuple[tuple[int, ...], torch.Tensor]]] = defaultdict(list)
+        for (name, offsets), values in pieces.items():
+            by_name[name].append((offsets, values.detach()))
+        for name, wanted in by_name.items():
+            saved = self.tensors[name]
+            missing = sum(part.target.numel() for part in _overlaps(saved.whole, wanted))
+            for piece in saved.pieces:
+                parts = _overlaps(piece, wanted)
+                missing -= sum(part.target.numel() for part in parts)
+                for first, block in self._blocks(saved.dtype, piece, parts):
+                    for part in parts:
+                        part.take(first, block)
+            if missing:
+                raise DataError(
+                    f"checkpoint {self.folder} lacks {missing:,} values of {name}: take it from a copy"
+                )
+
+    def _blocks(
+        self, dtype: torch.dtype, piece: SavedPiece, parts: Sequence["_Part"]
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yields (first row, rows) of the blocks of ``piece`` that ``parts`` need. The next block overwrites the last."""
+        if not parts:
+            return
+        sizes, path = piece.sizes or (1,), self.folder / piece.file
+        with path.open("rb") as file:
+            if not piece.is_plain:
+                view = cast(IO[bytes], _create_file_view(file, piece.start, piece.num_bytes))
+                yield 0, torch.load(view, map_location="cpu", weights_only=True).reshape(sizes)
+                return
+            num_rows = _rows_per_block(dtype, sizes)
+            row_bytes = dtype.itemsize * prod(sizes[1:])
+            memory = torch.empty(min(num_rows, sizes[0]) * row_bytes, dtype=torch.uint8)
+            for first in range(0, sizes[0], num_rows):
+                end = min(first + num_rows, sizes[0])
+                if any(part.needs(first, end) for part in parts):
+                    block = memory[: (end - first) * row_bytes]
+                    file.seek(piece.start + first * row_bytes)
+                    if file.readinto(_bytes_of(block)) != len(block):
+                        raise DataError(f"{path} ends within a tensor: take it from a copy")
+                    yield first, block.view(dtype).view(end - first, *sizes[1:])
 
 
-def _tensor_metadata(entry: dict[str, Any]) -> TensorStorageMetadata:
-    dtype = getattr(torch, entry["dtype"])
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{entry['dtype']!r} is no tensor type")
-    chunks = [
-        ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in entry["chunks"]
-    ]
-    return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(entry["size"]), chunks)
+@dataclass(frozen=True)
+class _Part:
+    """The part of a saved piece that belongs to a tensor in memory: its box in the piece, and the view to fill."""
+
+    box: tuple[slice, ...]
+    target: torch.Tensor
+
+    def needs(self, begin: int, end: int) -> bool:
+        """True if the part has rows of the piece from ``begin`` to ``end``."""
+        return begin < self.box[0].stop and self.box[0].start < end
+
+    def take(self, first: int, block: torch.Tensor) -> None:
+        """Copies its rows out of ``block``, which has the rows of the piece from ``first`` on."""
+        rows, *columns = self.box
+        begin, end = max(rows.start, first), min(rows.stop, first + len(block))
+        if begin < end:
+            values = block[(slice(begin - first, end - first), *columns)]
+            self.target[begin - rows.start : end - rows.start].copy_(values)
 
 
-def _file_name(name: str) -> str:
+def _overlaps(piece: SavedPiece, wanted: Sequence[tuple[tuple[int, ...], torch.Tensor]]) -> list[_Part]:
+    """The parts of ``piece`` that belong to ``wanted``: (offsets, values) of pieces of the same tensor in memory."""
+    parts = []
+    for offsets, values in wanted:
+        axes = zip(piece.offsets, piece.sizes, offsets, values.size(), strict=True)
+        bounds = [(max(a, b), min(a + length, b + size)) for a, length, b, size in axes]
+        if all(begin < end for begin, end in bounds):
+            box, place = (
+                tuple(
+                    slice(begin - start, end - start)
+                    for (begin, end), start in zip(bounds, starts, strict=True)
+                )
+                for starts in (piece.offsets, offsets)
+            )
+            parts.append(_Part(box, values[place]) if offsets else _Part((slice(0, 1),), values.reshape(1)))
+    return parts
+
+
+def _parse_index(index: Mapping[str, Any]) -> dict[str, SavedTensor]:
+    version = index.get("version", 1)
+    if version == 1:
+        places = {(name, tuple(offsets or ())): place for name, offsets, _, *place in index["places"]}
+    elif version != VERSION:
+        raise ValueError(f"it has version {version!r}, this program reads up to {VERSION}")
+    tensors = {}
+    for name, entry in index["tensors"].items():
+        if version == 1:
+            rows = [
+                (offsets, sizes, *places[name, tuple(offsets)], False) for offsets, sizes in entry["chunks"]
+            ]
+        else:
+            rows = entry["pieces"]
+        pieces = [
+            SavedPiece(tuple(offsets), tuple(sizes), _inside(file), *rest)
+            for offsets, sizes, file, *rest in rows
+        ]
+        dtype = getattr(torch, entry["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{entry['dtype']!r} is no tensor type")
+        tensors[name] = SavedTensor(dtype, torch.Size(entry["size"]), pieces)
+    return tensors
+
+
+def _inside(name: str) -> str:
     if escapes(name):
         raise ValueError(f"{name!r} is outside the checkpoint's folder")
     return name

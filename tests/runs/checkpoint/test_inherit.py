@@ -65,10 +65,10 @@ def save_any(folder: Path, tensors: Tensors, runtime: Runtime, scale: float = 1.
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name}{begin}".encode()))
         piece.copy_(torch.rand(piece.shape, generator=generator) * scale)
     save(folder, tensors, runtime)
-    entries = TensorReader(folder).read_metadata().state_dict_metadata.items()
-    whole = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries}
+    reader = TensorReader(folder)
+    whole = {name: torch.empty(saved.size, dtype=saved.dtype) for name, saved in reader.tensors.items()}
     for name, tensor in whole.items():
-        load_tensors(folder, {name: tensor})  # alone: states are not fitted to weights that are not cut
+        load_tensors(reader, {name: tensor})  # alone: states are not fitted to weights that are not cut
     return whole
 
 

@@ -1,5 +1,6 @@
 """Optimizer states of one number a row load under any cut of their table: each part has the mean over its columns."""
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharded_tensor.shard import Shard
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.load import load_tensors
+from dlrm_app.errors import DataError
+from dlrm_app.runs.checkpoint import load
+from dlrm_app.runs.checkpoint.load import await_file, find_checkpoint, load_tensors
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import save_checkpoint
+from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces
 from tests.ranks import on_ranks
 
@@ -81,7 +86,7 @@ def save_and_load(
     compared = []
     for more in (0, 2):
         loaded = tensors_of(after, runtime.rank, more)
-        load_tensors(folder, loaded, may_grow=bool(more))
+        load_tensors(TensorReader(folder), loaded, may_grow=bool(more))
         for weight, state in zip(loaded[WEIGHT].local_shards(), loaded[STATE].local_shards(), strict=True):
             (r, c), (rows, columns) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
             expected = numbers(before)[r : r + rows, c : c + columns].mean(1)
@@ -120,3 +125,46 @@ def size_of_states(runtime: Runtime) -> list[tuple[int, ...]]:
 
 def test_a_state_has_its_whole_tables_size_on_ranks_that_hold_none_of_it() -> None:
     assert on_ranks(size_of_states, 2) == [[(ROWS, DIM), (ROWS,)]] * 2
+
+
+def choose_from_old_listing(run: Path, runtime: Runtime) -> list[tuple[str, int]]:
+    """(Folder, step) that a rank resumes from, by resume=auto and by name; the second rank does not see the last save yet."""
+    for step in (1, 2):
+        tensors = {"model/w": torch.full((3,), float(step))}
+        marker = Marker(Progress(step=step), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0)
+        folder = run / "checkpoints" / checkpoint_name(step)
+        save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
+
+    def list_late(parent: Path) -> list[Path]:
+        return list_checkpoints(parent)[runtime.rank :]
+
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("list_checkpoints", "choose_checkpoint"):
+            choose = (
+                list_late
+                if name == "list_checkpoints"
+                else lambda path, _: list_late(path / "checkpoints")[0]
+            )
+            patch.setattr(load, name, choose)
+        for resume in ("auto", str(run)):
+            checkpoint = find_checkpoint(resume, str(run), runtime)
+            assert checkpoint is not None
+            found.append((checkpoint.folder.name, checkpoint.marker.progress.step))
+    return found
+
+
+def test_all_ranks_take_the_first_ranks_checkpoint(tmp_path: Path) -> None:
+    """On a network file system the listing of a folder may be a minute old."""
+    assert on_ranks(partial(choose_from_old_listing, tmp_path), 2) == [[("step-000000002", 2)] * 2] * 2
+
+
+def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "complete.json"
+    timer = threading.Timer(0.7, path.touch)
+    timer.start()
+    await_file(path)
+    assert path.is_file()
+    monkeypatch.setattr(load, "SECONDS_TO_APPEAR", 0.1)
+    with pytest.raises(DataError, match="give all machines the same folder"):
+        await_file(tmp_path / "other.json")

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from dlrm_app.config.train import CheckpointConfig, TrainConfig
 from dlrm_app.distributed.collectives import new_group
@@ -20,6 +18,7 @@ from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.names import list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -37,7 +36,7 @@ def config(tmp_path: Path, output: str, *overrides: str) -> TrainConfig:
 
 
 def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.distcp"))}
+    return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.tensors"))}
 
 
 def test_saving_beside_training_saves_the_same_bytes(tmp_path: Path) -> None:
@@ -67,43 +66,18 @@ def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) 
     assert pages == [tmp_path / "run"]
 
 
-def test_a_save_at_once_locks_no_memory_where_there_is_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch's loader that copies ahead, chosen where it sees a GPU, page-locks a copy of each tensor and keeps it."""
-    seen: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(filesystem, "_OverlappingCpuLoader", lambda *_, **__: pytest.fail("page-locked"))
-    monkeypatch.setattr(filesystem._SerialCpuLoader, "values", _noting(seen))
-    with start_runtime(1) as runtime:
-        save_one_tensor(tmp_path / "step-000000001", runtime)
-    assert [tensor.tolist() for tensor in seen] == [[[1.0, 1.0]] * 3]
-
-
-def _noting(seen: list[torch.Tensor]) -> Any:
-    """torch's method, which notes what it is to write."""
-    values = filesystem._SerialCpuLoader.values
-
-    def noting(loader: Any) -> Any:
-        for tensor, item in values(loader):
-            seen.append(tensor)
-            yield tensor, item
-
-    return noting
-
-
 PATIENCE = timedelta(seconds=3)
 
 
 def save_slowly(folder: Path, runtime: Runtime) -> float:
     """Seconds of a save in which the second rank's disk takes longer than messages may."""
-    write = FileSystemWriter._write_data
+    write = TensorWriter._write
 
-    def write_slowly(self: FileSystemWriter, *arguments: Any) -> Any:
+    def write_slowly(self: TensorWriter, *arguments: Any) -> Any:
         time.sleep(5 * runtime.rank)
         return write(self, *arguments)
 
-    FileSystemWriter._write_data = write_slowly  # type: ignore[assignment, method-assign]
+    TensorWriter._write = write_slowly  # type: ignore[method-assign]
     started = time.monotonic()
     save_one_tensor(folder, runtime)
     return time.monotonic() - started
