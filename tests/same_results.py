@@ -302,12 +302,32 @@ def run_results(folder: Path) -> dict[str, Any]:
 def tensor_digests(checkpoint: Path) -> Iterator[tuple[str, str]]:
     """(name and offsets, digest of type, shape and values) of every piece of every tensor."""
     index = json.loads((checkpoint / "index.json").read_text(encoding="utf-8"))
-    for name, offsets, _, file, start, length in index["places"]:
-        with (checkpoint / file).open("rb") as pieces:
-            pieces.seek(start)
-            tensor = torch.load(io.BytesIO(pieces.read(length)), weights_only=True).contiguous()
+    for name, offsets, dtype, sizes, values in saved_pieces(checkpoint, index):
+        yield f"{name} {offsets}", f"{dtype} {sizes} {digest(values)}"
+
+
+def saved_pieces(checkpoint: Path, index: Any) -> Iterator[tuple[str, list[int], str, list[int], bytes]]:
+    """(name, offsets, type, sizes, bytes) of every piece; those of an index without a version are files of torch.save's."""
+    for name, entry in index["tensors"].items():
+        for offsets, sizes, file, start, length in entry.get("pieces", ()):
+            yield (
+                name,
+                offsets,
+                f"torch.{entry['dtype']}",
+                sizes,
+                read_bytes(checkpoint / file, start, length),
+            )
+    for name, offsets, _, file, start, length in index.get("places", ()):
+        stored = io.BytesIO(read_bytes(checkpoint / file, start, length))
+        tensor = torch.load(stored, weights_only=True).contiguous()
         values = tensor.flatten().view(torch.uint8).numpy().tobytes()
-        yield f"{name} {offsets}", f"{tensor.dtype} {list(tensor.shape)} {digest(values)}"
+        yield name, offsets, str(tensor.dtype), list(tensor.shape), values
+
+
+def read_bytes(path: Path, start: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(length)
 
 
 def printed_numbers(text: str) -> str:
