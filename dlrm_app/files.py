@@ -4,12 +4,14 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
 import re
 import resource
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from typing import IO, Any
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.text import bytes_text, without_credentials
 
+logger = logging.getLogger(__name__)
 MAX_ALIASED = 100_000
 """The most values in a YAML file with aliases; a value counts once for each alias that names it."""
 
@@ -188,24 +191,50 @@ def _nearest_existing(path: Path) -> Path:
             path = path.parent
 
 
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of file systems without locks: Lustre without the mount option flock, NFS without a lock daemon, some of FUSE."""
+
+
 @contextmanager
-def held_lock(path: Path, refusal: str) -> Iterator[None]:
+def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[None]:
     """Holds the lock file ``path`` while the block runs. The lock of a killed process is released too.
 
-    Raises DlrmError with ``refusal`` if another process holds it.
+    Raises DlrmError with ``refusal`` if another process still holds it after ``wait_seconds``. Where the file
+    system has no locks, the block runs without one, with a warning.
     """
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_ours = False
-        if not is_ours:  # held by another process, or deleted by it after the open
+    deadline = time.monotonic() + wait_seconds
+    while (file := _lock(path)) is None:
+        if time.monotonic() >= deadline:
             raise DlrmError(refusal)
+        time.sleep(1)
+    with file:
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """Opens and locks ``path``; None if another process holds it, or has deleted it since it was opened."""
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            logger.warning(
+                "%s has no locks (%s): nothing keeps two commands from writing there at the same time",
+                path.parent,
+                error.strerror,
+            )
+            return file
+        file.close()
+        raise
+    file.close()
+    return None
 
 
 @contextmanager

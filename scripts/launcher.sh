@@ -19,4 +19,13 @@ for command in "$dlrm_train" "${torchrun[0]}"; do
         refuse "$command is not there: type make setup, or activate the environment that has dlrm-app"
     fi
 done
+# torchrun kills ranks so long after a signal: the last checkpoint must be saved by then
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${SHUTDOWN_SECONDS:-300}"
+
+# Prints torchrun's option that binds each rank to the cores near its GPU, where a machine has several NUMA nodes
+numa_binding() {
+    if compgen -G "/sys/devices/system/node/node1" >/dev/null && command -v numactl >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+        echo --numa-binding=node
+    fi
+}
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # as torchrun would, with a warning; dlrm-train sets its threads itself

@@ -27,5 +27,5 @@ if [[ -z "$ranks" ]]; then
 fi
 
 # --standalone: a free port, so that two runs on one machine don't meet
-exec "${torchrun[@]}" --standalone --nproc-per-node="$ranks" ${options[@]+"${options[@]}"} \
+exec "${torchrun[@]}" --standalone --nproc-per-node="$ranks" $(numa_binding) ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"

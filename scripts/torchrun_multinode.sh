@@ -15,6 +15,7 @@
 # MASTER_ADDR       name or address of one machine that all the others reach
 # MASTER_PORT       a port that is free there (29500)
 # RANKS_PER_NODE    ranks on this machine; without it one per GPU
+# SHUTDOWN_SECONDS  how long torchrun waits for a last checkpoint after a signal (300)
 # RUN_ID            tells runs apart that meet at one c10d address (dlrm)
 # VENV              the virtual environment; without it that of the dlrm-train on PATH, or the .venv of `make setup`
 #
@@ -79,5 +80,5 @@ else
 fi
 unset NODE_RANK MASTER_ADDR MASTER_PORT  # torchrun sets the ranks' own
 
-exec "${torchrun[@]}" --nnodes="$NNODES" --nproc-per-node="$ranks" "${meeting[@]}" ${options[@]+"${options[@]}"} \
+exec "${torchrun[@]}" --nnodes="$NNODES" --nproc-per-node="$ranks" "${meeting[@]}" $(numa_binding) ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"

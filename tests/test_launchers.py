@@ -177,3 +177,26 @@ def test_the_port_of_a_job_is_none_that_linux_hands_out(
 def test_a_job_without_gpus_may_have_one_core(slurm: dict[str, str], tmp_path: Path) -> None:
     del slurm["SLURM_GPUS_ON_NODE"]
     assert run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm).returncode == 0
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, "300"), ({"SHUTDOWN_SECONDS": "900"}, "900")])
+def test_torchrun_waits_for_a_last_checkpoint(given: dict[str, str], seconds: str, venv: Path) -> None:
+    (venv / "bin" / "python").write_text('#!/bin/bash\necho "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"\n')
+    done = run("torchrun_local.sh", "data.path=x", VENV=str(venv), RANKS="2", **given)
+    assert done.stdout.split() == [seconds]
+
+
+def test_ranks_are_bound_to_numa_nodes_where_there_are_several(venv: Path, tmp_path: Path) -> None:
+    """Only with GPUs and numactl, and what is typed comes later, so it wins."""
+    several = Path("/sys/devices/system/node/node1").exists()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("numactl", "nvidia-smi"):
+        (tools / name).write_text("#!/bin/bash\n")
+        (tools / name).chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    done = run(
+        "torchrun_local.sh", "--numa-binding=socket", "data.path=x", VENV=str(venv), RANKS="2", PATH=path
+    )
+    options = [line for line in done.stdout.splitlines() if line.startswith("--numa")]
+    assert options == ["--numa-binding=node"] * several + ["--numa-binding=socket"]

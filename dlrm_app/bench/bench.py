@@ -71,7 +71,7 @@ def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResul
         config = replace(config, data=replace(config.data, path=str(folder)))
         rows = max(MIN_ROWS, MIN_BATCHES * config.trainer.global_batch_size)
         runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
-    manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+    manifest, tables = open_dataset(config, runtime)
     with open_run_folder(str(scratch / "run"), "none", runtime) as run_folder:
         run, numbers = prepare(config, manifest, tables, run_folder, runtime), (config.warm_up, config.steps)
         measures: dict[str, Callable[[], Section]] = {

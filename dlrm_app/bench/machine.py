@@ -133,7 +133,7 @@ def measure_topology(
 
 def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtime) -> Reading:
     """Trains a probe's model for some steps. Every rank must call it."""
-    manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+    manifest, tables = open_dataset(config, runtime)
     with open_run_folder(f"{config.data.path}-run", "none", runtime) as folder:
         run = prepare(config, manifest, tables, folder, runtime)
         with train_batches(run) as batches:

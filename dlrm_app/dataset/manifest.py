@@ -65,7 +65,7 @@ class Shard:
     rows: int
     bytes: int
     checksum: str
-    row_groups: list[int]
+    row_groups: list[int] = field(hash=False)
 
 
 @dataclass(frozen=True)

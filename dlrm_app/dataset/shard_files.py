@@ -1,6 +1,7 @@
 """Verifies shard files against the manifest, reads their row groups, and reads the ids a row of multi-hot features from a footer."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,13 +15,14 @@ from dlrm_app.text import bullets, listed
 SUGGESTION = "copy the files again from an intact dataset, or preprocess again"
 
 
-def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
+def verify_shards(manifest: Manifest, *, checksums: bool = False, part: int = 0, num_parts: int = 1) -> None:
     """Compares every shard with the manifest: its size, and with ``checksums`` its content.
 
-    Raises DataError naming every shard that is missing or differs.
+    ``part``: compares only the shards of this part of ``num_parts``. Raises DataError naming every shard that is missing or
+    differs.
     """
-    folder = manifest.folder
-    shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in manifest.shards}
+    folder, shards_of_part = manifest.folder, list(manifest.shards)[part::num_parts]
+    shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in shards_of_part}
     if problems := differences(folder, shards):
         raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
 
@@ -36,24 +38,25 @@ def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) ->
     return f"{path} holds {given}, the manifest says {known}"
 
 
+FOOTERS = 256
+"""Footers that a reader keeps. One takes about 800 bytes for each column of each row group, so those of a large split would
+take gigabytes on every rank."""
+
+
 class ShardReader:
     """Reads ``columns`` of row groups of the shards in ``folder``, in any number of threads."""
 
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
         self._folder = folder
         self._columns = columns
-        self._metadata: dict[str, pq.FileMetaData] = {}
+        self._footer = lru_cache(maxsize=FOOTERS)(self._read_footer)
 
     def read(self, shard: Shard, index: int) -> pa.Table:
         """Reads row group number ``index``. Raises DataError, naming the file, if it is missing, damaged or another file."""
         path = self._folder / shard.path
         try:
-            known = self._metadata.get(shard.path)
-            with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
-                if known is None:
-                    if difference := row_group_difference(file.metadata, path, shard):
-                        raise DataError(f"{difference}: preprocess again")
-                    self._metadata[shard.path] = file.metadata
+            footer = self._footer(shard)
+            with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
                 # row groups are decoded in parallel, each by one thread: the number of Arrow's own threads would be
                 # OMP_NUM_THREADS, which is 1 under torchrun
                 return file.read_row_group(index, columns=self._columns, use_threads=False)
@@ -63,6 +66,13 @@ class ShardReader:
             raise DataError(
                 f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"
             ) from error
+
+    def _read_footer(self, shard: Shard) -> pq.FileMetaData:
+        path = self._folder / shard.path
+        footer = pq.read_metadata(path)
+        if difference := row_group_difference(footer, path, shard):
+            raise DataError(f"{difference}: preprocess again")
+        return footer
 
 
 def mean_ids(manifest: Manifest) -> dict[str, float]:

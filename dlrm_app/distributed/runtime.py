@@ -7,6 +7,7 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 import logging
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
@@ -195,6 +196,7 @@ def start_runtime(
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
         )
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
+    soft_limit = _raise_file_limit()
     join(runtime, timeout)
     try:
         yield runtime
@@ -219,6 +221,23 @@ def start_runtime(
         sys.excepthook = show_error  # torch's hook puts [rank0]: before each line, once a group
         for variable in named:
             os.environ.pop(variable, None)
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (soft_limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+
+
+MANY_FILES = 1 << 16
+
+
+def _raise_file_limit() -> int:
+    """Raises the soft limit of open files, as far as the hard one allows; returns the soft one.
+
+    Each of three gloo groups keeps a connection to every other rank: 512 ranks need more than the usual 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    return soft
 
 
 def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
@@ -231,9 +250,13 @@ def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
                 f"{ranks.local_world_size} ranks were started on this machine, which has {seen} GPUs: "
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
-    cores = count_cores(frozenset(os.sched_getaffinity(0)), os.environ, Path("/"))
+    own = frozenset(os.sched_getaffinity(0))
+    # torchrun may bind each rank to the cores of a NUMA node, which several ranks share: torchrun itself has all
+    all_cores = own | os.sched_getaffinity(os.getppid()) if dist.is_torchelastic_launched() else own
+    cores = count_cores(all_cores, os.environ, Path("/"))
     refuse_if(core_problems(ranks, cores, os.environ))
-    return Runtime(**asdict(ranks), num_threads=num_threads or max(1, cores // ranks.local_world_size))
+    share = max(1, min(len(own), cores // ranks.local_world_size))
+    return Runtime(**asdict(ranks), num_threads=num_threads or share)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import torch
 
 from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
@@ -30,6 +29,7 @@ from dlrm_app.evaluation.result import (
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
+from dlrm_app.loader.reader import verify_together
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
 from dlrm_app.text import next_line, typed_settings
@@ -59,6 +59,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if data_path is not None:
             folder = Path(data_path)
             manifest = rows = runtime.together(lambda: open_rows(folder, models, config))
+            verify_together(rows, config.data.verify, runtime)
             measured = [measure(trained, rows, config, runtime) for trained in models]
         for other in measured[1:]:
             refuse_other_labels(other, measured[0], runtime)
@@ -106,7 +107,6 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         known_rows(models[0], manifest)
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
-    verify_shards(manifest, checksums=config.data.verify)
     return manifest
 
 
@@ -123,7 +123,6 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
             raise DataError(
                 f"{error}; nor was {own.path} made of the same files: preprocess these"
             ) from error
-    verify_shards(own, checksums=config.data.verify)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
     return own
 
@@ -151,6 +150,8 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     On the rows of ``others``, or of the model's own dataset of the same files where that is encoded in another way.
     """
     manifest = runtime.together(lambda: same_rows(trained, others, config))
+    if manifest.path != others.path:
+        verify_together(manifest, config.data.verify, runtime)
     rows = trained.evaluation.batch_size, trained.trainer.global_batch_size
     size = config.batch_size or batch_rows(*rows, runtime)
     batches = runtime.together(

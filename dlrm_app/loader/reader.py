@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_ids, with_ids
 from dlrm_app.dataset.encoding_files import ids_known_on
 from dlrm_app.dataset.manifest import Manifest, label_of
-from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.dataset.shard_files import ShardReader, verify_shards
+from dlrm_app.distributed.collectives import while_others_wait
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.loader.batch_order import Order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.loader.soft_labels import SoftLabels
+
+
+def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
+    """``verify_shards`` by all ranks, each its part of the shards. Every rank must call it; all raise the same error."""
+    own = {"part": runtime.rank, "num_parts": runtime.world_size}
+    runtime.together(lambda: while_others_wait(lambda: verify_shards(manifest, checksums=checksums, **own)))
+
 
 ROWS_TOGETHER = 256
 """Rows of a lane that are copied together, if batches take fewer: copying a few rows here and a few there mostly waits for

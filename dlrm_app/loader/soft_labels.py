@@ -4,7 +4,8 @@ Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-en
 cross-entropies with the teacher's probability and with the label.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +16,71 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.collectives import while_others_wait
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.text import setting
 
 KEY = "distillation.scores"
 
 
-@dataclass(frozen=True)
 class SoftLabels:
-    """The teacher's ``scores`` [rows] of the train split, in [0, 1], and the ``labels`` [rows] from the same file."""
+    """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in any
+    number of threads. ``share``: the weight of a score beside that of the label."""
 
-    path: Path
-    scores: NDArray[np.float32]
-    labels: NDArray[np.uint8]
-    share: float
+    def __init__(self, path: Path, share: float) -> None:
+        self.path = path
+        self._share = share
+        self._footer = pq.read_metadata(path)
+        groups = range(self._footer.num_row_groups)
+        self._first_rows = [0, *accumulate(self._footer.row_group(group).num_rows for group in groups)]
 
     def mixed(self, first_row: int, labels: NDArray[Any]) -> NDArray[np.float32]:
         """share · score + (1 - share) · label of the rows from ``first_row`` on. ``labels``: the labels of these rows.
 
         Raises DataError if the scores belong to other rows.
         """
-        rows = slice(first_row, first_row + len(labels))
-        if not np.array_equal(self.labels[rows], labels):
+        table = self._read(first_row, len(labels))
+        if not np.array_equal(numbers_of(table.column("label")), labels):
             raise DataError(
                 f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made from "
                 "another dataset, or of this one before it was made again; score it again with dlrm-predict"
             )
-        return (self.share * self.scores[rows] + (1 - self.share) * labels).astype(np.float32)
+        scores = numbers_of(table.column("score")).astype(np.float32)
+        return (self._share * scores + (1 - self._share) * labels).astype(np.float32)
+
+    def _read(self, first_row: int, num_rows: int) -> pa.Table:
+        """Scores and labels of ``num_rows`` rows, from the row groups of the file that hold them."""
+        begin = bisect_right(self._first_rows, first_row) - 1
+        end = bisect_left(self._first_rows, first_row + num_rows)
+        with pq.ParquetFile(self.path, metadata=self._footer) as file:
+            groups = file.read_row_groups(range(begin, end), columns=["score", "label"], use_threads=False)
+        return groups.slice(first_row - self._first_rows[begin], num_rows)
 
 
-def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels:
-    """Reads dlrm-predict's scores of the train split of ``manifest``. Raises DataError, naming the file, if it holds anything else."""
+def open_soft_labels(path: Path, share: float, manifest: Manifest, runtime: Runtime) -> SoftLabels:
+    """Opens dlrm-predict's scores of the train split of ``manifest``; the first rank looks at every score before.
+
+    Raises DataError on every rank, naming the file, if it holds anything else.
+    """
+    runtime.together(
+        lambda: while_others_wait(lambda: _refuse_other_values(path, manifest, runtime.is_first))
+    )
+    return runtime.together(lambda: SoftLabels(path, share))
+
+
+def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> None:
     if problems := soft_label_problems(path, manifest):
         raise DataError("; ".join(problems))
-    table = pq.read_table(path, columns=["score", "label"])
-    scores = table.column("score").fill_null(-1)
-    scores = numbers_of(scores).astype(np.float32)
-    if table.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
-        raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
-    return SoftLabels(path, scores, numbers_of(table.column("label")).astype(np.uint8), share)
+    if not looks_at_all:
+        return
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["score", "label"]):
+            scores = numbers_of(batch.column("score").fill_null(-1))
+            if (
+                batch.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all()
+            ):  # refuses NaN too
+                raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
 
 
 def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:

@@ -182,6 +182,9 @@ class RunFolder:
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
 
 
+LEASE_SECONDS = 180.0
+
+
 @contextmanager
 def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterator[RunFolder]:
     """Makes or opens the run folder and locks it for this run while the block runs; the same folder on every rank.
@@ -210,7 +213,9 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
                 raise DlrmError(f"output={path} is a file: name a folder")
             path.mkdir(parents=True, exist_ok=True)
             refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
-            stack.enter_context(held_lock(path / ".lock", refusal))
+            # NFS keeps the lock of a node without power for its lease; Slurm starts the job again before that
+            is_restart = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and resume == "auto"
+            stack.enter_context(held_lock(path / ".lock", refusal, LEASE_SECONDS if is_restart else 0.0))
         except OSError as error:
             raise DlrmError(f"output={output or RUNS} cannot be written: {error.strerror}") from error
         restore_replaced(path / "checkpoints")

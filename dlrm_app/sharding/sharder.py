@@ -2,10 +2,11 @@
 sharding, collectives in fewer bits, and evaluations that do not change the state of kernels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
             if table.pooling == PoolingType.MEAN
             and table_name_to_parameter_sharding[table.name].sharding_type in ROW_SPLIT
         }
-        self._widths = torch.tensor(self._embedding_dims, device=self._device)
+        self._runs = [(len([*same]), width) for width, same in groupby(self._embedding_dims)]
+        """(keys, width) of each run of keys of one width, in the order of the output."""
         self._rows: torch.Tensor | None = None
         """The row of each key in ``_divisor``'s table of lengths, [keys]."""
 
@@ -89,11 +91,11 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         """Calls torchrec's, and adds the division."""
         awaitable = super().compute_and_output_dist(ctx, input)
         if self._to_divide:
-            awaitable.callbacks.append(partial(_divide, divisor=ctx.divisor))
+            awaitable.callbacks.append(partial(_divide, divisor=ctx.divisor, runs=self._runs))
         return awaitable
 
     def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        """The divisor of each output value: a bag's length, or 1. Float [B, widths of the output's keys]."""
+        """The divisor of each key's vector: a bag's length, or 1. Float [B, keys]: it is kept for the batches ahead."""
         lengths = features.lengths().view(len(features.keys()), -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
         if self._rows is None:  # made once: a copy to the GPU in every step would wait for the GPU
@@ -101,12 +103,19 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
             # the output's keys are the features: torchrec adds table names only if several tables read one feature
             rows = [row_of.get(key, len(lengths)) for key in self._embedding_names]
             self._rows = torch.tensor(rows, device=lengths.device)
-        chosen = rows_and_one[self._rows]  # [keys, B]
-        return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
+        return rows_and_one[self._rows].T
 
 
-def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:
-    return KeyedTensor(pooled.keys(), pooled.length_per_key(), pooled.values() / divisor, key_dim=1)
+def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int, int]]) -> KeyedTensor:
+    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys], through a view for each run of equal widths."""
+    vectors = torch.split(pooled.values(), [keys * width for keys, width in runs], dim=1)
+    divisors = torch.split(divisor, [keys for keys, _ in runs], dim=1)
+    divided = [
+        (run.view(len(run), keys, width) / by.unsqueeze(2)).view(len(run), keys * width)
+        for run, by, (keys, width) in zip(vectors, divisors, runs, strict=True)
+    ]
+    values = divided[0] if len(divided) == 1 else torch.cat(divided, dim=1)
+    return KeyedTensor(pooled.keys(), pooled.length_per_key(), values, key_dim=1)
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):

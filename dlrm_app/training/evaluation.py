@@ -61,6 +61,8 @@ def split_batches(run: TrainingRun, split: str) -> EvalBatches:
     )
 
 
+BATCHES_HELD = 128
+"""Batches whose logits stay on the device before they are copied to the host together."""
 LARGEST = 1.0
 """The largest shift. A run that needs a larger one has not learnt the share of clicks, and no bias corrects that."""
 NEWTON_STEPS = 4
@@ -89,16 +91,27 @@ def fit_final_bias(run: TrainingRun) -> None:
 def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
     """``shift_to_labels`` of the rows of ``split``."""
     kept: list[torch.Tensor] = []
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
     clicks = 0.0
 
     def keep(batch: Batch, logits: torch.Tensor) -> None:
+        # copies: a view would keep its batch alive
+        held.append((logits.to(torch.float32, copy=True), batch.labels[: batch.num_valid].sum()))
+        if len(held) == BATCHES_HELD:
+            move()
+
+    def move() -> None:
+        # to host memory: a GPU may have no room for the whole split; many at a time, for each copy waits for the GPU
         nonlocal clicks
-        # in host memory: a GPU may have no room for the whole split; copies: a view would keep its batch alive
-        kept.append(logits.to("cpu", torch.float32, copy=True))
-        clicks += batch.labels[: batch.num_valid].sum().item()
+        if held:
+            logits, counts = zip(*held, strict=True)
+            kept.extend(torch.split(torch.cat(logits).cpu(), [len(part) for part in logits]))
+            clicks += torch.stack(counts).double().sum().item()
+            held.clear()
 
     with split_batches(run, split) as batches:
         score_rows(run.forward_passes, batches, run.runtime, f"calibrate on {split}", keep)
+    move()
     return shift_to_labels(kept, clicks)
 
 

@@ -18,11 +18,11 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.shard_files import mean_ids, verify_shards
+from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install
-from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.reader import SplitReader, verify_together
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
@@ -52,10 +52,13 @@ class Trainable:
 
 
 def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables that fit it. Raises one DataError or ConfigError with all problems."""
-    manifest, tables = check_training(config, runtime)
-    verify_shards(manifest, checksums=config.data.verify)
-    tables = with_pooling_factors(tables, mean_ids(manifest))
+    """The dataset's manifest and the tables that fit it. Every rank must call it.
+
+    Raises, on every rank, one error with all problems.
+    """
+    manifest, tables = runtime.together(lambda: check_training(config, runtime))
+    verify_together(manifest, config.data.verify, runtime)
+    tables = runtime.together(lambda: with_pooling_factors(tables, mean_ids(manifest)))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
     )

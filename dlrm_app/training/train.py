@@ -16,7 +16,7 @@ from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
-from dlrm_app.loader.soft_labels import read_soft_labels
+from dlrm_app.loader.soft_labels import open_soft_labels
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation
@@ -62,7 +62,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
     with started as runtime, stop_on_signals(runtime) as stop_request:
         if not (runtime.is_first and config.report.enabled):
             write_page = None
-        manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+        manifest, tables = open_dataset(config, runtime)
         with open_run_folder(config.output, config.resume, runtime) as folder:
             run = prepare(config, manifest, tables, folder, runtime)
             if run.why_done and (ended := folder.result_at(run.checkpoint)):
@@ -107,7 +107,7 @@ def prepare(
         runtime.together(lambda: set_initial_weights(trainable, config, manifest))
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
     if scores is not None:
-        soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), share, manifest))
+        soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
     log_plan(trainable.plan)
     kinds, decay = optimizer_kinds(tables, config.optimizer.sparse), config.optimizer.dense.ema_decay
     ema = None if decay is None else DenseEma(trainable.model, decay)

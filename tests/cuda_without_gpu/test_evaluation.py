@@ -14,7 +14,7 @@ from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training import evaluation as module
 from dlrm_app.training.evaluation import fit_final_bias, shift_to_labels
-from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
+from tests.cuda_without_gpu.make_believe import CPU, GPU, TO_GPU, MakeBelieveGpu
 from tests.ranks import on_ranks
 
 
@@ -73,3 +73,24 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
         fit_final_bias(run)
     assert kept == [False, False]
     assert bias.item() == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])
+
+
+def test_fitting_the_bias_waits_once_for_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, _, labels, _ = predictions(0)
+    monkeypatch.setattr(module, "BATCHES_HELD", 4)
+    monkeypatch.setattr(module, "split_batches", lambda *_: nullcontext())
+
+    def score(*arguments: Any) -> None:
+        for some in torch.arange(1000).split(100):
+            part = slice(int(some[0]), int(some[-1]) + 1)
+            rows = SimpleNamespace(labels=labels[part].to(GPU), num_valid=len(labels[part]))
+            arguments[-1](rows, logits[part].to(GPU))
+
+    monkeypatch.setattr(module, "score_rows", score)
+    run: Any = SimpleNamespace(forward_passes=None, runtime=None)
+    with MakeBelieveGpu() as gpu:
+        shift = module._shift_to_split(run, "train")
+    assert shift[0] == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])
+    assert (
+        len([wait for wait in gpu.waits if wait != TO_GPU]) == 2 * 3
+    )  # logits and clicks of 4, 4 and 2 batches

@@ -1,5 +1,7 @@
 """What collectives say when the other end is gone is told from errors of one's own."""
 
+import os
+import resource
 import socket
 import sys
 import time
@@ -133,3 +135,25 @@ def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatc
             DlrmError, match=rf"rank 0 cannot meet the others at 127.0.0.1:{port}.*\n.*--master-port"
         ):
             _meet("gloo", timedelta(seconds=5))
+
+
+def test_ranks_may_open_as_many_files_as_the_hard_limit_allows() -> None:
+    """Three gloo groups of 512 ranks have 1,533 connections; the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        with start_runtime(1):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 16), hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(256, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_ranks_bound_to_shared_cores_use_their_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight ranks of a machine with 96 cores, four on each of two NUMA nodes: twelve threads each, not six."""
+    cores = {0: frozenset(range(48)), os.getppid(): frozenset(range(96))}
+    monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__)
+    monkeypatch.setattr(module, "count_cores", lambda allowed, *_: len(allowed))
+    monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(module, "started_ranks", lambda _: Ranks(0, 0, 8, 8, "cpu"))
+    assert module._find_runtime(None, False).num_threads == 12

@@ -1,6 +1,7 @@
 """A wish to stop is heard by all ranks, and is not lost where an epoch ends."""
 
 import signal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch.distributed as dist
 
 from dlrm_app.distributed import signals
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.signals import Agreement, StopRequest
+from dlrm_app.distributed.signals import Agreement, StopRequest, steps_between
 from tests.ranks import on_ranks
 
 
@@ -92,3 +93,44 @@ def test_a_step_does_not_wait_for_its_own_question(monkeypatch: pytest.MonkeyPat
         *("step 1", "wait for 0", "ask 1"),
         *("step 2", "wait for 1", "ask 2"),
     ]
+
+
+def answers_of_many_ranks(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> tuple[list[int], int]:
+    """(Steps that sent a message, step that was told to stop) of 100 steps of one of 128 ranks; a signal in step 50."""
+    sent: list[int] = []
+
+    class Answer:
+        def wait(self) -> None: ...
+
+    def all_reduce(*_arguments: object, **_more: object) -> Answer:
+        sent.append(step)
+        return Answer()
+
+    monkeypatch.setattr(signals, "new_group", object)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    now = -step_seconds
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now)
+    request, told = StopRequest(Runtime(0, 0, 128, 8, "cpu", 1)), -1
+    for step in range(100):
+        now += step_seconds
+        if step == 50:
+            request.receive(signal.SIGTERM, None)
+        if request.agreed().stop:
+            told = step
+            break
+    return sent, told
+
+
+@pytest.mark.parametrize(("step_seconds", "every"), [(0.005, 40), (0.05, 4), (1.0, 1)])
+def test_many_ranks_send_a_message_every_fifth_of_a_second(
+    step_seconds: float, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, told = answers_of_many_ranks(monkeypatch, step_seconds)
+    assert 50 < told <= 50 + every + 1
+    later = sent[2:]
+    assert {after - before for before, after in pairwise(later)} <= {every, every + 1}  # the clock is rounded
+    assert len(sent) <= 3 + 50 / every + 1
+
+
+def test_few_ranks_send_a_message_in_each_step() -> None:
+    assert [steps_between(num_ranks, 0.001) for num_ranks in (2, 15, 16, 128)] == [1, 1, 100, 100]

@@ -4,6 +4,7 @@ import dataclasses
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from dlrm_app import files
+from dlrm_app.dataset import shard_files
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.shard_files import verify_shards
-from dlrm_app.errors import DataError
+from dlrm_app.dataset.shard_files import ShardReader, verify_shards
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import checksum
 from dlrm_app.loader.batch_order import Order, train_order
-from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.reader import SplitReader, verify_together
 from dlrm_app.loader.rows import Ranges, Rows
 from tests.loader.dataset_fixture import write_dataset
 from tests.loader.test_rows import Row, copied, whole
+from tests.ranks import on_ranks
 
 FEATURES = ["c1", "m0", "c0"]
 
@@ -256,3 +261,44 @@ def test_verifying_names_every_damaged_shard(own_manifest: Manifest, how: str) -
     assert str(caught.value).count("\n  - ") == 2
     assert "train/part-00001.parquet" in str(caught.value)
     assert "val/part-00000.parquet" in str(caught.value)
+
+
+def test_a_reader_keeps_a_bounded_number_of_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch comes across the footers of most shards, which take gigabytes where they are many."""
+    monkeypatch.setattr(shard_files, "FOOTERS", 3)
+    manifest = write_dataset(tmp_path / "x", {"train": 1000}, rows_per_group=50, rows_per_shard=100)
+    reader = ShardReader(manifest.folder, ["label"])
+    for _ in range(2):
+        for shard in manifest.splits["train"].shards:
+            assert [reader.read(shard, index).num_rows for index in range(2)] == [50, 50]
+    assert reader._footer.cache_info().currsize == 3
+    assert reader._footer.cache_info().misses == 20
+
+
+def verify_counting(manifest: Manifest, runtime: Runtime) -> list[str]:
+    """The shards that this rank opens to verify their checksums; then the damaged one is named."""
+    opened: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "checksum", lambda path: opened.append(path.name) or checksum(path))
+        verify_together(manifest, True, runtime)
+    return opened
+
+
+def test_ranks_share_the_verification_of_shards(manifest: Manifest) -> None:
+    first, second = on_ranks(partial(verify_counting, manifest), 2)
+    assert sorted(first + second) == sorted(Path(shard.path).name for shard in manifest.shards)
+    assert abs(len(first) - len(second)) <= 1
+
+
+def refusal_of(manifest: Manifest, runtime: Runtime) -> str:
+    with pytest.raises(DlrmError) as refused:
+        verify_together(manifest, True, runtime)
+    return str(refused.value)
+
+
+def test_a_shard_that_one_rank_finds_damaged_is_named_by_all(own_manifest: Manifest) -> None:
+    damaged = own_manifest.folder / own_manifest.shards[1].path
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    first, second = on_ranks(partial(refusal_of, own_manifest), 2)
+    assert first == second
+    assert str(damaged) in first

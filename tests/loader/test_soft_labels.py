@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.loader.batch import TrainBatches
-from dlrm_app.loader.soft_labels import read_soft_labels
+from dlrm_app.loader.soft_labels import SoftLabels, open_soft_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
 from tests.small_run import losses, train_here
@@ -29,6 +30,11 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     )
 
 
+def opened(path: Path, share: float, manifest: Manifest) -> SoftLabels:
+    with start_runtime(1) as runtime:
+        return open_soft_labels(path, share, manifest, runtime)
+
+
 def labels_of(manifest: Manifest) -> np.ndarray:
     assert manifest.path is not None
     shards = [pq.read_table(manifest.path / shard.path) for shard in manifest.splits["train"].shards]
@@ -37,7 +43,8 @@ def labels_of(manifest: Manifest) -> np.ndarray:
 
 def write_scores(path: Path, scores: np.ndarray, labels: np.ndarray) -> Path:
     place = {"shard": ["train/part-00000.parquet"] * len(labels), "row": range(len(labels))}
-    pq.write_table(pa.table({"score": scores.astype(np.float32), "label": labels, **place}), path)
+    table = pa.table({"score": scores.astype(np.float32), "label": labels, **place})
+    pq.write_table(table, path, row_group_size=130)  # no multiple of the dataset's
     return path
 
 
@@ -50,7 +57,7 @@ def test_every_row_gets_its_own_mix(manifest: Manifest, tmp_path: Path, share: f
     place = {"global_batch_size": 100, "lanes": 4, "seed": 3, "ensemble_size": 2}
     found = []
     for path, part in zip(paths, (1.0, share), strict=True):
-        soft = read_soft_labels(path, part, manifest)
+        soft = opened(path, part, manifest)
         with TrainBatches(manifest, ["c0"], soft_labels=soft, **place) as batches:
             found.append(torch.cat([batch.labels for batch in batches]).numpy())
     rows = np.round(found[0] * 4096).astype(int)
@@ -86,11 +93,11 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
     ):
         pq.write_table(wrong, tmp_path / "wrong")
         with pytest.raises(DataError, match=problem):
-            read_soft_labels(tmp_path / "wrong", 0.5, manifest)
+            opened(tmp_path / "wrong", 0.5, manifest)
     (tmp_path / "text").write_text("score\n0.5\n")
     with pytest.raises(DataError, match=r"cannot be read"):
-        read_soft_labels(tmp_path / "text", 0.5, manifest)
-    turned = read_soft_labels(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
+        opened(tmp_path / "text", 0.5, manifest)
+    turned = opened(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
     with pytest.raises(DataError, match=r"other labels than the rows from 0 on .* score it again"):
         turned.mixed(0, labels[:100])
 

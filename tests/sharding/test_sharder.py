@@ -7,7 +7,8 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.sharder import fused_kernels, undisturbed
+from dlrm_app.sharding.sharder import ExactMeanCollection, fused_kernels, undisturbed
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
@@ -36,3 +37,16 @@ def test_evaluating_neither_counts_nor_locks_cached_rows(monkeypatch: pytest.Mon
     each = len(kernels)
     assert locks == [True] * each + [False] * each + [True] * each
     assert [int(kernel.iter) for kernel in kernels] == [2 * count for count in steps]
+
+
+def test_divisors_of_means_have_one_number_a_key() -> None:
+    """They are kept for the batches ahead: as wide as the vectors they would take gigabytes."""
+    tables = [Table(f"t{n}", 20, 8, (f"f{n}",), pooling="mean" if n % 2 else "sum") for n in range(100)]
+    with start_runtime(num_threads=1) as runtime:
+        settings = compose_train("optimizer=rowwise_adagrad", "sharding.types=[row_wise]")
+        model = build_trainable(settings, tables, NUM_DENSE, runtime).model
+        (collection,) = [module for module in model.modules() if isinstance(module, ExactMeanCollection)]
+        batch = to_batch(*draw(0, 8, tables))
+        divisor = collection._divisor(batch.sparse_features)
+    assert divisor.shape == (8, 100)
+    assert divisor.untyped_storage().nbytes() == 8 * 100 * 4

@@ -17,6 +17,8 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, Tally
 
+ROW_GROUP_ROWS = 1 << 18
+"""Distillation reads the file by row groups, which must be small for that, and few: a footer has 800 bytes for each column of each."""
 _RUN = "run.json"
 _TALLY = b"tally"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
@@ -109,7 +111,7 @@ class ScoresFile:
                 table = self._final(pq.read_table(path), start, tally.origin)
                 if len(table):
                     writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
-                    writer.write_table(table)
+                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                 rows += len(table)
             if writer is None:
                 pq.write_table(self._final(_NO_ROWS, 0, ""), temporary)

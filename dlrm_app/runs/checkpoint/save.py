@@ -4,10 +4,12 @@ torch.distributed.checkpoint.async_save is not used: its thread ends once its in
 and the deletion of older checkpoints come after that; and it copies whole tensors, on CUDA with other placements.
 """
 
+import logging
 import math
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,7 @@ from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, local_pieces
 from dlrm_app.text import bytes_text, listed
 
+logger = logging.getLogger(__name__)
 COUNTABLE = 1 << 30
 
 
@@ -161,6 +164,13 @@ SAVE_WAIT_SECONDS = 60.0
 """Seconds to wait for the current save when an error on one rank ends the run."""
 
 
+def shutdown_seconds(environment: Mapping[str, str]) -> float | None:
+    """The seconds that torchrun gives its ranks to end, as far as the environment tells; None without torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    return float(environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+
+
 class Checkpoints:
     """Saves into ``folder`` according to ``config``. Leaving the block waits for the current save. Every rank makes one.
 
@@ -174,6 +184,7 @@ class Checkpoints:
         self.group = new_group()
         self._pending: Future[None] | None = None
         self._saved_at = time.monotonic()
+        self._has_warned = False
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -203,8 +214,10 @@ class Checkpoints:
 
         def write() -> None:
             self._runtime.use_device()  # torch's writer asks for the current stream, which makes a context on the current device
+            started = time.monotonic()
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self.group)
             if self._runtime.is_first:
+                self._log_seconds(folder, time.monotonic() - started)
                 remove_old(self._folder, self._config.keep_last, self._config.keep_best)
 
         self._saved_at = time.monotonic()
@@ -212,6 +225,20 @@ class Checkpoints:
             self._pending = in_background(write)
         else:
             write()
+
+    def _log_seconds(self, folder: Path, seconds: float) -> None:
+        """Logs the duration of a save, and warns once if a launcher that ends the run would not wait for it."""
+        logger.info("saved %s in %.1f s", folder.name, seconds)
+        patience = shutdown_seconds(os.environ)
+        if patience is not None and seconds > patience and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "a save takes %.0f s, but torchrun kills ranks %.0f s after a signal, within their last save: start with "
+                "SHUTDOWN_SECONDS=%d (the scripts) or torchrun --shutdown-timeout=%d",
+                seconds,
+                patience,
+                *[math.ceil(2 * seconds)] * 2,
+            )
 
     def wait(self) -> None:
         """Waits for the current save. Raises SharedError if it failed. Every rank must call it."""

@@ -17,7 +17,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.names import list_checkpoints
-from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint, shutdown_seconds
 from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
@@ -145,3 +145,20 @@ def test_one_value_that_is_no_number_is_found_wherever_it_lies(
     assert not_finite(local_pieces(tensors)) == []
     weight[place] = value
     assert not_finite(local_pieces(tensors)) == ["model/b"]
+
+
+def test_a_save_longer_than_the_launcher_waits_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "0")
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0)
+    with start_runtime(1) as runtime:
+        saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=False, keep_last=1, keep_best=0), runtime)
+        for _ in range(2):
+            saves.save({"model/w": torch.ones(3)}, marker)
+    assert caplog.text.count("saved step-000000000 in ") == 2
+    assert caplog.text.count("torchrun kills ranks 0 s after a signal") == 1
+    assert shutdown_seconds({"TORCHELASTIC_RUN_ID": "run"}) == 30
+    assert shutdown_seconds({}) is None
