@@ -29,7 +29,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [__name__, "pytest", "hypothesis", "sklearn.metrics"]
 CONTEXT.set_forkserver_preload(PRELOADED)
 """Ranks import the module of their test, and find loaded what most of these import."""
-SECONDS_TO_TRY = 60
+SECONDS_TO_TRY = 120  # the first process waits for the server, which imports them
 
 
 def fork_server() -> None:

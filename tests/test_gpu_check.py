@@ -9,6 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.sharding.constraints import sharding_problems, table_problems
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.training.validation import prefetch_problems
+from tests.gpu.cases import COMMON, TABLES, cases
+
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_check.py"
 JUNIT = """<testsuites><testsuite>
 <testcase name="fine" time="1.25"><properties><property name="losses differ by" value="1e-7"/></properties></testcase>
@@ -77,6 +85,35 @@ def test_speed_is_measured_last_and_alone(
     speed = str(script.SPEED)
     assert runs[0] == [*options, str(script.TESTS), f"--ignore={speed}"]
     assert runs[1:] == [[*options, "-n", "0", speed]] * (num_runs - 1)
+
+
+def settings_of(device: str) -> set[tuple[str, ...]]:
+    return {(*case.model, *leg) for case in cases(device) for leg in case.legs}
+
+
+@pytest.mark.slow
+def test_settings_for_gpus_alone_are_valid(tmp_path: Path) -> None:
+    """The others are run on a CPU; so no GPU finds a case out of date."""
+    specs = tmp_path / "tables.yaml"
+    specs.write_text(TABLES)
+    inputs = ["data.path=unused", f"tables={specs}", *COMMON]
+    for settings in settings_of("cuda") - settings_of("cpu"):
+        config = compose_config("train", TrainConfig, [*inputs, *settings])
+        tables, sparse, sharding = (
+            resolve_tables(config.tables, None),
+            config.optimizer.sparse,
+            config.sharding,
+        )
+        problems = [
+            *config.problems(),
+            *model_problems(config.model),
+            *model_table_problems(ModelSpec(config.model, tables, num_dense=4)),
+            *table_problems(tables, sparse, sharding, "cuda"),
+            *sharding_problems(tables, sharding, "cuda"),
+        ]
+        if config.trainer.pipeline == "prefetch":
+            problems += prefetch_problems("cuda")
+        assert problems == [], settings
 
 
 def test_a_tool_that_is_not_there_is_said(script: ModuleType) -> None:
