@@ -1,5 +1,5 @@
 # make help   what there is
-# Options: PYTHON=python3.12 (which Python), DEVICE=auto|cpu|cuda|cu126 (which wheels), TRIO=auto|2.14|2.13 (which torch, with the
+# Options: PYTHON=python3.12 (which Python), DEVICE=auto|cpu|cuda|cu126 (which wheels), TRIO=auto|2.14|2.13|2.11 (which torch, with the
 # fbgemm and torchrec built for it), VENV=folder, EXTRAS=dev,bench
 
 PYTHON ?= python3

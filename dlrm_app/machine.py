@@ -86,6 +86,9 @@ class Trio(NamedTuple):
 
 TRIOS = (Trio("2.14.1", "1.9.0", "1.9.2"), Trio("2.13.0", "1.8.0", "1.8.0"))
 """The trios that this project supports, the newest first (docs/versions.md)."""
+OLD_TRIOS = (Trio("2.11.0", "1.6.0", "1.6.1"),)
+"""Trios that run, with less, where no newer torch can be installed; `make setup` takes them only by name."""
+RUNNABLE = (*TRIOS, *OLD_TRIOS)
 PYTHONS = ((3, 10), (3, 14))
 """The oldest and the newest Python with wheels for them."""
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -93,6 +96,12 @@ WHEELS_CUDA = (13, 0)
 """The CUDA version of PyPI's wheels of every trio (their libraries link libcudart.so.13)."""
 OLDEST_DRIVERS = {(13, 0): 580, (12, 0): 525}
 """The first driver for each CUDA version (NVIDIA's CUDA 13.0 release notes, tables 2 and 3)."""
+
+
+def has_old_torchrec() -> bool:
+    """True if the installed torchrec is one of OLD_TRIOS'."""
+    return installed("torchrec") in {trio.torchrec for trio in OLD_TRIOS}
+
 
 HIDDEN = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES that ask for the CPU."""

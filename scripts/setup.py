@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from dlrm_app.machine import (  # noqa: E402
     PYTHONS,
     PYTORCH_CPU_INDEX,
+    RUNNABLE,
     TRIOS,
     WHEELS_CUDA,
     Driver,
@@ -80,7 +81,7 @@ def main() -> None:
     )
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment goes")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "cu126"], default="auto")
-    parser.add_argument("--trio", choices=["auto", *(trio.name for trio in TRIOS)], default="auto")
+    parser.add_argument("--trio", choices=["auto", *(trio.name for trio in RUNNABLE)], default="auto")
     parser.add_argument("--extras", default="dev", help="extras of pyproject.toml, separated by commas")
     options = parser.parse_args()
     try:
@@ -178,13 +179,13 @@ def find_trios(device: str, wanted: str, installed: dict[str, object]) -> list[T
             f"for CUDA 12.6 there is only TRIO={CU126_TRIO.name}: leave TRIO={wanted} or DEVICE=cu126 out"
         )
     name = installed.get("trio") if wanted == "auto" else wanted
-    return [trio for trio in TRIOS if trio.name == name] or list(TRIOS)
+    return [trio for trio in RUNNABLE if trio.name == name] or list(TRIOS)
 
 
 def describe_state(choice: Choice, extras: list[str], machine: Machine) -> dict[str, object]:
     """With the name of the trio, equal to that of an earlier run exactly if there is nothing to do."""
     files = (ROOT / "pyproject.toml", Path(__file__))
-    sources = b"".join(file.read_bytes() for file in files) + repr(TRIOS).encode()
+    sources = b"".join(file.read_bytes() for file in files) + repr(RUNNABLE).encode()
     return {
         "sources": hashlib.sha256(sources).hexdigest(),
         "project": str(ROOT),
@@ -244,8 +245,9 @@ def installed_versions(python: Path) -> dict[str, str]:
 def install_for_cuda(python: Path, extras: list[str], trio: Trio) -> Trio:
     """A source that has 2.13.0+cpu or 2.13.0+cu126 beside 2.13.0 wins by that: pip holds the longer for the newer."""
     print(f"installing torch {trio.torch} and its companions for CUDA (several GB)", flush=True)
+    pip_install(python, ["--no-deps", "-e", str(ROOT)])
     pins = [f"torch=={trio.torch}", f"fbgemm-gpu=={trio.fbgemm}", f"torchrec=={trio.torchrec}"]
-    pip_install(python, ["-e", f"{ROOT}[{','.join(extras)}]", *pins])
+    pip_install(python, [*other_requirements(read_requirements(python), extras), *pins])
     torch = installed_versions(python).get("torch", "")
     if not is_for_other_cuda(torch):
         return trio
@@ -312,8 +314,17 @@ def read_requirements(python: Path) -> list[str]:
 
 
 def plan_for_cpu(requirements: list[str], extras: list[str], trio: Trio) -> CpuPlan:
-    """The project's ``requirements``, as its metadata has them, with ``trio``'s packages for CPU in the place of the three."""
-    resolved = []
+    """The project's ``requirements`` with ``trio``'s packages for CPU in the place of the three."""
+    pins = [f"torch=={trio.torch}", f"fbgemm-gpu-cpu=={trio.fbgemm}"]
+    return CpuPlan([*pins, *other_requirements(requirements, extras)], [f"torchrec=={trio.torchrec}"])
+
+
+def other_requirements(requirements: list[str], extras: list[str]) -> list[str]:
+    """The project's ``requirements``, as its metadata has them, without torch, fbgemm and torchrec.
+
+    Their ranges are for pip alone, which must not choose an older trio; here the user may.
+    """
+    others = []
     for requirement in requirements:
         text, _, marker = (part.strip() for part in requirement.partition(";"))
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
@@ -321,9 +332,8 @@ def plan_for_cpu(requirements: list[str], extras: list[str], trio: Trio) -> CpuP
             continue
         name = re.match(r"[\w.-]+", text).group().lower()
         if name not in ("torch", "fbgemm-gpu", "torchrec"):
-            resolved.append(text)
-    pins = [f"torch=={trio.torch}", f"fbgemm-gpu-cpu=={trio.fbgemm}"]
-    return CpuPlan([*pins, *resolved], [f"torchrec=={trio.torchrec}"])
+            others.append(text)
+    return others
 
 
 def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:

@@ -20,6 +20,8 @@ from tests.commands import MadeOnce, Typed  # noqa: E402
 from tests.quick_compose import remember_files  # noqa: E402
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
+# torch asks NVML for GPUs, because starting the driver, as fbgemm's import otherwise does, makes a process's copies unable to
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start compile nothing twice
 sys.dont_write_bytecode = False
 # no test cuts the power, and waiting for the disk is a third of the time of some

@@ -7,13 +7,15 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 
 from dlrm_app.cli.launch import leave
@@ -24,14 +26,16 @@ from dlrm_app.machine import find_driver
 from dlrm_app.training.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__, "pytest", "hypothesis", "sklearn.metrics"])
+PRELOADED = [__name__, "pytest", "hypothesis", "sklearn.metrics"]
+CONTEXT.set_forkserver_preload(PRELOADED)
 """Ranks import the module of their test, and find loaded what most of these import."""
+SECONDS_TO_TRY = 120  # the first process waits for the server, which imports them
 
 
 def fork_server() -> None:
     """Starts the server that forks ranks as a copy of this process, which has loaded all modules of the tests.
 
-    A GPU's driver does not survive a copy: with one, the server is a new process, started by the first ranks.
+    With a driver the server is a new process, started by the first ranks: this one may use a GPU itself.
     """
     if find_driver() is None:
         resource_tracker.ensure_running()
@@ -39,6 +43,41 @@ def fork_server() -> None:
             # Python 3.12 and later ones warn of threads: those that there are only wait
             warnings.simplefilter("ignore", DeprecationWarning)
             forkserver.ensure_running()
+
+
+@cache
+def start_method() -> BaseContext:
+    """Makes ranks: as forks of the server, or as new processes if its forks cannot use the GPUs.
+
+    New processes surely can, and import everything again, 10 to 15 seconds a rank. Forks can if nothing that the server
+    imports starts the driver: torch asks NVML instead (tests/conftest.py), where there is one that answers.
+    """
+    if torch.cuda.device_count() == 0 or use_gpu(CONTEXT) is None:
+        return CONTEXT
+    return multiprocessing.get_context("spawn")
+
+
+def use_gpu(context: BaseContext) -> str | None:
+    """The reason why a process that ``context`` starts cannot use the first GPU; None if it can."""
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_use_gpu, args=(sender,), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return _receive(receiver, SECONDS_TO_TRY)
+    except (EOFError, TimeoutError) as error:
+        return repr(error)
+    finally:
+        process.kill()
+
+
+def _use_gpu(sender: Connection) -> None:
+    try:
+        torch.zeros(1, device="cuda").cpu()
+        fault = None
+    except Exception as error:
+        fault = f"{error}".partition("\n")[0]
+    sender.send_bytes(pickle.dumps(fault))
 
 
 def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
@@ -83,12 +122,13 @@ def start_ranks(
     """
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # where they meet
     numbers = {"MASTER_PORT": store.port, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": ranks_per_node}
+    method = start_method()
     receivers, processes = [], []
     for rank in range(num_ranks):
-        receiver, sender = CONTEXT.Pipe(duplex=False)
+        receiver, sender = method.Pipe(duplex=False)
         numbers |= {"RANK": rank, "LOCAL_RANK": rank % ranks_per_node}
         processes.append(
-            CONTEXT.Process(target=_work_on_rank, args=(work, dict(numbers), sender), daemon=True)
+            method.Process(target=_work_on_rank, args=(work, dict(numbers), sender), daemon=True)
         )
         processes[-1].start()
         sender.close()  # so that a rank that dies is an EOFError here

@@ -9,6 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.sharding.constraints import sharding_problems, table_problems
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.training.validation import prefetch_problems
+from tests.gpu.cases import COMMON, TABLES, cases
+
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_check.py"
 JUNIT = """<testsuites><testsuite>
 <testcase name="fine" time="1.25"><properties><property name="losses differ by" value="1e-7"/></properties></testcase>
@@ -42,6 +50,72 @@ def test_each_test_that_ran_has_a_row_with_what_it_noted_or_why_it_failed(
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "codes", "num_runs", "expected"),
+    [
+        ([], [0, 0], 2, 0),
+        ([], [1, 0], 2, 1),
+        ([], [0, 1], 2, 1),
+        (["-x"], [1], 1, 1),
+        (["-n", "6", "-k", "resume"], [0, 5], 2, 0),
+        (["-k", "bench"], [5, 0], 2, 0),
+        (["-k", "nothing"], [5, 5], 2, 5),
+    ],
+)
+def test_speed_is_measured_last_and_alone(
+    options: list[str],
+    codes: list[int],
+    num_runs: int,
+    expected: int,
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unless the first failure is to end the check. Where options select nothing of one part, the other decides."""
+    left, runs = iter(codes), []
+
+    def run_tests(report: Path, arguments: list[str]) -> int:
+        runs.append(arguments)
+        return next(left)
+
+    monkeypatch.setattr(script, "run_tests", run_tests)
+    monkeypatch.setattr(script, "said", lambda command: "")
+    monkeypatch.chdir(tmp_path)
+    assert script.main(options) == expected
+    speed = str(script.SPEED)
+    assert runs[0] == [*options, str(script.TESTS), f"--ignore={speed}"]
+    assert runs[1:] == [[*options, "-n", "0", speed]] * (num_runs - 1)
+
+
+def settings_of(device: str) -> set[tuple[str, ...]]:
+    return {(*case.model, *leg) for case in cases(device) for leg in case.legs}
+
+
+@pytest.mark.slow
+def test_settings_for_gpus_alone_are_valid(tmp_path: Path) -> None:
+    """The others are run on a CPU; so no GPU finds a case out of date."""
+    specs = tmp_path / "tables.yaml"
+    specs.write_text(TABLES)
+    inputs = ["data.path=unused", f"tables={specs}", *COMMON]
+    for settings in settings_of("cuda") - settings_of("cpu"):
+        config = compose_config("train", TrainConfig, [*inputs, *settings])
+        tables, sparse, sharding = (
+            resolve_tables(config.tables, None),
+            config.optimizer.sparse,
+            config.sharding,
+        )
+        problems = [
+            *config.problems(),
+            *model_problems(config.model),
+            *model_table_problems(ModelSpec(config.model, tables, num_dense=4)),
+            *table_problems(tables, sparse, sharding, "cuda"),
+            *sharding_problems(tables, sharding, "cuda"),
+        ]
+        if config.trainer.pipeline == "prefetch":
+            problems += prefetch_problems("cuda")
+        assert problems == [], settings
+
+
 def test_a_tool_that_is_not_there_is_said(script: ModuleType) -> None:
     assert "no-such-tool" in script.said(["no-such-tool"])
 
@@ -53,4 +127,12 @@ def test_the_archive_holds_the_results_and_the_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     with tarfile.open(tmp_path / "gpu-check.tar.gz") as archive:
         found = {Path(name).name for name in archive.getnames()}
-    assert {"junit.xml", "summary.md", "doctor.txt", "versions.txt", "gpus.txt", "links.txt"} <= found
+    assert {
+        "junit.xml",
+        "junit-speed.xml",
+        "summary.md",
+        "doctor.txt",
+        "versions.txt",
+        "gpus.txt",
+        "links.txt",
+    } <= found

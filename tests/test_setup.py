@@ -94,6 +94,7 @@ REQUIREMENTS = [
 
 OLDER = setup.Trio("2.13.0", "1.8.0", "1.8.0")
 NEWER = setup.Trio("2.14.1", "1.9.0", "1.9.2")
+LAST = setup.Trio("2.11.0", "1.6.0", "1.6.1")
 
 
 def test_the_cpu_plan_replaces_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
@@ -198,9 +199,25 @@ def test_a_trio_asked_for_wins_over_the_installed_one_and_that_one_over_the_newe
     assert setup.find_trios("cpu", "auto", {}) == list(setup.TRIOS)
     assert setup.find_trios("cuda", "auto", {"trio": "2.13"}) == [OLDER]
     assert setup.find_trios("cuda", "2.14", {"trio": "2.13"}) == [NEWER]
+    assert setup.find_trios("cpu", "auto", {"trio": "2.11"}) == [LAST]
     assert setup.find_trios("cpu", "auto", {"trio": "2.9"}) == list(
         setup.TRIOS
     )  # of an older release of ours
+
+
+def test_an_old_trio_is_taken_by_name_alone(monkeypatch):
+    """Whatever the device; pyproject.toml's ranges, which rule it out for pip, do not count then."""
+    assert not {LAST} & {*setup.find_trios("cpu", "auto", {}), *setup.find_trios("cuda", "auto", {})}
+    assert setup.find_trios("cpu", "2.11", {}) == setup.find_trios("cuda", "2.11", {}) == [LAST]
+    commands = install_with(FakePip(), monkeypatch, [LAST])
+    assert commands[1] == ["torch==2.11.0", "fbgemm-gpu-cpu==1.6.0", "numpy>=1.26"]
+    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.11.0+cu130"})
+    monkeypatch.setattr(setup.subprocess, "run", pip := FakePip())
+    setup.install_for_cuda(Path("python"), [], LAST)
+    assert pip.commands == [
+        ["--no-deps", "-e", str(setup.ROOT)],
+        ["numpy>=1.26", "torch==2.11.0", "fbgemm-gpu==1.6.0", "torchrec==1.6.1"],
+    ]
 
 
 def test_for_cuda_12_there_is_the_older_trio_from_pytorchs_own_index(monkeypatch):
@@ -258,14 +275,16 @@ def test_a_torch_for_another_cuda_that_pip_preferred_is_replaced(taken, expected
     pip = FakePip()
     monkeypatch.setattr(setup.subprocess, "run", pip)
     monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": taken})
+    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
     setup.install_for_cuda(Path("python"), [], OLDER)
-    assert pip.commands[0][-3:] == ["torch==2.13.0", "fbgemm-gpu==1.8.0", "torchrec==1.8.0"]
-    assert [arguments[-1] for arguments in pip.commands[1:]] == expected
+    assert pip.commands[1][-3:] == ["torch==2.13.0", "fbgemm-gpu==1.8.0", "torchrec==1.8.0"]
+    assert [arguments[-1] for arguments in pip.commands[2:]] == expected
 
 
 def test_where_only_another_cudas_torch_is_to_be_had_the_cure_is_told(monkeypatch):
     monkeypatch.setattr(setup.subprocess, "run", FakePip([("configured", "torch===2.13.0")]))
     monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.13.0+cu126"})
+    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
     with pytest.raises(setup.SetupError, match="PIP_EXTRA_INDEX_URL"):
         setup.install_for_cuda(Path("python"), [], OLDER)
 

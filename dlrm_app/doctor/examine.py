@@ -14,7 +14,9 @@ from dlrm_app.doctor.probes import Answer, probe
 from dlrm_app.errors import DlrmError
 from dlrm_app.machine import (
     HIDDEN,
+    OLD_TRIOS,
     PYTORCH_CPU_INDEX,
+    RUNNABLE,
     TRIOS,
     Driver,
     Trio,
@@ -25,6 +27,10 @@ from dlrm_app.machine import (
 )
 
 PIP = f"{sys.executable} -m pip"
+OLD_TRIO = (
+    f"fit, but are older than torch {TRIOS[-1].name}: this project's CPU kernels are off, and trainer.pipeline=prefetch "
+    "refuses GPUs (docs/versions.md)"
+)
 
 
 class State(Enum):
@@ -71,6 +77,8 @@ def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Findin
         together = Finding("the three together", State.WRONG, fault, fix)
     elif has_driver and "fbgemm-gpu-cpu" in versions:
         together = Finding("the three together", State.NOTE, "fit, but leave the GPU unused", fix)
+    elif nearest_trio(versions) in OLD_TRIOS:
+        together = Finding("the three together", State.NOTE, OLD_TRIO)
     return [*rows, together]
 
 
@@ -89,15 +97,15 @@ def find_fault(versions: Mapping[str, str], has_driver: bool) -> str | None:
     if builds == ["fbgemm-gpu"] and build and not build.startswith(f"cu{cuda}"):
         return f"fbgemm-gpu is built for CUDA {cuda}, this torch for {build}"
     found = Trio(torch, *(versions[name].partition("+")[0] for name in (builds[0], "torchrec")))
-    if any((found.name, *found[1:]) == (trio.name, *trio[1:]) for trio in TRIOS):
+    if any((found.name, *found[1:]) == (trio.name, *trio[1:]) for trio in RUNNABLE):
         return None
-    return f"{'; or '.join(map(_listed, TRIOS))} fit, not {_listed(found)}"
+    return f"{'; or '.join(map(_listed, RUNNABLE))} fit, not {_listed(found)}"
 
 
 def nearest_trio(versions: Mapping[str, str]) -> Trio:
-    """The supported trio with the installed torch; the newest trio if there is none."""
+    """The trio with the installed torch; the newest trio if there is none."""
     torch = versions.get("torch", "")
-    return next((trio for trio in TRIOS if torch.startswith(f"{trio.name}.")), TRIOS[0])
+    return next((trio for trio in RUNNABLE if torch.startswith(f"{trio.name}.")), TRIOS[0])
 
 
 def _builds(versions: Mapping[str, str]) -> list[str]:

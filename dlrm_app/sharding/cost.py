@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import torch
@@ -170,6 +172,13 @@ class CpuConfig(EmbeddingPerfEstimatorConfig):
     """
 
 
+def _sharder_argument(sharders: dict[str, Any]) -> dict[str, Any]:
+    """The argument by which the installed estimators take ``sharders``: their data, or in torchrec 1.6 themselves."""
+    if "sharder_map" in signature(EmbeddingStorageEstimator.estimate).parameters:
+        return {"sharder_map": sharders}
+    return {"sharder_data_map": build_sharder_data_map(sharders)}
+
+
 class _Estimator:
     """Runs torchrec's estimators for one cluster."""
 
@@ -182,7 +191,7 @@ class _Estimator:
             qcomm_codecs_registry=quantized_collectives(work.sharding.collectives)
         )
         self._module = EmbeddingBagCollection([])  # the type of module that holds the tables
-        self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self._sharder})
+        self._sharders = _sharder_argument({sharder_name(EmbeddingBagCollection): self._sharder})
         given = dict(constraints)
         self._estimators = (
             EmbeddingPerfEstimatorFactory.create("cpu", topology=self._topology, constraints=given)
@@ -227,7 +236,7 @@ class _Estimator:
             feature_names=allowed.feature_names,
         )
         for estimator in self._estimators:
-            estimator.estimate([estimated], sharder_data_map=self._data)
+            estimator.estimate([estimated], **self._sharders)
         rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
         on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
         load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None

@@ -121,7 +121,10 @@ def _parts(signal, shape, values, ranks):  # type: ignore[no-untyped-def]  # com
                 x = signal.latent[p, NUM_PAIRING if rank < 0 else min(rank, NUM_PAIRING), d]
                 total[d] += x
                 squares += x * x
-        parts[i, 2] = (np.dot(total, total) - squares) / 2.0
+        squared_sum = 0.0
+        for d in range(LATENT_DIM):  # numba's np.dot needs scipy, which users may not have
+            squared_sum += total[d] * total[d]
+        parts[i, 2] = (squared_sum - squares) / 2.0
     return parts
 
 

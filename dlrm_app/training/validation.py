@@ -19,6 +19,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
+from dlrm_app.machine import TRIOS, has_old_torchrec, installed
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.names import can_continue, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
@@ -121,6 +122,18 @@ def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
     return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
+def prefetch_problems(device_type: str) -> list[Problem]:
+    """Problems of the pipeline ``prefetch`` on this kind of device, with the installed torchrec."""
+    rule, cure = None, "use trainer.pipeline=sparse_dist"
+    if device_type == "cpu":
+        rule = "fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU"
+    elif has_old_torchrec():
+        # it never calls Prefetch.start_sparse_data_dist, which makes the streams wait
+        rule = f"would let torchrec {installed('torchrec')} overwrite ids that the GPU still reads"
+        cure += f", or torchrec {TRIOS[-1].torchrec} or newer (make setup TRIO={TRIOS[-1].name})"
+    return [Problem("trainer.pipeline=prefetch", rule, cure)] if rule else []
+
+
 def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":
     """The workload to plan. Each model of an ensemble reads its own rows, so batches are that many times larger."""
     from dlrm_app.sharding.planner import make_workload
@@ -184,10 +197,8 @@ class _Checks:
                 from dlrm_app.training.initial_rows import vector_problems  # imports pyarrow and numba
 
                 self.add(lambda: vector_problems(tables, manifest))
-        if device_type == "cpu" and config.trainer.pipeline == "prefetch":
-            rule = "fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU"
-            cure = "use trainer.pipeline=sparse_dist"
-            self.add(lambda: [f"trainer.pipeline=prefetch {rule}: {cure}"])
+        if device_type is not None and config.trainer.pipeline == "prefetch":
+            self.add(lambda: prefetch_problems(device_type))
         if device_type is not None and tables is not None:
             needs = ["optimizer.sparse", "sharding"]
             sparse = config.optimizer.sparse

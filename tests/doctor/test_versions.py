@@ -18,12 +18,20 @@ from dlrm_app.machine import TRIOS
 CPU = {"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0", "torchrec": "1.8.0"}
 CUDA = {"torch": "2.13.0", "fbgemm-gpu": "1.8.0", "torchrec": "1.8.0"}
 THREE = ("torch", "fbgemm-gpu", "torchrec")
+OLD = {"torch": "2.11.0+cu130", "fbgemm-gpu": "1.6.0", "torchrec": "1.6.1"}
 NEWER = {"torch": "2.14.1+cpu", "fbgemm-gpu-cpu": "1.9.0", "torchrec": "1.9.2"}
 
 
 @pytest.mark.parametrize(
     ("versions", "has_driver"),
-    [(CPU, False), (CPU, True), (CUDA, True), (NEWER, False), ({**NEWER, "torch": "2.14.0"}, False)],
+    [
+        (CPU, False),
+        (CPU, True),
+        (CUDA, True),
+        (NEWER, False),
+        (OLD, True),
+        ({**NEWER, "torch": "2.14.0"}, False),
+    ],
 )
 def test_the_pairs_that_are_built_for_each_other_fit(versions, has_driver):
     assert find_fault(versions, has_driver) is None
@@ -61,6 +69,13 @@ def test_an_unused_gpu_is_worth_a_note():
     together = check_versions(CPU, has_driver=True)[-1]
     assert together.state is State.NOTE
     assert "fbgemm-gpu==1.8.0" in together.fix
+
+
+def test_a_trio_that_runs_with_less_is_worth_a_note():
+    together = check_versions(OLD, has_driver=True)[-1]
+    assert together.state is State.NOTE
+    assert "trainer.pipeline=prefetch refuses GPUs" in together.result
+    assert nearest_trio(OLD).name == "2.11"
 
 
 def test_the_cure_for_cpu_never_lets_torchrec_pull_the_cuda_build():

@@ -1,10 +1,11 @@
 """Trainings on a device whose losses must match a CPU reference run, and the settings that they share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 
 from dlrm_app.config.sharding import SHARDING_TYPES
+from dlrm_app.machine import has_old_torchrec
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 STEPS = 8
@@ -40,8 +41,12 @@ ALIKE = {
     "compile": "trainer.compile=true",
 }
 """Settings that leave the losses as they are."""
-COARSELY = {"bf16": "trainer.precision=bf16", "tf32": "trainer.tf32=true"}
-for bits in ("fp16", "bf16", "int8"):
+COARSELY = {
+    "bf16": "trainer.precision=bf16",
+    "tf32": "trainer.tf32=true",
+    "compile-bf16-tf32": "trainer.compile=true trainer.precision=bf16 trainer.tf32=true",
+}
+for bits in ("fp16", "bf16"):
     COARSELY[f"exchange-{bits}"] = f"sharding.collectives={{forward:{bits},backward:{bits}}}"
 """Settings that round."""
 SMALL_CACHE = "sharding.tables={*:{kernels:[fused_uvm_caching],cache_load_factor:0.01}}"
@@ -84,15 +89,18 @@ class Case:
 
 
 def cases(device: str) -> list[Case]:
-    """Everything that ``device`` supports, the broadest first; each name once."""
-    return list(
-        {case.name: case for case in (*_single(device), *_resumed(device), *_combined(device))}.values()
-    )
+    """Everything that ``device`` and the installed torchrec support, what tells most first; each name once."""
+    fresh = Case("initial_weights", is_fresh=True)
+    found = (fresh, *_optimizers(device), *_resumed(device), *_single(device), *_sharded(device))
+    return list({case.name: case for case in found}.values())
 
 
 def _single(device: str) -> Iterator[Case]:
-    yield Case("initial_weights", is_fresh=True)
-    on_gpu = UNDER_PRESSURE if device == "cuda" else {}
+    on_gpu = {
+        name: words
+        for name, words in UNDER_PRESSURE.items()
+        if device == "cuda" and not ("prefetch" in name and has_old_torchrec())
+    }
     for settings, tolerance in ((ALIKE, ROUNDING), (COARSELY, COARSE), (on_gpu, ROUNDING)):
         for name, words in settings.items():
             yield Case(name, legs=((*ONE_BY_ONE, *words.split()),), tolerance=tolerance)
@@ -115,19 +123,35 @@ def _resumed(device: str) -> Iterator[Case]:
         yield Case(name, legs=(first, _placed(*after.split())))
 
 
-def _combined(device: str) -> Iterator[Case]:
-    """Every two of optimizer, sharding type, kernel and pipeline."""
-    kernels = ("fused", *UVM) if device == "cuda" else ("fused",)
-    groups = [
-        ("sparse_dist", ["adagrad"], SHARDING_TYPES, kernels),
-        ("sparse_dist", SPARSE_OPTIMIZERS, ["table_wise"], kernels),
-        ("sparse_dist", SPARSE_OPTIMIZERS, SHARDING_TYPES, ["fused"]),
-        ("base", ["adagrad"], ["table_wise"], kernels),
-        ("base", SPARSE_OPTIMIZERS, ["table_wise"], ["fused"]),
-    ]
-    if device == "cuda":
+Group = tuple[str, Iterable[str], Iterable[str], Iterable[str]]
+"""A pipeline with optimizers, sharding types and kernels: every combination is a case."""
+
+
+def _optimizers(device: str) -> Iterator[Case]:
+    """Every optimizer with every kernel."""
+    groups: list[Group] = [("sparse_dist", SPARSE_OPTIMIZERS, ["table_wise"], _kernels(device))]
+    if device == "cuda" and not has_old_torchrec():
         some = ["adagrad", "rowwise_adagrad", "adam"]
         groups.append(("prefetch", some, ["table_wise"], ["fused_uvm_caching"]))
+    return _combined(device, groups)
+
+
+def _sharded(device: str) -> Iterator[Case]:
+    """Every other two of optimizer, sharding type, kernel and pipeline."""
+    groups: list[Group] = [
+        ("sparse_dist", ["adagrad"], SHARDING_TYPES, _kernels(device)),
+        ("sparse_dist", SPARSE_OPTIMIZERS, SHARDING_TYPES, ["fused"]),
+        ("base", ["adagrad"], ["table_wise"], _kernels(device)),
+        ("base", SPARSE_OPTIMIZERS, ["table_wise"], ["fused"]),
+    ]
+    return _combined(device, groups)
+
+
+def _kernels(device: str) -> tuple[str, ...]:
+    return ("fused", *UVM) if device == "cuda" else ("fused",)
+
+
+def _combined(device: str, groups: Iterable[Group]) -> Iterator[Case]:
     for pipeline, *parts in groups:
         for optimizer, kind, kernel in product(*parts):
             entry = SPARSE_OPTIMIZERS[optimizer]

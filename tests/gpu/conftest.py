@@ -19,6 +19,9 @@ from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES
 from tests.ranks import start_ranks
 
 DEVICE = "cpu" if os.environ.get("DEVICE") == "cpu" else "cuda"
+if DEVICE == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # also where there are GPUs
+ON_GPU = DEVICE == "cuda"
 RANKS = 2 if DEVICE == "cpu" else max(1, torch.cuda.device_count())
 SECONDS = 180  # that a case may take, so that one that hangs does not hold up the others
 
@@ -53,6 +56,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [f"data.path={root}/dataset", f"tables={root}/tables.yaml", *batches, *COMMON]
 
 
+Note = Callable[[str, object], None]
+"""Adds a name and a value to a test's row in the report."""
 Reference = Callable[[tuple[str, ...]], tuple[Path, Path, list[str]]]
 
 

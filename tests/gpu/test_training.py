@@ -1,30 +1,27 @@
-"""Trainings on the device have the losses of a CPU reference run; where a step waits, what commands do of a checkpoint, speed."""
+"""Trainings on the device have the losses of a CPU reference run; where a step waits, what commands do with a checkpoint."""
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from dlrm_app.bench.bench import bench
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
+from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 from tests.gpu.cases import STEPS, Case, cases
-from tests.gpu.conftest import DEVICE, RANKS, SECONDS, Reference, train_legs
+from tests.gpu.conftest import DEVICE, ON_GPU, RANKS, SECONDS, Note, Reference, train_legs
 from tests.ranks import start_ranks
+from tests.small_run import final_bytes
 
 pytestmark = pytest.mark.gpu
-ON_GPU = DEVICE == "cuda"
-Note = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize("case", cases(DEVICE), ids=lambda case: case.name)
@@ -101,19 +98,29 @@ def use_checkpoint(data: str, folder: Path) -> list[float]:
     return [model.metrics["logloss"] for model in models]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_dlrm_bench_measures_the_loader_and_steps(
-    precision: str, settings: list[str], record_property: Note
-) -> None:
-    """With tables and rows of the size of Criteo's; on the CPU small ones, to try it."""
-    large = ["tables=criteo_kaggle", f"trainer.global_batch_size={65536 * RANKS}", "experiment=null"]
-    numbers = f"trainer.tf32={precision == 'tf32'}", f"trainer.precision={precision.replace('tf', 'fp')}"
-    keys = [*(large if ON_GPU else settings), *numbers]
-    for section, speed in start_ranks(partial(bench_of, keys), RANKS, RANKS, SECONDS)[0].items():
-        record_property(section, f"{speed:,.0f} rows/s")
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
+def test_a_resumed_run_ends_with_the_same_bits(optimizer: str, settings: list[str], tmp_path: Path) -> None:
+    """With tables that are rounded at random."""
+    keys = [*settings, f"optimizer={optimizer}", "tables.data_type=fp16", "trainer.deterministic=true"]
+    legs = [
+        [*keys, f"output={tmp_path}/whole"],
+        [*keys, f"output={tmp_path}/cut", f"trainer.max_steps={STEPS // 2}"],
+        [*keys, f"output={tmp_path}/cut", "resume=auto"],
+    ]
+    start_ranks(partial(train_legs, legs, {}), RANKS, RANKS, SECONDS)
+    assert losses_of(tmp_path / "cut") == losses_of(tmp_path / "whole")
+    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
 
 
-def bench_of(keys: list[str]) -> dict[str, float]:
-    """Rows a second by section; nothing on other ranks than the first."""
-    result = bench(compose_config("bench", BenchConfig, keys))
-    return {section.name: section.rows_per_second for section in result.sections} if result else {}
+def test_weights_that_diverge_are_named(settings: list[str], tmp_path: Path) -> None:
+    leg = [*settings, "optimizer=sgd", "optimizer.dense.lr=1e38", f"output={tmp_path}/run"]
+    for refusal in start_ranks(partial(refusal_of, leg), RANKS, RANKS, SECONDS):
+        assert "the loss was not finite at step 2" in refusal
+        assert "its inputs are finite, so the weights diverged" in refusal
+
+
+def refusal_of(leg: list[str]) -> str:
+    """The message of the error that ends a run."""
+    with pytest.raises(DlrmError) as refusal:
+        train_legs([leg], {})
+    return str(refusal.value)

@@ -29,8 +29,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bin_folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands lie, in an environment that holds the wheel and the packages that are here, not the sources."""
-    python = make_bare_venv(tmp_path_factory.mktemp("bare") / "venv", lambda name: True)
+    """Where the commands lie, in an environment that holds the wheel and the packages that are here, not the sources.
+
+    scipy is left out: it comes with what tests use, and numba takes it where it is.
+    """
+    python = make_bare_venv(
+        tmp_path_factory.mktemp("bare") / "venv", lambda name: not name.startswith(("scipy", "sklearn"))
+    )
     install = ["-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel)]
     subprocess.run([sys.executable, *install], check=True, timeout=600)
     return python.parent

@@ -54,6 +54,24 @@ def test_mistakes_of_every_kind_come_in_one_message(dataset: str) -> None:
     assert len(caught.value.problems) == len(expected) + batch_needs_lanes
 
 
+@pytest.mark.parametrize(("torchrec", "is_refused"), [("1.6.1", True), ("1.8.0", False), ("1.9.2", False)])
+def test_prefetch_on_a_gpu_refuses_a_torchrec_that_it_cannot_fence(
+    torchrec: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrec 1.6 never calls the method that makes the exchange of ids wait."""
+    monkeypatch.setattr("dlrm_app.machine.version", lambda name: {"torchrec": torchrec}[name])
+    asked = ["tables=merlin_tiny", "topology=a100_80g_8", "trainer.pipeline=prefetch"]
+    config = compose_config("plan", PlanConfig, asked)
+    if not is_refused:
+        check_plan(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_plan(config)
+    [problem] = caught.value.problems
+    assert problem.startswith("trainer.pipeline=prefetch would let torchrec 1.6.1")
+    assert "use trainer.pipeline=sparse_dist, or torchrec 1.8.0" in problem
+
+
 def test_a_run_in_the_folder_of_a_dataset_is_refused(dataset: str) -> None:
     output = dataset.replace("data.path", "output")
     config = compose_config("train", TrainConfig, [*SMALL, dataset, output])

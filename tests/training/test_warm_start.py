@@ -65,8 +65,13 @@ def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Pat
     plain_losses = [step_plain(plain, configs[0], sparse, dense, step) for step in after]
     torch.testing.assert_close(losses, torch.stack(plain_losses), rtol=1e-5, atol=1e-6)
     for table in now:
-        expected = plain.bags[table.name].weight.data.to(weights[f"bags.{table.name}.weight"].dtype)
-        torch.testing.assert_close(weights[f"bags.{table.name}.weight"], expected, rtol=1e-3, atol=2e-6)
+        found = weights[f"bags.{table.name}.weight"]
+        expected = plain.bags[table.name].weight.data.to(found.dtype)
+        # fbgemm's own kernels add up in another order: where this tips the rounding of a step to 16 bits, the weight is one
+        # unit in the last place away from then on, also once it is smaller
+        one_rounding = torch.finfo(torch.float16).eps * float(expected.abs().max())
+        atol = one_rounding if data_type == "fp16" else 2e-6
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=atol)
 
 
 def tensors_of(trainable: Trainable, config: TrainConfig) -> dict[str, torch.Tensor]:
