@@ -171,6 +171,29 @@ def attack_calibration() -> None:
         attack(f"calibrate, {end}", line, lambda run=run: is_calibrated(run))
 
 
+def attack_ranks() -> None:
+    """Tables whose rows do not reach for every rank, of several widths, by one rank and by four."""
+    must(
+        "dlrm-preprocess dataset=log.yaml input.train=train.csv input.val=new.csv encoding=hash "
+        "encoding.num_embeddings=5 dense.bucket_columns=null dense.target_columns=null output=few"
+    )
+    specs = "".join(
+        f"  - {{name: t_{n}, rows: 5, dim: {8 * (n % 3 + 1)}, features: [cat_{n}]}}\n" for n in range(26)
+    )
+    Path("few.yaml").write_text(f"embedding_dim: 8\nspecs:\n{specs}", encoding="utf-8")
+    keys = (
+        "data.path=few tables=few.yaml experiment=null model=concat model.top_mlp=[16,1] trainer.max_steps=20"
+    )
+    keys += " trainer.global_batch_size=256 optimizer=sgd optimizer.sparse.lr=30 sharding.types=[row_wise]"
+    must(f"dlrm-train {keys} output=one")
+
+    def is_like_one() -> bool:
+        return bool(np.allclose(last_metrics("four"), last_metrics("one"), rtol=1e-4))
+
+    line = f"torchrun --standalone --nproc-per-node 4 -m dlrm_app.cli train {keys} output=four"
+    attack("tables of 5 rows on 4 ranks, row_wise", line, is_like_one)
+
+
 def main() -> None:
     files = sorted(Path(sys.argv[1]).resolve().glob("kaggle*.tsv"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -191,6 +214,7 @@ def main() -> None:
         attack_encoding_files()
         attack_training_files(rows)
         attack_calibration()
+        attack_ranks()
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)

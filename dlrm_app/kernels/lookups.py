@@ -144,7 +144,7 @@ def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
     end = 0
     for feature in range(num_features):
         if feature == end:
-            end = end_of_table(weight_offsets, feature)
+            end = end_of_table(row_offsets, feature)
             num_rows = row_offsets[end] - row_offsets[feature]
         bags = offsets[feature * batch + first : feature * batch + last + 1]
         table = weights[weight_offsets[feature] :]

@@ -86,9 +86,13 @@ bring_to_read, bring_to_write = _bring(False), _bring(True)
 
 
 @njit(cache=True)
-def end_of_table(weight_offsets: Any, feature: int) -> int:
-    """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive."""
+def end_of_table(row_offsets: Any, feature: int) -> int:
+    """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive.
+
+    ``row_offsets``: the number of each feature's first row, and of all rows. The places of weights would not tell an empty
+    table from the next one; the numbers do (dlrm_app/sharding/sharder.py).
+    """
     end = feature + 1
-    while end < len(weight_offsets) and weight_offsets[end] == weight_offsets[feature]:
+    while end < len(row_offsets) - 1 and row_offsets[end] == row_offsets[feature]:
         end += 1
     return end

@@ -74,8 +74,8 @@ def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rat
     sizes = [len(ids), num_features, batch, width, is_mean, rule]
     keys, spare = torch.empty(2, len(ids), dtype=torch.int64)
     ids, offsets, dim_offsets = ids.contiguous(), offsets.contiguous(), dim_offsets.long()
-    openmp.run(_run_sort, sizes, [weight_offsets, row_offsets, ids, offsets, keys, spare])
-    layout = [weight_offsets, state_offsets, dim_offsets, offsets, keys]
+    openmp.run(_run_sort, sizes, [row_offsets, ids, offsets, keys, spare])
+    layout = [weight_offsets, state_offsets, dim_offsets, row_offsets, offsets, keys]
     run_update = _run_update if weights.dtype == torch.float32 else _run_update_of_halves
     openmp.run(run_update, sizes, [*layout, gradient.contiguous(), weights, state, rates])
 
@@ -122,15 +122,14 @@ def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyp
 def _run_sort(arguments: openmp.Arguments) -> None:
     """Sorts the tables whose ids begin in this thread's share; the features of a table are consecutive."""
     num_ids, num_features, batch = openmp.sizes(arguments, 3)
-    weight_offsets = openmp.integers(arguments[1], num_features)
-    row_offsets = openmp.integers(arguments[2], num_features + 1)
-    ids = openmp.integers(arguments[3], num_ids)
-    offsets = openmp.integers(arguments[4], num_features * batch + 1)
-    keys, spare = openmp.integers(arguments[5], num_ids), openmp.integers(arguments[6], num_ids)
+    row_offsets = openmp.integers(arguments[1], num_features + 1)
+    ids = openmp.integers(arguments[2], num_ids)
+    offsets = openmp.integers(arguments[3], num_features * batch + 1)
+    keys, spare = openmp.integers(arguments[4], num_ids), openmp.integers(arguments[5], num_ids)
     first, last = openmp.share(num_ids)
     feature = 0
     while feature < num_features:
-        end = end_of_table(weight_offsets, feature)
+        end = end_of_table(row_offsets, feature)
         num_rows = row_offsets[end] - row_offsets[feature]
         start, stop = offsets[feature * batch], offsets[end * batch]
         if first <= start < last:
@@ -235,11 +234,12 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
     weight_offsets = openmp.integers(arguments[1], num_features)
     state_offsets = openmp.integers(arguments[2], num_features)
     dim_offsets = openmp.integers(arguments[3], num_features + 1)
-    offsets = openmp.integers(arguments[4], num_features * batch + 1)
-    keys = openmp.integers(arguments[5], num_ids)
-    gradient = openmp.carray(arguments[6], batch * width)
-    state = openmp.carray(arguments[8], ALL_WEIGHTS)
-    lr, eps = openmp.carray(arguments[9], 2)
+    row_offsets = openmp.integers(arguments[4], num_features + 1)
+    offsets = openmp.integers(arguments[5], num_features * batch + 1)
+    keys = openmp.integers(arguments[6], num_ids)
+    gradient = openmp.carray(arguments[7], batch * width)
+    state = openmp.carray(arguments[9], ALL_WEIGHTS)
+    lr, eps = openmp.carray(arguments[10], 2)
     rates = lr, eps
     bags = offsets if is_mean else offsets[:0]
     columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
@@ -247,7 +247,7 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
     first, last = openmp.share(num_ids)
     feature = 0
     while feature < num_features:
-        end = end_of_table(weight_offsets, feature)
+        end = end_of_table(row_offsets, feature)
         start, stop = offsets[feature * batch], offsets[end * batch]
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
         its_keys, its_share = keys[start:stop], (max(first - start, 0), min(last, stop) - start)
@@ -260,10 +260,10 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
     """Updates float32 tables."""
-    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS))
+    _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_update_of_halves(arguments: openmp.Arguments) -> None:
     """Updates float16 tables."""
-    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS).view(np.uint16))
+    _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS).view(np.uint16))

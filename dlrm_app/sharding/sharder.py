@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torch import nn
+from torchrec.distributed.batched_embedding_kernel import BaseBatchedEmbeddingBag
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import (
@@ -55,6 +56,10 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         **options: Any,
     ) -> None:
         super().__init__(module, table_name_to_parameter_sharding, **options)
+        for lookup in self._lookups:
+            for part in lookup.modules():
+                if isinstance(part, BaseBatchedEmbeddingBag):
+                    _keep_empty_tables_apart(part)
         self._has_mean_pooling_callback = False
         self._to_divide = {
             feature
@@ -116,6 +121,27 @@ def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int
     ]
     values = divided[0] if len(divided) == 1 else torch.cat(divided, dim=1)
     return KeyedTensor(pooled.keys(), pooled.length_per_key(), values, key_dim=1)
+
+
+def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any]) -> None:
+    """Counts tables of which this rank holds no row as tables of one row, where fbgemm computes on CPU.
+
+    Its backward pass takes neighbouring tables whose first rows have the same number for one table that several features
+    read, with the first one's width and offsets (embedding_backward_split_cpu_template.cpp). So with 5 rows on 4 ranks the last rank
+    would update wrong places of the next table. A group without any weights is taken for one on a GPU (the invokers ask
+    host_weights.numel()). On CUDA a gradient has its own table's number.
+    """
+    kernel, rows = part.emb_module, part._local_rows
+    if 0 not in rows or kernel.hash_size_cumsum.device.type != "cpu":
+        return
+    first_rows = [0, *accumulate(max(count, 1) for count in rows)]
+    numbers = [*(first_rows[table] for table in part._feature_table_map), first_rows[-1]]
+    kernel.hash_size_cumsum.copy_(torch.tensor(numbers))
+    kernel.total_hash_size_bits = first_rows[-1].bit_length()
+    if isinstance(kernel, SplitTableBatchedEmbeddingBagsCodegen) and not any(rows):
+        empty = kernel._buffers.pop("weights_host")
+        assert empty is not None
+        kernel.weights_host = nn.Parameter(empty.new_zeros(1))
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
