@@ -52,8 +52,8 @@ from dlrm_app.runs.events import Event, RunResult, event_to_json
 
 logger = logging.getLogger(__name__)
 
-NO_METRICS = ("epoch", "step")
-"""Keys that say when an event happened; all other numbers are metrics."""
+NO_METRICS = ("epoch", "step", "judgement")
+"""Keys that say when an event happened, and what its metrics mean; all other numbers are metrics."""
 
 
 class TensorBoard:

@@ -26,14 +26,60 @@ VERSION = 1
 SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 
+LEARNT, UNDECIDED = "learnt", "undecided"
+CONSTANT, INVERTED, TOO_GOOD, DIVERGED = "no better than a constant", "inverted", "too good", "diverged"
+"""Verdicts on an evaluation. A model with one of the second line must not be used."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A likely cause of a bad verdict: the measurement that speaks for it, and the cure."""
+
+    name: str
+    measured: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one evaluation, in words too, with its likely causes (the likeliest first) and the numbers measured."""
+
+    verdict: str
+    says: str
+    causes: list[Cause] = field(default_factory=list)
+    measured: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_bad(self) -> bool:
+        """True if the model must not be used."""
+        return self.verdict not in (LEARNT, UNDECIDED)
+
+    @property
+    def advice(self) -> list[str]:
+        """A line for each cause, with its cure."""
+        return [f"{cause.measured}: {cause.cure}" for cause in self.causes]
+
+    @property
+    def text(self) -> str:
+        """The verdict, then a line for each cause."""
+        if not self.causes:
+            return self.says
+        title = "the likely cause" if len(self.causes) == 1 else "the likely causes, the likeliest first"
+        return f"{self.says}; {title}:\n{bullets(self.advice)}"
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken."""
+    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
+
+    ``judgement`` is None in runs of early versions.
+    """
 
     split: str
     epoch: int
     step: int
     metrics: Mapping[str, float]
+    judgement: Judgement | None = None
 
     @property
     def comparable_auc(self) -> float:
@@ -43,16 +89,19 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """A flat dict: the metrics stand beside the step."""
-        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics}
+        judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
+        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics, **judged}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """Reads what ``to_json`` gave. Raises KeyError or TypeError."""
+        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         rest = dict(value)
         split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
         if not (isinstance(epoch, int) and isinstance(step, int)):
             raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
-        return cls(split, epoch, step, rest)
+        judged = rest.pop("judgement", None)
+        judgement = None if judged is None else from_json(Judgement, judged)
+        return cls(split, epoch, step, rest, judgement)
 
 
 @dataclass
@@ -93,6 +142,11 @@ class Progress:
         """The evaluation on val with the highest AUC so far."""
         val = [each for each in self.evals if each.split == "val"]
         return max(val, key=lambda each: each.comparable_auc, default=None)
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """The judgement of the last evaluation on val; None if there is none."""
+        return next((each.judgement for each in reversed(self.evals) if each.split == "val"), None)
 
     def to_json(self) -> dict[str, Any]:
         """The value in complete.json."""
