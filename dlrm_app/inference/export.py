@@ -123,6 +123,7 @@ def _apply(base: Path, delta: Path, output: Path) -> ExportRecord:
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
+    refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     check_columns(trained, manifest)
     verify_shards(manifest)

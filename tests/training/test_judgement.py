@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pytest
 
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
+from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Judgement
+from tests.commands import Typed
 from tests.loader.dataset_fixture import LABEL, rewrite, write_dataset
-from tests.small_run import events, train_here
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, events, train_here
 
 Change = Callable[[Path], None]
 ROWS = {"train": 8192, "val": 4096}
@@ -167,6 +171,51 @@ def test_a_good_run_is_told_nothing(
         judgement = judged(tmp_path, nothing, f"model={kind}", *FAST, seed=seed)
     assert (judgement.verdict, judgement.causes) == ("learnt", [])
     assert "model is" not in caplog.text
+
+
+def test_what_learnt_nothing_is_not_exported_unless_it_is_typed(tmp_path: Path, typed: Typed) -> None:
+    judged(tmp_path, shuffled, "checkpoint.keep_last=1")
+    words = [f"checkpoint={tmp_path}/run", "format=parquet", f"output={tmp_path}/export", "split=val"]
+    code, said = typed("export", *words)
+    assert code == 1
+    assert "is not exported, because it is no better than a constant" in said
+    assert "judgement=ignore" in said
+    assert not (tmp_path / "export").exists()
+    assert typed("export", *words, "judgement=ignore")[0] == 0
+
+
+def test_a_run_without_val_is_judged_by_the_export(tmp_path: Path, typed: Typed) -> None:
+    write_dataset(tmp_path / "data", {"train": 8192, "test": 4096}, num_dense=2, one_hot=(100,), multi_hot=())
+    relabelled("train", np.random.default_rng(1).permutation)(tmp_path / "data")
+    train_here(tmp_path / "run", f"data.path={tmp_path}/data", "evaluation.test=false")
+    words = [f"checkpoint={tmp_path}/run", "format=torchscript", f"output={tmp_path}/export"]
+    code, said = typed("export", *words)
+    assert code == 1
+    assert "is not exported, because it is no better than a constant" in said
+    assert not (tmp_path / "export").exists()
+
+
+def test_the_page_says_what_the_log_says(tmp_path: Path) -> None:
+    judgement = judged(tmp_path, shuffled)
+    page = unescape(write_report(tmp_path / "run").read_text())
+    assert judgement.says in page
+    assert judgement.advice[0] in page
+
+
+def test_two_ranks_judge_as_one(tmp_path: Path) -> None:
+    one = judged(tmp_path, shuffled, "trainer.max_steps=40")
+    keys = [
+        f"data.path={tmp_path}/data",
+        f"output={tmp_path}/two",
+        "evaluation.test=false",
+        "trainer.max_steps=40",
+    ]
+    train_on_ranks(2, *SMALL, *keys, "report.enabled=false")
+    two = events(tmp_path / "two", "eval")[-1]["judgement"]
+    assert (two["verdict"], [cause["name"] for cause in two["causes"]]) == (
+        one.verdict,
+        [cause.name for cause in one.causes],
+    )
 
 
 def test_few_rows_cannot_be_told_apart_from_chance(tmp_path: Path) -> None:
