@@ -18,6 +18,7 @@ from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
 from dlrm_app.records import from_json
 from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
 _NOT_IN_LINES = ("parent_record", "sources", "version")
@@ -126,7 +127,7 @@ def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, 
     lines = [
         {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records
     ]
-    write_text(output / LINES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    write_text(output / LINES, "".join(f"{json_text(line)}\n" for line in lines))
 
 
 def read_marks(output: Path) -> dict[str, str]:

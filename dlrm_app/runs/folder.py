@@ -49,6 +49,7 @@ from dlrm_app.runs.checkpoint.names import (
     restore_replaced,
 )
 from dlrm_app.runs.events import Event, RunResult, event_to_json
+from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class RunFolder:
         if self._writes:
             values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write(json_text(values) + "\n")
             if self._tensorboard:
                 self._tensorboard.add(event)
 

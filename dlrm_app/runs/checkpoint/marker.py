@@ -82,10 +82,13 @@ class Evaluation:
     judgement: Judgement | None = None
 
     @property
-    def comparable_auc(self) -> float:
-        """The AUC; -1, below every AUC, if it is nan."""
+    def merit(self) -> tuple[float, float]:
+        """What evaluations of one split are compared by: the AUC, and the log loss where labels of one class leave no AUC."""
         auc = self.metrics["auc"]
-        return -1.0 if math.isnan(auc) else auc
+        if not math.isnan(auc):
+            return auc, 0.0
+        loss = self.metrics.get("logloss", math.nan)
+        return -1.0, -math.inf if math.isnan(loss) else -loss
 
     def to_json(self) -> dict[str, Any]:
         """A flat dict: the metrics stand beside the step."""
@@ -101,7 +104,8 @@ class Evaluation:
             raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
         judged = rest.pop("judgement", None)
         judgement = None if judged is None else from_json(Judgement, judged)
-        return cls(split, epoch, step, rest, judgement)
+        metrics = {name: math.nan if number is None else number for name, number in rest.items()}
+        return cls(split, epoch, step, metrics, judgement)
 
 
 @dataclass
@@ -139,9 +143,9 @@ class Progress:
         return any(each.split == split and each.step == self.step for each in self.evals)
 
     def best_val(self) -> Evaluation | None:
-        """The evaluation on val with the highest AUC so far."""
+        """The best evaluation on val so far, by ``merit``."""
         val = [each for each in self.evals if each.split == "val"]
-        return max(val, key=lambda each: each.comparable_auc, default=None)
+        return max(val, key=lambda each: each.merit, default=None)
 
     @property
     def judgement(self) -> Judgement | None:
@@ -199,11 +203,11 @@ class Marker:
     """Name → (bytes, checksum) of every file beside the marker."""
 
     @property
-    def val_auc(self) -> float | None:
-        """The AUC on val of these weights, if they were evaluated before the save."""
+    def val_merit(self) -> tuple[float, float] | None:
+        """The ``merit`` on val of these weights; None unless they were evaluated before the save."""
         step = self.progress.step
-        aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
-        return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
+        merits = [e.merit for e in self.progress.evals if e.split == "val" and e.step == step]
+        return merits[-1] if merits and math.isfinite(merits[-1][1]) else None
 
 
 @dataclass(frozen=True)
