@@ -16,6 +16,7 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
+from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
@@ -107,6 +108,7 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
     verify_shards(manifest, checksums=config.data.verify)
+    refuse_shared(manifest, config.split, config.group_by)
     return manifest
 
 
@@ -124,6 +126,8 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
                 f"{error}; nor was {own.path} made of the same files: preprocess these"
             ) from error
     verify_shards(own, checksums=config.data.verify)
+    refuse_if(group_problems(own, trained.features, config.group_by))
+    refuse_shared(own, config.split, config.group_by)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
     return own
 

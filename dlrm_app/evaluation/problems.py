@@ -51,10 +51,12 @@ def has_labelled_val(manifest: Manifest) -> bool:
 def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
     """Reasons why the rows cannot be grouped by ``group_by``. ``features``: those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
-    if group_by is None or group_by in one_hot:
+    names = list(dict.fromkeys([*(column.name for column in manifest.kept), *one_hot]))
+    if group_by is None or group_by in names:
         return []
     return [
-        f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+        f"group_by={group_by} is no one-hot feature that the model reads, and no column that {manifest.path} keeps (keep=): "
+        f"use one of {', '.join(names)}"
     ]
 
 

@@ -75,12 +75,16 @@ def _read_rows(
             raise DataError(f"scores={files[0].path} has no column label: give data.path=DATASET")
         labels = known
     else:
-        reader = SplitReader(manifest, config.split, [config.group_by] if config.group_by else [])
+        kept = [column for column in manifest.kept if column.name == config.group_by]
+        encoded = [config.group_by] if config.group_by and not kept else []
+        reader = SplitReader(manifest, config.split, encoded)
         # copies, because views would keep all columns
         decoded = map(reader.decode, range(len(reader.group_rows)))
         rows = [(each.labels > 0.5, *map(np.array, each.features)) for each in decoded]
         labels, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
         groups = ids[0] if ids else None
+        for column in kept:
+            groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))
     for each in files:
         if len(each.logits) != len(labels):
             raise DataError(

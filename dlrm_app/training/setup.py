@@ -21,6 +21,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids, verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.model.architectures import ModelSpec
@@ -55,6 +56,9 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     """The dataset's manifest and the tables that fit it. Raises one DataError or ConfigError with all problems."""
     manifest, tables = check_training(config, runtime)
     verify_shards(manifest, checksums=config.data.verify)
+    for split in ("val", "test") if runtime.is_first else ():
+        if split in manifest.splits and manifest.splits[split].positives is not None:
+            refuse_shared(manifest, split, config.evaluation.group_by)
     tables = with_pooling_factors(tables, mean_ids(manifest))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
