@@ -44,7 +44,7 @@ CROWDED = 10
 class Measured:
     """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``: the epoch's mean loss over that of a constant.
 
-    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores.
+    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken so far, None if unknown.
     """
 
     split: str
@@ -55,14 +55,21 @@ class Measured:
     ne_error: float
     calibration: float
     train_ne: float | None = None
+    steps: int | None = None
 
     @classmethod
     def of(
-        cls, split: str, metrics: Mapping[str, float], ne_error: float, train_ne: float | None = None
+        cls,
+        split: str,
+        metrics: Mapping[str, float],
+        ne_error: float,
+        train_ne: float | None = None,
+        steps: int | None = None,
     ) -> "Measured":
         """Takes ``metrics`` as ``ClickMetrics`` computes them."""
         counts = int(metrics["num_samples"]), int(metrics["positives"])
-        return cls(split, *counts, metrics["auc"], metrics["ne"], ne_error, metrics["calibration"], train_ne)
+        numbers = metrics["auc"], metrics["ne"], ne_error, metrics["calibration"]
+        return cls(split, *counts, *numbers, train_ne, steps)
 
     @property
     def has_classes(self) -> bool:
@@ -141,7 +148,10 @@ def _verdict(found: Measured) -> str:
         return DIVERGED
     ahead, reach = found.auc - 0.5, found.reach
     if ahead < -reach:
-        return INVERTED
+        # weights that have learnt nothing yet may rank rows against the label too
+        is_trained = found.steps is None or found.steps >= FEW_STEPS
+        has_learnt = found.train_ne is None or found.train_ne < 1.0
+        return INVERTED if is_trained and has_learnt else CONSTANT
     if found.auc > MOST_AUC and ahead > reach:
         return TOO_GOOD
     if abs(ahead) <= reach:
@@ -244,14 +254,19 @@ def _one_class(found: Measured, evidence: Evidence) -> Cause | None:
     return Cause("labels constant", f"all {rows:,} rows of train are {kind}", cure)
 
 
-def _large_dense(found: Measured, evidence: Evidence) -> Cause | None:
-    large = {name: value for name, value in evidence.scales.items() if not value < LARGE_DENSE}
+def scale_cause(scales: Mapping[str, float]) -> Cause | None:
+    """The cause that dense columns are of a size that no layer can learn from; ``scales``: column → root mean square."""
+    large = {name: value for name, value in scales.items() if not value < LARGE_DENSE}
     if not large:
         return None
     name = max(large, key=lambda name: large[name])
     cure = f"preprocess with dense.transform={{{name}: standardize}} or log1p; a lower learning rate does not help"
     also = f", and {listed([other for other in large if other != name])} too" if len(large) > 1 else ""
     return Cause("scale of a dense column", f"values of {name} are of size {short(large[name])}{also}", cure)
+
+
+def _large_dense(found: Measured, evidence: Evidence) -> Cause | None:
+    return scale_cause(evidence.scales)
 
 
 def _high_rate(found: Measured, evidence: Evidence) -> Cause | None:

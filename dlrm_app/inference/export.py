@@ -194,7 +194,15 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         del model, kernels
         scored = _score_trained(source, config.batch_size, runtime)
         if trained.marker.progress.judgement is None:  # never evaluated on val
-            judgement = judge(Measured.of(source.split, scored.compute(), scored.ne_error), None)
+            judgement = judge(
+                Measured.of(
+                    source.split,
+                    scored.compute(),
+                    scored.ne_error,
+                    steps=trained.marker.progress.counted_updates,
+                ),
+                None,
+            )
             refuse_judged(trained.name, judgement, config.judgement)
         for name in scoring:
             file, load = LOADERS[name]

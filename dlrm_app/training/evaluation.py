@@ -52,7 +52,7 @@ def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> 
 
 def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
     """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good. Every rank must call it."""
-    found = Measured.of(split, scores, ne_error, train_ne(run))
+    found = Measured.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
     if not needs_evidence(found):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress
