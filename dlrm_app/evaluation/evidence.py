@@ -4,7 +4,7 @@ Called only for an evaluation that has no good verdict from its metrics, so that
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
-from dlrm_app.evaluation.judgement import Evidence
+from dlrm_app.evaluation.judgement import Evidence, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.reader import SplitReader
@@ -44,13 +44,11 @@ def gather(
     passes: ForwardPasses,
     batches: EvalBatches,
     runtime: Runtime,
-    steps: int,
-    rows_trained: int,
-    rates: Mapping[str, float],
+    trained: TrainedSoFar,
 ) -> Evidence:
     """Evidence about the model of ``passes`` and the rows that it learnt and was judged on. Every rank must call it.
 
-    ``batches``: of ``split``; the first is used. ``steps``, ``rows_trained``, ``rates``: of the training so far.
+    ``batches``: of ``split``; the first is used.
     """
     features = [name for table in tables for name in table.features]
     look = runtime.together(lambda: _look(manifest, split, features) if runtime.is_first else None)
@@ -61,9 +59,7 @@ def gather(
     return Evidence(
         train=(train.positives or 0, train.rows),
         here=(here.positives or 0, here.rows),
-        steps=steps,
-        rows_trained=rows_trained,
-        rates=rates,
+        trained=trained,
         dataset=str(manifest.path),
         scales=scales,
         column_aucs=aucs,

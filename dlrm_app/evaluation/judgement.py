@@ -84,6 +84,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class TrainedSoFar:
+    """The training of a model until now: steps, rows, and key of a learning rate → value."""
+
+    steps: int
+    rows: int
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Measurements that tell causes apart; those that were not made are empty or None.
 
@@ -91,14 +100,12 @@ class Evidence:
     dense values), ``column_aucs`` (of the column alone), ``crowded`` (raw values for each row of the table), ``unknown`` (share of
     lookups of values that train does not have, beyond that share among train's own rows). Of the model: ``silent`` (share of
     units that never fire), ``growth`` (root mean square of a layer's weights over that of fresh ones), ``table_values`` (largest
-    weight in a table), ``spread`` (standard deviation of logits). ``rates``: key of a learning rate → value.
+    weight in a table), ``spread`` (standard deviation of logits).
     """
 
     train: tuple[int, int]
     here: tuple[int, int]
-    steps: int
-    rows_trained: int
-    rates: Mapping[str, float] = field(default_factory=dict)
+    trained: TrainedSoFar
     dataset: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
     column_aucs: Mapping[str, float] = field(default_factory=dict)
@@ -197,7 +204,7 @@ def _says(verdict: str, found: Measured, evidence: Evidence | None, leaks: Mappi
             if abs(found.auc - 0.5) <= found.reach
             else f"AUC {found.auc:.5f}"
         )
-        yet = " so far" if evidence is not None and evidence.steps < FEW_STEPS else ""
+        yet = " so far" if evidence is not None and evidence.trained.steps < FEW_STEPS else ""
         return f"no better than a constant{yet}: NE {found.ne:.4f} (a constant has 1), {ranks}"
     return f"better than a constant: NE {found.ne:.4f}, AUC {found.auc:.5f} on {rows}"
 
@@ -270,7 +277,8 @@ def _large_dense(found: Measured, evidence: Evidence) -> Cause | None:
 
 
 def _high_rate(found: Measured, evidence: Evidence) -> Cause | None:
-    if _large_dense(found, evidence) or _one_class(found, evidence):
+    has_learnt_train = found.train_ne is not None and found.train_ne < LEARNT_NE
+    if has_learnt_train or _large_dense(found, evidence) or _one_class(found, evidence):
         return None
     signs = []
     if (evidence.growth or 0.0) > LARGE_GROWTH:
@@ -327,12 +335,12 @@ def _swapped(found: Measured, evidence: Evidence) -> Cause | None:
 
 
 def _few_steps(found: Measured, evidence: Evidence) -> Cause | None:
-    trained = f"{count(evidence.steps, 'step')} of training ({evidence.rows_trained:,} rows)"
-    if evidence.steps < FEW_STEPS:
+    trained = f"{count(evidence.trained.steps, 'step')} of training ({evidence.trained.rows:,} rows)"
+    if evidence.trained.steps < FEW_STEPS:
         return Cause(
             "too few steps", f"only {trained}", "more trainer.epochs, or a smaller trainer.global_batch_size"
         )
-    moved = evidence.steps * max(evidence.rates.values(), default=1.0)
+    moved = evidence.trained.steps * max(evidence.trained.rates.values(), default=1.0)
     if moved >= LEAST_MOVED:
         return None
     says = f"{trained} at this rate move a weight by about {short(moved)}"
@@ -340,7 +348,10 @@ def _few_steps(found: Measured, evidence: Evidence) -> Cause | None:
 
 
 def _rates(evidence: Evidence) -> str:
-    return " or ".join(f"{key} ({value:g})" for key, value in evidence.rates.items()) or "the learning rate"
+    return (
+        " or ".join(f"{key} ({value:g})" for key, value in evidence.trained.rates.items())
+        or "the learning rate"
+    )
 
 
 def _overfitted(found: Measured, evidence: Evidence) -> Cause | None:
@@ -363,7 +374,7 @@ def _overfitted(found: Measured, evidence: Evidence) -> Cause | None:
 def _shuffled(found: Measured, evidence: Evidence) -> Cause | None:
     if any(rule(found, evidence) for rule in (_one_class, _large_dense, _high_rate, _crowded, _overfitted)):
         return None
-    if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.steps < FEW_STEPS:
+    if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.steps < FEW_STEPS:
         return None
     says = f"the train loss is {found.train_ne:.3f} of a constant's too"
     cure = "check that labels belong to their rows: shuffled labels, a wrong join or a shifted column look like this"

@@ -10,7 +10,7 @@ from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import batch_rows, evaluate, score_rows
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import Measured, judge, needs_evidence
+from dlrm_app.evaluation.judgement import Measured, TrainedSoFar, judge, needs_evidence
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
@@ -65,9 +65,7 @@ def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_erro
             run.forward_passes,
             batches,
             run.runtime,
-            progress.counted_updates,
-            progress.samples,
-            keys,
+            TrainedSoFar(progress.counted_updates, progress.samples, keys),
         )
     return judge(found, evidence)
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.evaluation.judgement import Evidence, Measured, judge, needs_evidence
+from dlrm_app.evaluation.judgement import Evidence, Measured, TrainedSoFar, judge, needs_evidence
 from dlrm_app.evaluation.metrics import ClickMetrics
 
 GOOD = Measured("val", 10_000, 2500, auc=0.75, ne=0.85, ne_error=0.004, calibration=1.0, train_ne=0.84)
-EVIDENCE = Evidence(train=(20_000, 80_000), here=(2500, 10_000), steps=500, rows_trained=80_000)
+EVIDENCE = Evidence(train=(20_000, 80_000), here=(2500, 10_000), trained=TrainedSoFar(500, 80_000))
 
 
 @pytest.mark.parametrize(
