@@ -18,6 +18,7 @@ from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
+from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
@@ -32,7 +33,7 @@ from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.marker import Judgement, TrainedModel, known_rows
 from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class Measured:
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
+    ne_error: float
+
+    def judged(self, split: str) -> Judgement:
+        """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
+        return judge(Measurements.of(split, self.values, self.ne_error, steps=self.step), None)
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
@@ -66,7 +72,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if config.scores or config.blend:
             logits = [each.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
-                measured.append(Measured(name, None, metrics.compute(), *metrics.rows()))
+                measured.append(Measured(name, None, metrics.compute(), *metrics.rows(), metrics.ne_error))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
         result = EvaluationResult(
             dataset=str(data_path or config.scores[0]),
@@ -75,7 +81,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             group_by=config.group_by,
             confidence=config.confidence,
             models=[
-                ModelResult(each.path, each.step, each.values, interval)
+                ModelResult(each.path, each.step, each.values, interval, each.judged(config.split))
                 for each, interval in zip(measured, intervals, strict=True)
             ],
             comparison=comparison,
@@ -176,7 +182,7 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured(str(trained.folder), step, values, *metrics.rows())
+    return Measured(str(trained.folder), step, values, *metrics.rows(), metrics.ne_error)
 
 
 def find_intervals(

@@ -41,7 +41,7 @@ CROWDED = 10
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``: the epoch's mean loss over that of a constant.
 
     ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken so far, None if unknown.
@@ -65,7 +65,7 @@ class Measured:
         ne_error: float,
         train_ne: float | None = None,
         steps: int | None = None,
-    ) -> "Measured":
+    ) -> "Measurements":
         """Takes ``metrics`` as ``ClickMetrics`` computes them."""
         counts = int(metrics["num_samples"]), int(metrics["positives"])
         numbers = metrics["auc"], metrics["ne"], ne_error, metrics["calibration"]
@@ -117,12 +117,12 @@ class Evidence:
     spread: float | None = None
 
 
-def needs_evidence(found: Measured) -> bool:
+def needs_evidence(found: Measurements) -> bool:
     """True unless the model has learnt, and not so much that a column may give the outcome away."""
     return _verdict(found) != LEARNT or found.auc > HIGH_AUC
 
 
-def judge(found: Measured, evidence: Evidence | None) -> Judgement:
+def judge(found: Measurements, evidence: Evidence | None) -> Judgement:
     """The judgement. ``evidence``: measured if ``needs_evidence``."""
     verdict = _verdict(found)
     measured = {
@@ -146,7 +146,7 @@ def judge(found: Measured, evidence: Evidence | None) -> Judgement:
     return Judgement(verdict, _says(verdict, found, evidence, leaks), causes, known)
 
 
-def _verdict(found: Measured) -> str:
+def _verdict(found: Measurements) -> str:
     """The verdict from the metrics alone; a column that gives the outcome away is found by ``judge``."""
     if not found.num_samples or not found.has_classes:
         return UNDECIDED
@@ -170,7 +170,7 @@ def _verdict(found: Measured) -> str:
     return CONSTANT if reach < NARROW_NE or found.ne - reach >= MOST_NE else UNDECIDED
 
 
-def _says(verdict: str, found: Measured, evidence: Evidence | None, leaks: Mapping[str, float]) -> str:
+def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: Mapping[str, float]) -> str:
     """The verdict as a sentence, with the numbers behind it."""
     rows = f"{found.num_samples:,} rows of {found.split}"
     if not found.has_classes:
@@ -221,13 +221,13 @@ def _columns(leaks: Mapping[str, float]) -> str:
     )
 
 
-def _causes(verdict: str, found: Measured, evidence: Evidence, leaks: Mapping[str, float]) -> list[Cause]:
+def _causes(verdict: str, found: Measurements, evidence: Evidence, leaks: Mapping[str, float]) -> list[Cause]:
     """The likely causes, the likeliest first: those that explain others come before them."""
     if verdict in (LEARNT, UNDECIDED):
         return []
     if verdict == TOO_GOOD:
         return [_leak(evidence, leaks)]
-    rules: list[Callable[[Measured, Evidence], Cause | None]] = [
+    rules: list[Callable[[Measurements, Evidence], Cause | None]] = [
         _one_class,
         _large_dense,
         _high_rate,
@@ -252,7 +252,7 @@ def _leak(evidence: Evidence, leaks: Mapping[str, float]) -> Cause:
     return Cause("rows in both splits", "no column alone explains it", check.format("val and test"))
 
 
-def _one_class(found: Measured, evidence: Evidence) -> Cause | None:
+def _one_class(found: Measurements, evidence: Evidence) -> Cause | None:
     positives, rows = evidence.train
     if 0 < positives < rows:
         return None
@@ -272,11 +272,11 @@ def scale_cause(scales: Mapping[str, float]) -> Cause | None:
     return Cause("scale of a dense column", f"values of {name} are of size {short(large[name])}{also}", cure)
 
 
-def _large_dense(found: Measured, evidence: Evidence) -> Cause | None:
+def _large_dense(found: Measurements, evidence: Evidence) -> Cause | None:
     return scale_cause(evidence.scales)
 
 
-def _high_rate(found: Measured, evidence: Evidence) -> Cause | None:
+def _high_rate(found: Measurements, evidence: Evidence) -> Cause | None:
     has_learnt_train = found.train_ne is not None and found.train_ne < LEARNT_NE
     if has_learnt_train or _large_dense(found, evidence) or _one_class(found, evidence):
         return None
@@ -295,7 +295,7 @@ def _high_rate(found: Measured, evidence: Evidence) -> Cause | None:
     return Cause("learning rate too high", " and ".join(signs), cure)
 
 
-def _crowded(found: Measured, evidence: Evidence) -> Cause | None:
+def _crowded(found: Measurements, evidence: Evidence) -> Cause | None:
     crowded = {name: value for name, value in evidence.crowded.items() if value > CROWDED}
     if not crowded or 2 * len(crowded) < len(evidence.crowded):
         return None
@@ -306,7 +306,7 @@ def _crowded(found: Measured, evidence: Evidence) -> Cause | None:
     )
 
 
-def _unknown(found: Measured, evidence: Evidence) -> Cause | None:
+def _unknown(found: Measurements, evidence: Evidence) -> Cause | None:
     unknown = {name: value for name, value in evidence.unknown.items() if value > 0.5}
     if not unknown or 2 * len(unknown) < len(evidence.unknown):
         return None
@@ -315,7 +315,7 @@ def _unknown(found: Measured, evidence: Evidence) -> Cause | None:
     return Cause("unknown ids", says, "check that both inputs write these values in one way")
 
 
-def _other_labels(found: Measured, evidence: Evidence) -> Cause | None:
+def _other_labels(found: Measurements, evidence: Evidence) -> Cause | None:
     (positives, rows), (others, num_others) = evidence.train, evidence.here
     if not (0 < positives < rows and num_others):
         return None
@@ -328,13 +328,13 @@ def _other_labels(found: Measured, evidence: Evidence) -> Cause | None:
     return Cause("labels unlike between splits", says, "check the label's column and values in both inputs")
 
 
-def _swapped(found: Measured, evidence: Evidence) -> Cause | None:
+def _swapped(found: Measurements, evidence: Evidence) -> Cause | None:
     says = f"what raises the label in train lowers it in {found.split}"
     cure = "check which value of the label means a click in each input (positive: in the description)"
     return Cause("labels inverted", says, cure)
 
 
-def _few_steps(found: Measured, evidence: Evidence) -> Cause | None:
+def _few_steps(found: Measurements, evidence: Evidence) -> Cause | None:
     trained = f"{count(evidence.trained.steps, 'step')} of training ({evidence.trained.rows:,} rows)"
     if evidence.trained.steps < FEW_STEPS:
         return Cause(
@@ -354,7 +354,7 @@ def _rates(evidence: Evidence) -> str:
     )
 
 
-def _overfitted(found: Measured, evidence: Evidence) -> Cause | None:
+def _overfitted(found: Measurements, evidence: Evidence) -> Cause | None:
     if found.train_ne is None or found.train_ne > LEARNT_NE or not found.ne > found.train_ne:
         return None
     says = f"the train loss is {found.train_ne:.3f} of a constant's, that on {found.split} {found.ne:.3f}"
@@ -371,7 +371,7 @@ def _overfitted(found: Measured, evidence: Evidence) -> Cause | None:
     return Cause("overfitting", says, cure)
 
 
-def _shuffled(found: Measured, evidence: Evidence) -> Cause | None:
+def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
     if any(rule(found, evidence) for rule in (_one_class, _large_dense, _high_rate, _crowded, _overfitted)):
         return None
     if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.steps < FEW_STEPS:

@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.judgement import Measured, judge
+from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
@@ -195,7 +195,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         scored = _score_trained(source, config.batch_size, runtime)
         if trained.marker.progress.judgement is None:  # never evaluated on val
             judgement = judge(
-                Measured.of(
+                Measurements.of(
                     source.split,
                     scored.compute(),
                     scored.ne_error,

@@ -10,7 +10,7 @@ from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import batch_rows, evaluate, score_rows
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import Measured, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import Measurements, TrainedSoFar, judge, needs_evidence
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
@@ -52,7 +52,7 @@ def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> 
 
 def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
     """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good. Every rank must call it."""
-    found = Measured.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
+    found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
     if not needs_evidence(found):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress

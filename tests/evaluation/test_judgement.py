@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.evaluation.judgement import Evidence, Measured, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import Evidence, Measurements, TrainedSoFar, judge, needs_evidence
 from dlrm_app.evaluation.metrics import ClickMetrics
 
-GOOD = Measured("val", 10_000, 2500, auc=0.75, ne=0.85, ne_error=0.004, calibration=1.0, train_ne=0.84)
+GOOD = Measurements("val", 10_000, 2500, auc=0.75, ne=0.85, ne_error=0.004, calibration=1.0, train_ne=0.84)
 EVIDENCE = Evidence(train=(20_000, 80_000), here=(2500, 10_000), trained=TrainedSoFar(500, 80_000))
 
 
@@ -71,7 +71,7 @@ numbers = st.floats(0, 1) | st.just(math.nan)
 def test_any_measurements_are_judged_without_nan(
     positives: int, negatives: int, auc: float, ne: float, train_ne: float | None
 ) -> None:
-    found = Measured("val", positives + negatives, positives, auc, ne, 0.01, 1.0, train_ne)
+    found = Measurements("val", positives + negatives, positives, auc, ne, 0.01, 1.0, train_ne)
     judgement = judge(found, EVIDENCE)
     assert judgement.verdict
     assert judgement.says

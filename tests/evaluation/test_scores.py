@@ -125,6 +125,25 @@ def test_other_files_are_refused_by_name(folder: Path, tmp_path: Path, columns: 
         evaluated(f"scores=[{path}]", f"data.path={folder}/data")
 
 
+def test_scores_of_noise_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(5)
+    labels = rng.random(5000) < 0.3
+    write(tmp_path / "noise.parquet", score=rng.random(5000), label=labels.astype(int))
+    write(
+        tmp_path / "good.parquet",
+        score=np.where(rng.random(5000) < 0.8, labels, ~labels) * 0.5 + 0.2,
+        label=labels.astype(int),
+    )
+    found = evaluated(f"scores=[{tmp_path}/noise.parquet,{tmp_path}/good.parquet]")
+    assert [model["judgement"]["verdict"] for model in found["models"]] == [
+        "no better than a constant",
+        "learnt",
+    ]
+    said = capsys.readouterr().out
+    assert f"warning: {tmp_path}/noise.parquet: no better than a constant: NE" in said
+    assert "good.parquet: " not in said
+
+
 def without_label(path: Path, table: pa.Table) -> Path:
     pq.write_table(table.drop_columns(["label"]) if "label" in table.column_names else table, path)
     return path
