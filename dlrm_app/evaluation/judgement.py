@@ -11,6 +11,7 @@ from dlrm_app.runs.checkpoint.marker import (
     DIVERGED,
     INVERTED,
     LEARNT,
+    TOO_EARLY,
     TOO_GOOD,
     UNDECIDED,
     Cause,
@@ -85,11 +86,17 @@ class Measurements:
 
 @dataclass(frozen=True)
 class TrainedSoFar:
-    """The training of a model until now: steps, rows, and key of a learning rate → value."""
+    """The training of a model until now: steps, rows, key of a learning rate → value, and the steps of the whole run."""
 
     steps: int
     rows: int
     rates: Mapping[str, float] = field(default_factory=dict)
+    planned: int = 0
+
+    @property
+    def is_early(self) -> bool:
+        """True if it is too early to expect a useful model."""
+        return self.steps < FEW_STEPS or 2 * self.steps < self.planned
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: M
             if abs(found.auc - 0.5) <= found.reach
             else f"AUC {found.auc:.5f}"
         )
-        yet = " so far" if evidence is not None and evidence.trained.steps < FEW_STEPS else ""
+        yet = " so far" if evidence is not None and evidence.trained.is_early else ""
         return f"no better than a constant{yet}: NE {found.ne:.4f} (a constant has 1), {ranks}"
     return f"better than a constant: NE {found.ne:.4f}, AUC {found.auc:.5f} on {rows}"
 
@@ -336,6 +343,9 @@ def _swapped(found: Measurements, evidence: Evidence) -> Cause | None:
 
 def _few_steps(found: Measurements, evidence: Evidence) -> Cause | None:
     trained = f"{count(evidence.trained.steps, 'step')} of training ({evidence.trained.rows:,} rows)"
+    if evidence.trained.steps < evidence.trained.planned and evidence.trained.is_early:
+        share = percent(evidence.trained.steps / evidence.trained.planned)
+        return Cause(TOO_EARLY, f"only {trained}, {share} of the run", "wait for the next evaluations")
     if evidence.trained.steps < FEW_STEPS:
         return Cause(
             "too few steps", f"only {trained}", "more trainer.epochs, or a smaller trainer.global_batch_size"
@@ -374,7 +384,7 @@ def _overfitted(found: Measurements, evidence: Evidence) -> Cause | None:
 def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
     if any(rule(found, evidence) for rule in (_one_class, _large_dense, _high_rate, _crowded, _overfitted)):
         return None
-    if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.steps < FEW_STEPS:
+    if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.is_early:
         return None
     says = f"the train loss is {found.train_ne:.3f} of a constant's too"
     cure = "check that labels belong to their rows: shuffled labels, a wrong join or a shifted column look like this"

@@ -65,7 +65,12 @@ def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_erro
             run.forward_passes,
             batches,
             run.runtime,
-            TrainedSoFar(progress.counted_updates, progress.samples, keys),
+            TrainedSoFar(
+                progress.counted_updates,
+                progress.samples,
+                keys,
+                planned=run.num_steps + progress.earlier_updates,
+            ),
         )
     return judge(found, evidence)
 

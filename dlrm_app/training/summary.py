@@ -8,7 +8,7 @@ from pathlib import Path
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.marker import LEARNT, Evaluation
+from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.table import text_table
@@ -87,7 +87,8 @@ def log_judgement(evaluation: Evaluation) -> None:
     judgement = evaluation.judgement
     if judgement is None or judgement.verdict == LEARNT:
         return
-    if not judgement.is_bad:
+    is_early = [cause.name for cause in judgement.causes] == [TOO_EARLY]
+    if not judgement.is_bad or is_early:
         logger.info("%s: %s", evaluation.split, judgement.says)
         return
     logger.warning("%s: the model is %s", evaluation.split, judgement.text)

@@ -50,6 +50,15 @@ def test_one_column_that_ranks_alone_is_too_good() -> None:
     assert "alone paid ranks train rows with an AUC of 0.9800" in judgement.says
 
 
+def test_early_in_a_run_nothing_is_blamed_but_the_time() -> None:
+    found = replace(GOOD, auc=0.505, ne=1.0, train_ne=1.0)
+    early = replace(EVIDENCE, trained=TrainedSoFar(100, 12_800, planned=1000))
+    judgement = judge(found, early)
+    assert "no better than a constant so far" in judgement.says
+    assert [cause.name for cause in judgement.causes] == ["too early"]
+    assert judge(found, EVIDENCE).causes[0].name == "labels shuffled"
+
+
 def test_a_large_dense_column_comes_before_the_learning_rate() -> None:
     found = replace(GOOD, auc=0.5, ne=40.0, train_ne=1e6)
     evidence = replace(EVIDENCE, scales={"price": 1e9}, growth=80.0, silent=0.99)

@@ -29,6 +29,8 @@ SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 LEARNT, UNDECIDED = "learnt", "undecided"
 CONSTANT, INVERTED, TOO_GOOD, DIVERGED = "no better than a constant", "inverted", "too good", "diverged"
 """Verdicts on an evaluation. A model with one of the second line must not be used."""
+TOO_EARLY = "too early"
+"""The cause of a verdict that may change before the run ends."""
 
 
 @dataclass(frozen=True)
