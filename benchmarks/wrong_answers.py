@@ -194,6 +194,145 @@ def attack_ranks() -> None:
     attack("tables of 5 rows on 4 ranks, row_wise", line, is_like_one)
 
 
+def judged(line: str, run: str) -> str:
+    """Trains, and gives the verdict on val with the first cause."""
+    done = command(f"{line} output={run}")
+    if done.returncode:
+        return done.stderr.partition("error: ")[2].partition("next:")[0].replace("\n", " ")
+    result = json.loads(Path(run, "result.json").read_text(encoding="utf-8"))
+    judgement = result["evals"]["val"]["judgement"]
+    return ", ".join([judgement["verdict"], *(cause["name"] for cause in judgement["causes"][:1])])
+
+
+def attack_learning(rows: Sequence[Sequence[str]]) -> None:
+    """Runs that learn nothing, or too much, on rows of which four columns are learnt."""
+    names = ["label", "int_0", "int_2", "cat_1", "cat_2"]
+    at = [NAMES.index(name) for name in names]
+    columns = "".join(f"\n  - {{name: {name}, role: {ROLES[name[:3]]}}}" for name in names)
+    head = 'name: few\ndelimiter: ","\nheader: true\ncolumns:'
+    Path("few.yaml").write_text(f"{head}{columns}\n", encoding="utf-8")
+    few = [[row[i] for i in at] for row in rows]
+    labels = [row[0] for row in few]
+    mixed = [labels[i] for i in np.random.default_rng(0).permutation(len(labels))]
+    plain = "dense.transform=log1p dense.bucket_columns=null dense.target_columns=null encoding.crosses=null"
+    hashed, raw = "encoding=hash encoding.num_embeddings=20000", plain.replace("log1p", "none")
+    small = "experiment=null tables=dataset trainer.global_batch_size=128 optimizer.sparse.lr=0.05"
+    sgd = "optimizer=sgd optimizer.sparse.lr=15 optimizer.dense.kind=sgd optimizer.dense.lr=15"
+    adam = "optimizer.sparse.kind=adam optimizer.sparse.lr=1 optimizer.dense.kind=adam optimizer.dense.lr=1"
+
+    def relabelled(new: Sequence[str]) -> list[list[str]]:
+        return [[label, *row[1:]] for label, row in zip(new, few, strict=True)]
+
+    inverted = [*labels[:NUM_TRAIN], *(str(1 - int(label)) for label in labels[NUM_TRAIN:])]
+    leaked = [[row[0], str(1000 * int(row[0])), *row[2:]] for row in few]
+    large = [[*row[:2], str(10**9 * int(row[2] or 0)), *row[3:]] for row in few]
+    cases = {
+        "as it is": (few, plain, hashed, "", "learnt"),
+        "labels shuffled": (
+            relabelled(mixed),
+            plain,
+            hashed,
+            "",
+            "no better than a constant, labels shuffled",
+        ),
+        "labels of val inverted": (relabelled(inverted), plain, hashed, "", "inverted"),
+        "train labels of one class": (
+            relabelled(["0"] * NUM_TRAIN + labels[NUM_TRAIN:]),
+            plain,
+            hashed,
+            "",
+            "labels constant",
+        ),
+        "SGD at rate 15": (few, plain, hashed, sgd, "the weights diverged"),
+        "Adam at rate 1": (few, plain, hashed, adam, "learning rate too high"),
+        "one step": (few, plain, hashed, "trainer.max_steps=1 optimizer.dense.lr=1e-5", "too few steps"),
+        "a leaked outcome": (leaked, plain, hashed, "trainer.epochs=3", "too good, leaked column"),
+        "a dense column of scale 1e9": (large, raw, hashed, "", "scale of a dense column"),
+    }
+    for number, (what, (data, dense, encoding, keys, expected)) in enumerate(cases.items()):
+        train = write_csv(f"few{number}.csv", data[:NUM_TRAIN], names)
+        val = write_csv(f"few{number}v.csv", data[NUM_TRAIN:], names)
+        must(
+            f"dlrm-preprocess dataset=few.yaml input.train={train} input.val={val} {dense} {encoding} output=few{number}"
+        )
+        found = judged(f"dlrm-train data.path=few{number} {small} {keys}", f"learnt{number}")
+        outcome = f"said: {found[:150]}" if expected in found else f"{WRONG}: {found}, not {expected}"
+        results.append((f"judgement, {what}", outcome))
+        print("| {} | {} |".format(*results[-1]), flush=True)
+        if Path(f"learnt{number}", "result.json").is_file() and expected != "learnt":
+            line = f"dlrm-export checkpoint=learnt{number} split=val output=export{number}"
+            attack(f"export, {what}", line)
+
+
+def attack_scores() -> None:
+    """Scores of other rows, without labels."""
+    must("dlrm-predict model=run data.path=base split=val output=s.parquet")
+    must("dlrm-predict model=run data.path=base split=train output=t.parquet")
+    own, train = (pq.read_table(path).drop_columns(["label"]) for path in ("s.parquet", "t.parquet"))
+    half = len(own) // 2
+    files = {
+        "of train": train.slice(0, len(own)),
+        "of one half, twice": pa.concat_tables([own.slice(0, half)] * 2),
+        "with a row twice": pa.concat_tables([own.slice(0, len(own) - 1), own.slice(0, 1)]),
+    }
+    for number, (what, table) in enumerate(files.items()):
+        pq.write_table(table, f"s{number}.parquet")
+        line = f"dlrm-evaluate scores=[s{number}.parquet] data.path=base split=val"
+        attack(f"scores {what}, without labels", line)
+    must("dlrm-predict model=run input=train.csv output=l.parquet")
+    lines = pq.read_table("l.parquet").drop_columns(["label"]).slice(0, len(own))
+    pq.write_table(lines, "lines.parquet")
+    line = "dlrm-evaluate scores=[lines.parquet] data.path=base split=val"
+    attack("scores of other lines, without labels", line)
+
+
+def attack_groups(rows: Sequence[Sequence[str]]) -> None:
+    """GAUC by a column whose values are hashed or rare."""
+    for kind, encoding in (
+        ("hashed", "hash encoding.num_embeddings=500"),
+        ("rare", "vocab encoding.min_count=20"),
+    ):
+        keys = f"input.train=train.csv input.val=new.csv encoding={encoding}"
+        for keep in ("", "keep=[cat_2]"):
+            data = f"group_{kind}{bool(keep):d}"
+            must(f"dlrm-preprocess dataset=log.yaml {keys} {keep} output={data}")
+            small = "experiment=null tables=dataset trainer.global_batch_size=128 evaluation.group_by=cat_2"
+            attack(
+                f"GAUC by {kind} values" + ", kept" * bool(keep),
+                f"dlrm-train data.path={data} {small} output={data}_run",
+                lambda data=data: is_true_gauc(data, [row[NAMES.index("cat_2")] for row in rows[NUM_TRAIN:]]),
+            )
+
+
+def is_true_gauc(data: str, groups: Sequence[str]) -> bool:
+    """True if the run's GAUC is that of its scores by the raw values ``groups``."""
+    must(f"dlrm-predict model={data}_run data.path={data} split=val output={data}.parquet")
+    scored = pq.read_table(f"{data}.parquet")
+    score, label, group = scored["score"].to_numpy(), scored["label"].to_numpy(), np.array(groups)
+    total = weight = 0.0
+    for value in {*groups} - {""}:
+        p, n = (score[(group == value) & (label == one)] for one in (1, 0))
+        if len(p) and len(n):
+            wins = (p[:, None] > n).mean() + (p[:, None] == n).mean() / 2
+            total, weight = total + wins * (len(p) + len(n)), weight + len(p) + len(n)
+    result = json.loads(Path(f"{data}_run", "result.json").read_text(encoding="utf-8"))
+    return bool(abs(result["evals"]["val"]["gauc"] - total / weight) < 1e-6)
+
+
+def attack_one_class(rows: Sequence[Sequence[str]]) -> None:
+    """A val split without a click."""
+    write_csv("none.csv", [["0", *row[1:]] for row in rows[NUM_TRAIN:]])
+    must(
+        "dlrm-preprocess dataset=log.yaml input.train=train.csv input.val=none.csv encoding=hash output=none"
+    )
+    for key in ("evaluation.patience=1", "evaluation.target_auc=0.7"):
+        attack(f"val of one class, {key}", f"dlrm-train data.path=none tables=dataset {key} output=none_run")
+    space = "tune.space=[{key:optimizer.dense.lr,low:0.001,high:0.01}]"
+    attack(
+        "val of one class, dlrm-tune", f"dlrm-tune data.path=none tables=dataset {space} output=none_study"
+    )
+
+
 def main() -> None:
     files = sorted(Path(sys.argv[1]).resolve().glob("kaggle*.tsv"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -215,6 +354,10 @@ def main() -> None:
         attack_training_files(rows)
         attack_calibration()
         attack_ranks()
+        attack_scores()
+        attack_groups(rows)
+        attack_one_class(rows)
+        attack_learning(rows)
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dlrm_app.errors import DlrmError, Problem, refuse_if
-from dlrm_app.text import bytes_text, without_credentials
+from dlrm_app.text import bytes_text, json_text, without_credentials
 
 logger = logging.getLogger(__name__)
 MAX_ALIASED = 100_000
@@ -284,8 +283,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes ``value`` as indented JSON to ``path``; the file is complete or absent."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Writes ``value`` as indented JSON, with null for NaN, to ``path``; the file is complete or absent."""
+    write_text(path, json_text(value, indent=2) + "\n")
 
 
 def escapes(name: str) -> bool:

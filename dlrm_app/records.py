@@ -1,5 +1,6 @@
 """Records stored as JSON: reads them back as dataclasses, and lists the values of nested mappings by dotted keys."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -22,7 +23,7 @@ def from_json(kind: type[T], value: Any) -> T:
     """Converts ``value``, read from JSON, to ``kind``: the inverse of ``dataclasses.asdict``.
 
     Supports dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own types; fields
-    with a default may be missing. Raises ValueError, naming the field, if it has other fields or types than ``kind``.
+    with a default may be missing. A float that is null is nan. Raises ValueError, naming the field, if it has other fields or types than ``kind``.
     """
     converted: T = _convert(kind, value, "")
     return converted
@@ -39,6 +40,8 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         if not isinstance(value, dict) or not required <= set(value) <= set(types):
             raise ValueError(f"{name}: " * bool(name) + f"expected the fields {', '.join(types)}")
         return kind(**{key: _convert(types[key], part, f"{name}.{key}") for key, part in value.items()})
+    if kind is float and value is None:
+        return math.nan
     wanted, given = list if origin is tuple else origin or kind, type(value)
     if given is not wanted and (wanted, given) != (float, int):
         raise ValueError(f"{name.lstrip('.')} must be of type {wanted.__name__}, got {repr(value)[:100]}")

@@ -1,5 +1,6 @@
-"""Formats texts: lists, numbers, and commands as they are typed."""
+"""Formats texts: lists, numbers, JSON, and commands as they are typed."""
 
+import json
 import math
 import re
 import shlex
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from typing import Any
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
@@ -23,6 +25,22 @@ def first_lines(lines: Sequence[str], most: int) -> list[str]:
 def bullets(lines: Sequence[str], most: int | None = None) -> str:
     """A list with a bullet for each of the first ``most`` lines."""
     return "\n".join(f"  - {line}" for line in first_lines(lines, len(lines) if most is None else most))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """``value`` as JSON, which has no NaN and no infinity: they are written as null. All JSON that the commands write is made here."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 NONE = "–"

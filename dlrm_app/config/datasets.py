@@ -218,6 +218,7 @@ class PreprocessConfig(Section):
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
     multi_hot: MultiHotConfig = field(default_factory=MultiHotConfig)
+    keep: list[str] = field(default_factory=list)
     shuffle: Literal["none", "block", "full"] = REQUIRED
     seed: Seed = REQUIRED
     rejects: RejectsConfig = field(default_factory=RejectsConfig)
@@ -243,6 +244,8 @@ class PreprocessConfig(Section):
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
+        for name in {name for name in self.keep if self.keep.count(name) > 1}:
+            yield Problem("keep", f"names {name} twice", "once is enough")
         if not self.output:
             yield required("output")
         if self.executor == "dask":

@@ -136,6 +136,7 @@ class ExportConfig(Section):
     data: ExportDataConfig = field(default_factory=ExportDataConfig)
     split: Split | None = None
     max_auc_loss: NonNegative = REQUIRED
+    judgement: Literal["refuse", "ignore"] = REQUIRED
     since: str | None = None
     base: str | None = None
     apply: str | None = None

@@ -4,6 +4,7 @@ pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, impor
 seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
+
+LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
+"""The type of a multi-hot column in a shard."""
 
 
 def array_of(values: NDArray[Any]) -> pa.Array:
@@ -70,6 +74,33 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     if column.null_count:
         raise ColumnError(name, "values are missing", column.null_count)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def shard_schema(
+    label: str | None,
+    dense: Iterable[DenseColumn],
+    sparse: Iterable[SparseColumn],
+    kept: Iterable[KeptColumn] = (),
+) -> pa.Schema:
+    """The columns of a shard."""
+    fields = [(label, pa.uint8())] if label else []
+    fields += [(column.name, pa.float32()) for column in dense]
+    fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
+    fields += [(part, pa.int32()) for column in kept for part in column.parts]
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+
+def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:
+    """The parts of a kept column: the lower and the upper 32 bits of its keys."""
+    words = np.ascontiguousarray(keys).view(np.int32).reshape(-1, 2)  # little-endian, as Arrow's arrays are
+    return [array_of(words[:, part].copy()) for part in (0, 1)]
+
+
+def read_keys(table: pa.Table, column: KeptColumn) -> NDArray[np.uint64]:
+    """The keys [R] of a kept column."""
+    words = [numbers_of(read_column(table, part, pa.int32())) for part in column.parts]
+    keys: NDArray[np.uint64] = np.stack(words, axis=1).view(np.uint64)[:, 0]
+    return keys
 
 
 def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:

@@ -6,7 +6,7 @@
     DATASET/rejects.jsonl
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, then every dense column (float32) and
-every sparse column (int32, or list<int32> if multi-hot), under the names given here.
+every sparse column (int32, or list<int32> if multi-hot), under the names given here; then the parts of kept columns.
 """
 
 import hashlib
@@ -58,6 +58,24 @@ class SparseColumn:
 
 
 @dataclass(frozen=True)
+class KeptColumn:
+    """The raw values of a sparse column, as keys of 64 bits that no model reads: shards hold them as two int32 columns, ``parts``.
+
+    ``kind`` is the column's in the log's description. The key of an integer or of hex digits is the number itself. That of a text is
+    a hash, and among n texts any two share one with probability n²/2^65: 3e-6 for ten million. ``missing`` is the key of a missing value.
+    """
+
+    name: str
+    kind: str
+    missing: int = 1 << 63
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The columns with the lower and the upper 32 bits."""
+        return f"{self.name}:low", f"{self.name}:high"
+
+
+@dataclass(frozen=True)
 class Shard:
     """A Parquet file. ``path`` is relative to the dataset folder; ``row_groups`` are rows per row group."""
 
@@ -97,7 +115,7 @@ class Source:
 class Manifest:
     """Everything that a reader of the dataset can rely on.
 
-    ``best`` holds the best reachable ``auc`` and ``logloss``, which are known for synthetic data. ``lineage``
+    ``kept`` columns lie beside the features. ``best`` holds the best reachable ``auc`` and ``logloss``, which are known for synthetic data. ``lineage``
     is set if vocabularies grow.
     """
 
@@ -110,6 +128,7 @@ class Manifest:
     config: dict[str, Any]
     best: dict[str, float] | None = None
     lineage: Lineage | None = None
+    kept: list[KeptColumn] = field(default_factory=list)
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
@@ -164,8 +183,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     value = asdict(manifest)
     for key in _NOT_WRITTEN:
         del value[key]
-    if manifest.lineage is None:  # manifests without lineage stay as they were
-        del value["lineage"]
+    for key in ("lineage", "kept"):
+        if not value[key]:  # manifests that do not need it stay as they were
+            del value[key]
     write_json(folder / MANIFEST, value)
 
 
@@ -220,7 +240,8 @@ def _faults(manifest: Manifest) -> list[str]:
         if not 1 <= column.num_embeddings < 2**31:
             faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
     paths = [shard.path for shard in manifest.shards]
-    counts = Counter([manifest.label, *(name for name, _ in rules), *paths])
+    parts = [part for column in manifest.kept for part in column.parts]
+    counts = Counter([manifest.label, *(name for name, _ in rules), *parts, *paths])
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]

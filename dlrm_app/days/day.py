@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.days.gate import reason_after, reason_before
+from dlrm_app.days.gate import reason_after, reason_before, reason_judged
 from dlrm_app.days.record import (
     RECORD,
     SECONDS,
@@ -39,6 +39,8 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import from_json
+from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.runs.events import RunResult
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
@@ -81,14 +83,16 @@ class Day:
         unseen_share, unseen, vocabulary = _growth(dataset)
         rows = read_manifest(self.folder / "rows").splits["test"]
         scores = self._judge()
-        held, holdout, is_retrained = None, None, False
-        if self.day.isoformat() not in days.accept:
+        held, holdout, judgement, is_retrained = None, None, None, False
+        is_accepted = self.day.isoformat() in days.accept
+        if not is_accepted:
             held = reason_before(
                 rows.rows, rows.positives or 0, unseen, scores.get("next_day"), self.published, days
             )
         if held is None:
             holdout = self._train()
-            held = reason_after(holdout)
+            judgement = read_judgement(self.folder / "model")
+            held = reason_after(holdout) or (None if is_accepted else reason_judged(judgement))
         if held is None:
             is_retrained = self._retrain()
             self._export()
@@ -103,6 +107,7 @@ class Day:
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
             holdout=holdout,
+            judgement=judgement,
             published=held is None,
             held=held,
             retrained=is_retrained,
@@ -181,6 +186,8 @@ class Day:
             return
         output = self.folder / "export"
         words = export_words(self.config, self.folder / "rows", self.folder / "model", output)
+        if self.day.isoformat() in self.config.days.accept:
+            words.append("judgement=ignore")
         with self._timed("export"):
             self._once(output / "export.json", lambda: self.run("export", words, self._log))
 
@@ -220,6 +227,16 @@ class Day:
                 spent = read_seconds(self.folder)
                 spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
                 write_json(self.folder / SECONDS, spent)
+
+
+def read_judgement(model: Path) -> Judgement | None:
+    """The judgement of the finished run in ``model`` on its val split, the rows held back."""
+    path = model / "result.json"
+    try:
+        evaluation = RunResult.from_json(json.loads(path.read_text(encoding="utf-8"))).evals.get("val")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error}): {redo([model])}") from error
+    return evaluation.judgement if evaluation is not None else None
 
 
 def read_seconds(folder: Path) -> dict[str, float]:

@@ -1,5 +1,5 @@
 """The gate: rules that hold a day back. Before training: the number of rows, labels of one class alone, the share of new values,
-and the score of yesterday's model. After training: the new model must not be worse than yesterday's on the held-out rows.
+and the score of yesterday's model. After training: the new model must have learnt, and must not be worse than yesterday's on the held-out rows.
 
 If a day's labels are shuffled, those of its held-out rows are too, and no model is better than another there. Only the
 rules before training find such a day.
@@ -11,6 +11,7 @@ from statistics import median
 
 from dlrm_app.config.days import DaysSettings
 from dlrm_app.days.record import DayRecord, Holdout, Scores
+from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import percent
 
 USUAL_CHANGES = 4
@@ -76,6 +77,14 @@ def _one_class(rows: int, positives: int, before: Sequence[DayRecord]) -> str | 
 
 def _aucs(days: Sequence[DayRecord]) -> list[float]:
     return [day.next_day.auc for day in days if day.next_day is not None and day.next_day.auc is not None]
+
+
+def reason_judged(judgement: Judgement | None) -> str | None:
+    """The reason why a day is held back if its new model has learnt nothing, the opposite, or too much; None if it has learnt."""
+    if judgement is None or not judgement.is_bad:
+        return None
+    cause = f" ({judgement.advice[0]})" if judgement.causes else ""
+    return f"its model is {judgement.says}{cause}"
 
 
 def reason_after(holdout: Holdout) -> str | None:

@@ -17,6 +17,8 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
 from dlrm_app.records import from_json
+from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
 _NOT_IN_LINES = ("parent_record", "sources", "version")
@@ -77,7 +79,7 @@ class DayRecord:
 
     ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
     ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
-    day's, and of the newest one trained from scratch. ``parent_record``: the checksum of the parent's record.
+    day's, and of the newest one trained from scratch. ``judgement``: of the new model on the held-out rows. ``parent_record``: the checksum of the parent's record.
     """
 
     day: str
@@ -90,6 +92,7 @@ class DayRecord:
     first_model: Scores | None = None
     full_retrain: Scores | None = None
     holdout: Holdout | None = None
+    judgement: Judgement | None = None
     published: bool
     held: str | None = None
     retrained: bool = False
@@ -124,7 +127,7 @@ def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, 
     lines = [
         {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records
     ]
-    write_text(output / LINES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    write_text(output / LINES, "".join(f"{json_text(line)}\n" for line in lines))
 
 
 def read_marks(output: Path) -> dict[str, str]:

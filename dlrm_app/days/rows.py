@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, with_ids
+from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, shard_schema, with_ids
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
@@ -103,11 +103,7 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    lists = pa.list_(pa.field("element", pa.int32(), nullable=False))
-    label = [] if manifest.label is None else [(manifest.label, pa.uint8())]
-    dense = [(column.name, pa.float32()) for column in manifest.dense]
-    ids = [(column.name, lists if column.multi_hot else pa.int32()) for column in manifest.sparse]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*label, *dense, *ids)])
+    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept)
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:

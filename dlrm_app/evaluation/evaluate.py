@@ -79,10 +79,18 @@ def evaluate(
     """
     started = time.perf_counter()
     metrics.reset()
+    group_by = metrics.group_by
+    kept = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
+    seen = 0
 
     def add(batch: Batch, logits: torch.Tensor) -> None:
-        rows = slice(batch.num_valid)
-        groups = batch.sparse_features[metrics.group_by].values()[rows] if metrics.group_by else None
+        nonlocal seen
+        rows, groups = slice(batch.num_valid), None
+        if kept is not None:
+            groups = kept[seen : seen + batch.num_valid].to(logits.device)
+        elif group_by is not None:
+            groups = batch.sparse_features[group_by].values()[rows]
+        seen += batch.num_valid
         metrics.update(logits, batch.labels[rows], groups)
 
     score_rows(passes, batches, runtime, title, add)

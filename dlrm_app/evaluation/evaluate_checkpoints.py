@@ -15,7 +15,9 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
+from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
+from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
@@ -31,7 +33,7 @@ from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.marker import Judgement, TrainedModel, known_rows
 from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,11 @@ class Measured:
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
+    ne_error: float
+
+    def judged(self, split: str) -> Judgement:
+        """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
+        return judge(Measurements.of(split, self.values, self.ne_error, steps=self.step), None)
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
@@ -66,7 +73,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if config.scores or config.blend:
             logits = [each.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
-                measured.append(Measured(name, None, metrics.compute(), *metrics.rows()))
+                measured.append(Measured(name, None, metrics.compute(), *metrics.rows(), metrics.ne_error))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
         result = EvaluationResult(
             dataset=str(data_path or config.scores[0]),
@@ -75,7 +82,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             group_by=config.group_by,
             confidence=config.confidence,
             models=[
-                ModelResult(each.path, each.step, each.values, interval)
+                ModelResult(each.path, each.step, each.values, interval, each.judged(config.split))
                 for each, interval in zip(measured, intervals, strict=True)
             ],
             comparison=comparison,
@@ -107,6 +114,7 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         known_rows(models[0], manifest)
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
+    refuse_shared(manifest, config.split, config.group_by)
     return manifest
 
 
@@ -123,6 +131,8 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
             raise DataError(
                 f"{error}; nor was {own.path} made of the same files: preprocess these"
             ) from error
+    refuse_if(group_problems(own, trained.features, config.group_by))
+    refuse_shared(own, config.split, config.group_by)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
     return own
 
@@ -173,7 +183,7 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured(str(trained.folder), step, values, *metrics.rows())
+    return Measured(str(trained.folder), step, values, *metrics.rows(), metrics.ne_error)
 
 
 def find_intervals(

@@ -18,12 +18,28 @@ def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Se
     features = [name for table in tables for name in table.features]
     problems = [f"evaluation.{each}" for each in group_problems(manifest, features, config.group_by)]
     if has_labelled_val(manifest):
-        return problems
+        return problems + [
+            f"evaluation.{key} compares AUCs on val, and {fault}"
+            for key in ("target_auc", "patience")
+            for fault in one_class_problems(manifest, "val")
+            if getattr(config, key) is not None
+        ]
     return problems + [
         f"evaluation.{key} needs a labelled val split, which {manifest.path} does not have: set it to null, "
         "or preprocess with split.val=0.1"
         for key in ("every_steps", "per_epoch", "target_auc", "patience")
         if getattr(config, key) is not None
+    ]
+
+
+def one_class_problems(manifest: Manifest, split: str) -> list[str]:
+    """The problem that the rows of ``split`` have labels of one class, so that they have no AUC; none otherwise."""
+    rows, positives = manifest.splits[split].rows, manifest.splits[split].positives or 0
+    if 0 < positives < rows:
+        return []
+    kind = "positive" if positives else "negative"
+    return [
+        f"all {rows:,} rows of {split} in {manifest.path} are {kind}: set it to null, or preprocess with a {split} split that has both"
     ]
 
 
@@ -35,10 +51,12 @@ def has_labelled_val(manifest: Manifest) -> bool:
 def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
     """Reasons why the rows cannot be grouped by ``group_by``. ``features``: those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
-    if group_by is None or group_by in one_hot:
+    names = list(dict.fromkeys([*(column.name for column in manifest.kept), *one_hot]))
+    if group_by is None or group_by in names:
         return []
     return [
-        f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+        f"group_by={group_by} is no one-hot feature that the model reads, and no column that {manifest.path} keeps (keep=): "
+        f"use one of {', '.join(names)}"
     ]
 
 

@@ -133,15 +133,37 @@ def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor
     """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
 
     GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows.
-    ``logits`` [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0. With a process
-    group every rank passes its own rows and gets the same value. A group's rows go to one rank, so a group that
-    holds most of all rows needs much memory there: about 40 bytes a row. nan if every group is left out.
+    ``logits`` [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0, or int64 keys of raw
+    values, where rows with MISSING_KEY are left out. With a process group every rank passes its own rows and gets the same
+    value. A group's rows go to one rank, so a group that holds most of all rows needs much memory there: about 40 bytes a
+    row, 60 with keys. nan if every group is left out.
     """
+    if groups.dtype == torch.int64:
+        logits, labels, groups = _numbered(logits, labels, groups)
     keys = _keys(logits, groups)
     positives, negatives = (sort(_own_groups(keys[chosen])) for chosen in (labels, ~labels))
     num_rows, weighted = _sum_groups(positives, negatives)
     sums = sum_in_rank_order(torch.stack([num_rows, weighted]))
     return float(sums[1] / sums[0]) if sums[0] else math.nan
+
+
+MISSING_KEY = -(1 << 63)
+"""The key of a missing value, as int64."""
+
+
+def _numbered(
+    logits: torch.Tensor, labels: torch.Tensor, keys: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same rows, those of a key on one rank, without missing keys; keys become int32 ids that ``_own_groups`` leaves there."""
+    rows = [part[keys != MISSING_KEY] for part in (keys, logits, labels.to(torch.uint8))]
+    if num_ranks() > 1:
+        owner = rows[0] % num_ranks()
+        order = owner.argsort(stable=True)
+        sizes = torch.bincount(owner, minlength=num_ranks())
+        rows = [all_to_all(part[order], sizes)[0] for part in rows]
+    ids = torch.unique(rows[0], return_inverse=True)[1]
+    ids = ids * num_ranks() + current_rank()
+    return rows[1], rows[2].bool(), ids.to(torch.int32)
 
 
 def _keys(logits: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:

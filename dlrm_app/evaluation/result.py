@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
 from dlrm_app.table import text_table
 from dlrm_app.text import NONE
 
@@ -53,6 +54,7 @@ class ModelResult:
     step: int | None
     metrics: dict[str, float]
     auc_interval: Interval
+    judgement: Judgement | None = None
 
     @property
     def name(self) -> str:
@@ -97,6 +99,11 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
     lines = [
         f"{result.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive",
         text_table(["", "AUC", interval, *shown.values()], rows),
+    ]
+    lines += [
+        f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+        for model in result.models
+        if model.judgement is not None and model.judgement.verdict != LEARNT
     ]
     if len(result.tests) > 1:
         lines.append(f"minus the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")

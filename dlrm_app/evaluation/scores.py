@@ -1,12 +1,14 @@
 """Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict, LightGBM, a spreadsheet), and blends of models.
 
 A file has a column ``score``, the probability of a click, and a row for each row of the split, in the same order. If it also has
-``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows may have any order. A column ``label`` is
-compared with the split's labels, or used instead of them if no dataset is named.
+``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows may have any order, and must be those of the
+split, each once. A column ``label`` is compared with the split's labels, or used instead of them if no dataset is named.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +23,34 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.reader import SplitReader
+from dlrm_app.text import listed
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that identify the row of the split that a score belongs to."""
+REJECTS, _CUT = "rejects.jsonl", ("train", "val", "test")
+"""The dataset's file of rejected lines; the order in which splits are cut from the lines of input.train."""
 SMALLEST = 1e-12
 """Probabilities are clipped to at least this and at most 1 minus this, because the logit of 0 is infinite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where rows come from: ``columns`` such as shard and row, the names of shards or files, and each row's name and number [R]."""
+
+    columns: tuple[str, ...]
+    names: Sequence[str]
+    codes: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    def are_those_of(self, other: "Places") -> bool:
+        """True if both are the same rows in the same order, or cannot be compared."""
+        if self.columns != other.columns:
+            return True
+        return (
+            list(self.names) == list(other.names)
+            and np.array_equal(self.codes, other.codes)
+            and np.array_equal(self.numbers, other.numbers)
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,7 @@ class Scores:
     path: str
     logits: torch.Tensor
     labels: torch.Tensor | None
+    places: "Places | None" = None
 
 
 def measure_scores(
@@ -75,13 +101,23 @@ def _read_rows(
             raise DataError(f"scores={files[0].path} has no column label: give data.path=DATASET")
         labels = known
     else:
-        reader = SplitReader(manifest, config.split, [config.group_by] if config.group_by else [])
+        kept = [column for column in manifest.kept if column.name == config.group_by]
+        encoded = [config.group_by] if config.group_by and not kept else []
+        reader = SplitReader(manifest, config.split, encoded)
         # copies, because views would keep all columns
         decoded = map(reader.decode, range(len(reader.group_rows)))
         rows = [(each.labels > 0.5, *map(np.array, each.features)) for each in decoded]
         labels, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
         groups = ids[0] if ids else None
+        for column in kept:
+            groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))
+    first = next((each for each in files if each.places is not None), None)
     for each in files:
+        if first is not None and first.places and each.places and not each.places.are_those_of(first.places):
+            raise DataError(
+                f"scores={each.path} has scores of other rows than {first.path}: their columns {' and '.join(each.places.columns)} "
+                "differ; give scores of the same rows"
+            )
         if len(each.logits) != len(labels):
             raise DataError(
                 f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: give a score for each row of "
@@ -99,10 +135,11 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
     """Reads the scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, if it is invalid."""
     try:
         names = set(pq.read_schema(path).names)
-        place = next((pair for pair in PLACES if set(pair) <= names), ())
+        place, places = next((pair for pair in PLACES if set(pair) <= names), ()), None
         table = pq.read_table(path, columns=[*({"score", "label"} & names), *place], partitioning=None)
         if place:
-            table = table.take(pa.array(_order(table, place, manifest, split)))
+            order, places = _order(path, table, place, manifest, split)
+            table = table.take(pa.array(order))
         kind, types = table.column("score").type, pa.types
         if not (types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind)):
             raise ValueError(f"column score is {kind}, not numbers")  # Arrow would cast texts and booleans
@@ -119,20 +156,122 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
     p = np.clip(scores, SMALLEST, 1 - SMALLEST)
-    return Scores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels)
+    return Scores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels, places)
 
 
-def _order(table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str) -> NDArray[np.int64]:
-    """The order that sorts the table's rows as in the split, or by the names of their files."""
+def _order(
+    path: str, table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str
+) -> tuple[NDArray[np.int64], Places]:
+    """(the order that sorts the table's rows as in the split, their places in that order). Without a dataset: by names of files.
+
+    Raises DataError unless the places are those of the split's rows, each once.
+    """
     encoded = table.column(place[0]).cast(pa.string()).combine_chunks().dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    known = sorted(names)
-    if manifest is not None:
-        of_split = manifest.splits[split].shards if place[0] == "shard" else manifest.sources
-        paths = [each.path for each in of_split]
-        known = paths if set(names) <= set(paths) else known
-    number = np.array([known.index(name) for name in names], np.int64)
-    order: NDArray[np.int64] = np.lexsort(
-        (numbers_of(table.column(place[1])), number[numbers_of(encoded.indices)])
-    )
-    return order
+    names, codes = encoded.dictionary.to_pylist(), numbers_of(encoded.indices)
+    expected = None
+    if manifest is None:
+        known = sorted(names)
+    else:
+        expected = (
+            _shard_rows(manifest, split) if place[0] == "shard" else _source_lines(path, manifest, split)
+        )
+        found = [_known_name(name, expected, is_path=place[0] == "file") for name in names]
+        if others := [name for name, known in zip(names, found, strict=True) if known is None]:
+            raise DataError(
+                f"scores={path} has scores of {listed(others)}, which the {split} split of {manifest.path} was not made of: "
+                f"give scores of its rows, which are in {listed([*expected])}"
+            )
+        known, names = [*expected], [name for name in found if name is not None]
+    number = np.array([known.index(name) for name in names], np.int64)[codes]
+    rows = numbers_of(table.column(place[1])).astype(np.int64)
+    order: NDArray[np.int64] = np.lexsort((rows, number))
+    number, rows = number[order], rows[order]
+    again = np.flatnonzero((number[1:] == number[:-1]) & (rows[1:] == rows[:-1]))
+    if len(again):
+        raise DataError(
+            f"scores={path} has {place[1]} {rows[again[0]]:,} of {known[number[again[0]]]} more than once "
+            f"({len(again):,} rows too many): give one score for each row"
+        )
+    if expected is not None:
+        _refuse_other_rows(path, place[1], split, expected, number, rows)
+    return order, Places(tuple(place), known, number, rows)
+
+
+def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> str | None:
+    """The name of ``expected`` that is meant: the same, or of a path the only one with the same last part; None if there is none."""
+    if name in expected:
+        return name
+    if not is_path:
+        return None
+    alike = [known for known in expected if Path(known).name == Path(name).name]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _shard_rows(manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
+    """Shard → the numbers of its rows."""
+    return {shard.path: np.arange(shard.rows) for shard in manifest.splits[split].shards}
+
+
+def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
+    """Input file → the lines that became rows of ``split``, in their order; rejected ones are left out.
+
+    Raises DataError if rows cannot be found by their lines: in a shuffled split, and in a dataset that was not made of files alone.
+    """
+    rejected: dict[str, list[int]] = {}
+    file = manifest.folder / REJECTS
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        reject = json.loads(line)
+        rejected.setdefault(reject["file"], []).append(reject["line"])
+    origin = split if any(source.split == split for source in manifest.sources) else "train"
+    sizes = [(name, s.rows + s.rejects) for name, s in manifest.splits.items() if name in (origin, *_CUT)]
+    if origin != split:  # the split is a share of train's lines, in the order train, val, test
+        first = sum(size for name, size in sizes if _CUT.index(name) < _CUT.index(split))
+        sizes = [(name, size) for name, size in sizes if name == split]
+    else:
+        first = 0
+    end = first + dict(sizes)[split]
+    header = bool(manifest.config.get("dataset", {}).get("header"))
+    lines, seen = {}, 0
+    for source in manifest.sources:
+        if source.split != origin:
+            continue
+        out = np.array(rejected.get(source.path, []), np.int64)
+        count = source.rows + len(out)
+        low, high = max(first - seen, 0), min(end - seen, count)
+        seen += count
+        if low < high:
+            begin = 2 if header and source.checksum.startswith("crc32:") else 1  # Parquet has no header
+            lines[source.path] = np.setdiff1d(np.arange(low, high) + begin, out)
+    is_shuffled = split == "train" and manifest.config.get("shuffle", "none") != "none"
+    if is_shuffled or sum(map(len, lines.values())) != manifest.splits[split].rows:
+        raise DataError(
+            f"scores={path} has file and line, by which the rows of {split} in {manifest.path} cannot be found: give scores with "
+            "shard and row, as dlrm-predict data.path= writes them"
+        )
+    return lines
+
+
+def _refuse_other_rows(
+    path: str,
+    what: str,
+    split: str,
+    expected: Mapping[str, NDArray[np.int64]],
+    number: NDArray[np.int64],
+    rows: NDArray[np.int64],
+) -> None:
+    """Raises DataError naming the first row that is missing, or that the split does not have."""
+    for index, (name, wanted) in enumerate(expected.items()):
+        given = rows[number == index]
+        if np.array_equal(given, wanted):
+            continue
+        faults = [
+            f"{words} {what} {different[0]:,} of {name}"
+            for words, different in (
+                (f"lacks rows of the {split} split, such as", np.setdiff1d(wanted, given)),
+                (f"has rows that {split} does not have, such as", np.setdiff1d(given, wanted)),
+            )
+            if len(different)
+        ]
+        raise DataError(
+            f"scores={path} {' and '.join(faults)}: give a score for each row of the split, and no others"
+        )

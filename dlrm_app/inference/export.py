@@ -16,6 +16,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
+from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
@@ -27,6 +28,7 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.parquet_weights import write_parquet
+from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.inference.record import (
     RECORD,
     DeltaRecord,
@@ -121,6 +123,7 @@ def _apply(base: Path, delta: Path, output: Path) -> ExportRecord:
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
+    refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     check_columns(trained, manifest)
     verify_shards(manifest)
@@ -190,6 +193,17 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
             write_reference(folder, example, kernels(*example)[0])
         del model, kernels
         scored = _score_trained(source, config.batch_size, runtime)
+        if trained.marker.progress.judgement is None:  # never evaluated on val
+            judgement = judge(
+                Measurements.of(
+                    source.split,
+                    scored.compute(),
+                    scored.ne_error,
+                    steps=trained.marker.progress.counted_updates,
+                ),
+                None,
+            )
+            refuse_judged(trained.name, judgement, config.judgement)
         for name in scoring:
             file, load = LOADERS[name]
             run = load(folder / file)

@@ -6,11 +6,12 @@ from pathlib import Path
 from dlrm_app.config.scoring import ExportConfig, PredictConfig, ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
-from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
 from dlrm_app.files import output_problems
 from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
 from dlrm_app.preprocess.units.source import find_files
-from dlrm_app.runs.checkpoint.names import refuse_no_checkpoint
+from dlrm_app.runs.checkpoint.marker import Judgement, read_marker
+from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.text import install_command
 
 
@@ -32,8 +33,23 @@ def check_export(config: ExportConfig) -> None:
 
     looks = [look_at_exports, lambda: _look_at_dataset(config.data.path)]
     if checkpoint := config.checkpoint:
-        looks.insert(0, lambda: refuse_no_checkpoint(Path(checkpoint)))
+
+        def look_at_checkpoint() -> None:
+            refuse_no_checkpoint(Path(checkpoint))
+            marker = read_marker(choose_checkpoint(Path(checkpoint), config.which))
+            refuse_judged(checkpoint, marker.progress.judgement, config.judgement)
+
+        looks.insert(0, look_at_checkpoint)
     refuse_all(problems, *looks)
+
+
+def refuse_judged(name: str, judgement: Judgement | None, choice: str) -> None:
+    """Raises DlrmError if the model ``name`` must not be used, unless ``choice`` is to ignore that."""
+    if judgement is None or not judgement.is_bad or choice == "ignore":
+        return
+    raise DlrmError(
+        f"{name} is not exported, because it is {judgement.text}\ntrain it again, or add judgement=ignore to export it as it is"
+    )
 
 
 def check_predict(config: PredictConfig) -> None:

@@ -268,6 +268,14 @@ class EvalBatches(_Batches):
         loading: Loading = PLAIN,
     ) -> None:
         reader = SplitReader(manifest, split, features)
+        self._kept = {column.name: column for column in manifest.kept}
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
         maker = BatchMaker(manifest, features, batch_size, loading.device)
         super().__init__(reader, [order], maker, 0, loading)
+
+    def kept_keys(self, name: str) -> torch.Tensor | None:
+        """The keys of a kept column, int64 [R], of this rank's rows in their order; None if the dataset does not keep it."""
+        if name not in self._kept:
+            return None
+        (first,), (end,) = self.orders[0].firsts.tolist(), self.orders[0].ends.tolist()
+        return torch.from_numpy(self.reader.read_kept(self._kept[name], first, end).view(np.int64))

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_ids, with_ids
+from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_ids, read_keys, with_ids
 from dlrm_app.dataset.encoding_files import ids_known_on
-from dlrm_app.dataset.manifest import Manifest, label_of
+from dlrm_app.dataset.manifest import KeptColumn, Manifest, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
@@ -93,6 +93,19 @@ class SplitReader:
         self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
         self._first_rows = [0, *accumulate(self.group_rows)]
         self._soft_labels = soft_labels
+
+    def read_kept(self, column: KeptColumn, first: int, end: int) -> NDArray[np.uint64]:
+        """The keys of the kept ``column`` of rows [first, end) of the split, in the order of its files. Raises DataError."""
+        shards = ShardReader(self._folder, column.parts)
+        parts = [np.empty(0, np.uint64)]
+        for (shard, index), start, rows in zip(self._groups, self._first_rows, self.group_rows, strict=False):
+            low, high = max(first - start, 0), min(end - start, rows)
+            if low < high:
+                try:
+                    parts.append(read_keys(shards.read(shard, index), column)[low:high])
+                except ColumnError as error:
+                    raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
+        return np.concatenate(parts)
 
     def describe(self, group: int) -> str:
         """The shard and row group of number ``group``."""

@@ -74,6 +74,7 @@ def finish(
         config=config,
         best=_best(plan),
         lineage=columns.lineage,
+        kept=list(plan.kept),
         path=plan.output,
     )
     write_manifest(plan.output, manifest)

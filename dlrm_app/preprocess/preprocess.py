@@ -14,7 +14,7 @@ from typing import Any
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.encoding_files import verify_encoding_files
-from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dataset.manifest import MANIFEST, KeptColumn, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, output_problems
@@ -106,6 +106,12 @@ def _column_problems(config: PreprocessConfig, spec: Spec, known: Manifest | Non
         problems.append(
             "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
         )
+    one_hot = [column.name for column in spec.sparse if column.separator is None]
+    problems += [
+        f"keep={name} is no sparse column of one value: name one of {listed(one_hot, 12)}"
+        for name in config.keep
+        if name not in one_hot
+    ]
     return problems
 
 
@@ -178,6 +184,9 @@ def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) 
         shuffle=config.shuffle,
         seed=config.seed,
         output=Path(config.output),
+        kept=tuple(
+            KeptColumn(c.name, c.kind or "") for name in config.keep for c in spec.sparse if c.name == name
+        ),
     )
 
 

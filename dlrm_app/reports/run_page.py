@@ -11,7 +11,7 @@ from dlrm_app.files import write_text
 from dlrm_app.reports.chart import Axis, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.marker import LEARNT, Evaluation
 from dlrm_app.runs.events import PARTS, TITLES, TrainEvent
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
 from dlrm_app.text import count, duration, fixed, percent, short
@@ -42,6 +42,7 @@ def render(record: RunRecord) -> str:
     charts = learning_charts(record)
     sections = [
         headline(record),
+        judgements(record),
         f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>",
         _predictions(record),
         evaluations(record),
@@ -80,10 +81,24 @@ def headline(record: RunRecord) -> str:
         if event
     ]
     val = [event for event in record.evals if event.split == "val"]
-    best = max(val, key=lambda event: event.comparable_auc, default=None)
+    best = max(val, key=lambda event: event.merit, default=None)
     if best is not None and best is not val[-1]:
         shown.append(Tile("best val AUC", metric_cell(best, "auc", 5), f"after step {best.step:,}"))
     return tiles([*shown, *_cost_tiles(record)])
+
+
+def judgements(record: RunRecord) -> str:
+    """The last judgement of each split with its likely causes; empty if the model has learnt."""
+    parts = []
+    for split in ("val", "test"):
+        event = record.last_eval(split)
+        judgement = event.judgement if event else None
+        if judgement is None or judgement.verdict == LEARNT:
+            continue
+        causes = "".join(f"<li>{escape(advice)}</li>" for advice in judgement.advice)
+        listed = f"<p>The likeliest causes first:</p><ul>{causes}</ul>" if causes else ""
+        parts.append(f"<p><b>{split}: {escape(judgement.says)}.</b></p>{listed}")
+    return f"<h2>Judgement</h2>{''.join(parts)}" if parts else ""
 
 
 def _cost_tiles(record: RunRecord) -> list[Tile]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,4 +109,4 @@ class RunResult:
     def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
         """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
-        return cls(**{**value, "evals": evals})
+        return replace(from_json(cls, {**value, "evals": {}}), evals=evals)

@@ -49,11 +49,12 @@ from dlrm_app.runs.checkpoint.names import (
     restore_replaced,
 )
 from dlrm_app.runs.events import Event, RunResult, event_to_json
+from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 
-NO_METRICS = ("epoch", "step")
-"""Keys that say when an event happened; all other numbers are metrics."""
+NO_METRICS = ("epoch", "step", "judgement")
+"""Keys that say when an event happened, and what its metrics mean; all other numbers are metrics."""
 
 
 class TensorBoard:
@@ -123,7 +124,7 @@ class RunFolder:
         if self._writes:
             values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write(json_text(values) + "\n")
             if self._tensorboard:
                 self._tensorboard.add(event)
 

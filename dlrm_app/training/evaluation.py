@@ -9,10 +9,12 @@ import torch
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import batch_rows, evaluate, score_rows
-from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.evidence import gather
+from dlrm_app.evaluation.judgement import Measurements, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation, Judgement
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
 
@@ -34,7 +36,8 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         with ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores)
+    judgement = judge_scores(run, split, scores, metrics.ne_error)
+    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
     run.folder.write_curves(evaluation, curves or {})
@@ -45,6 +48,42 @@ def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> 
     """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
+
+
+def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
+    """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good. Every rank must call it."""
+    found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
+    if not needs_evidence(found):
+        return judge(found, None)
+    optimizer, progress = run.config.optimizer, run.progress
+    keys = {"optimizer.dense.lr": optimizer.dense.lr, "optimizer.sparse.lr": optimizer.sparse.lr}
+    with split_batches(run, split) as batches:
+        evidence = gather(
+            run.manifest,
+            split,
+            run.trainable.tables,
+            run.forward_passes,
+            batches,
+            run.runtime,
+            TrainedSoFar(
+                progress.counted_updates,
+                progress.samples,
+                keys,
+                planned=run.num_steps + progress.earlier_updates,
+            ),
+        )
+    return judge(found, evidence)
+
+
+def train_ne(run: TrainingRun) -> float | None:
+    """The mean loss of the epoch so far over that of a constant; None if they cannot be compared. Every rank must call it."""
+    train, progress = run.manifest.splits["train"], run.progress
+    loss = run.state.meter.mean_so_far() if progress.batch else (progress.train_loss or [math.nan])[-1]
+    constant = entropy((train.positives or 0) / max(1, train.rows))
+    # a teacher's scores have an entropy of their own
+    if run.soft_labels is not None or not constant or math.isnan(loss):
+        return None
+    return loss / constant
 
 
 def split_batches(run: TrainingRun, split: str) -> EvalBatches:

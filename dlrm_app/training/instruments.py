@@ -117,6 +117,12 @@ class LossMeter:
         """The mean loss over every step of the epoch that was read; nan if none was."""
         return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
 
+    def mean_so_far(self) -> float:
+        """The mean loss over every step of the epoch so far, read or not; nan if there was none. Every rank must call it."""
+        unread = float(all_reduce_sum(self._own_sum())) / self._runtime.world_size
+        count = self._epoch_count + self._count
+        return (self._epoch_sum + unread) / count if count else math.nan
+
     def start_epoch(self) -> None:
         """Forgets the previous epoch."""
         self._epoch_sum, self._epoch_count = 0.0, 0

@@ -11,6 +11,7 @@ from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import SharedError
+from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.marker import Progress
@@ -242,8 +243,11 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     if step is None:
         return
     batch = step - 1 - (progress.step - progress.batch)
-    is_bad = ~torch.isfinite(batches.read(batch).dense_features).all(dim=0)
+    dense = batches.read(batch).dense_features.double()
+    is_bad = ~torch.isfinite(dense).all(dim=0)
     columns = [name for name, bad in zip(batches.dense_columns, is_bad.tolist(), strict=True) if bad]
+    sizes = dense.square().mean(dim=0).sqrt().tolist()
+    scales = dict(zip(batches.dense_columns, sizes, strict=True))
     weights = [
         name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
         for name, weight in run.trainable.model.named_parameters()
@@ -253,8 +257,11 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     rows, columns, weights = (
         [name for part in parts for name in part] for parts in zip(*by_rank, strict=True)
     )
+    scale = scale_cause(all_gather_objects(scales)[0])
     if columns:
         cause = f"dense column {listed(sorted({*columns}))} of its rows is not finite: preprocess them again"
+    elif scale is not None:
+        cause = f"{scale.measured}: {scale.cure}"
     else:
         optimizer = run.config.optimizer
         cause = (

@@ -21,6 +21,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.reader import SplitReader, verify_together
 from dlrm_app.model.architectures import ModelSpec
@@ -58,6 +59,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     """
     manifest, tables = runtime.together(lambda: check_training(config, runtime))
     verify_together(manifest, config.data.verify, runtime)
+    runtime.together(lambda: _refuse_shared_groups(manifest, config) if runtime.is_first else None)
     tables = runtime.together(lambda: with_pooling_factors(tables, mean_ids(manifest)))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
@@ -65,6 +67,12 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     if unused:
         logger.warning("no table reads %s: these features are left out", ", ".join(unused))
     return manifest, tables
+
+
+def _refuse_shared_groups(manifest: Manifest, config: TrainConfig) -> None:
+    for split in ("val", "test"):
+        if split in manifest.splits and manifest.splits[split].positives is not None:
+            refuse_shared(manifest, split, config.evaluation.group_by)
 
 
 def build_trainable(

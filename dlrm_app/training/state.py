@@ -121,7 +121,7 @@ def _without_ema(tensors: Tensors) -> Tensors:
 
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
     """The reason why the run has trained enough, from all its evaluations so far; None to continue."""
-    aucs = [each.comparable_auc for each in evals if each.split == "val"]
+    aucs = [each.merit[0] for each in evals if each.split == "val"]
     if not aucs:
         return None
     if config.target_auc is not None and aucs[-1] >= config.target_auc:

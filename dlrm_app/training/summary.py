@@ -1,13 +1,14 @@
 """Log lines of a run at its start and during training, and the table that it prints at its end."""
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.table import text_table
@@ -78,6 +79,19 @@ def log_evaluation(evaluation: Evaluation) -> None:
             "  with the average of the dense weights: AUC %.5f, log loss %.5f, calibration %.4f",
             *(metrics[f"ema_{name}"] for name in ("auc", "logloss", "calibration")),
         )
+    log_judgement(evaluation)
+
+
+def log_judgement(evaluation: Evaluation) -> None:
+    """Logs a verdict that is not good: a warning with the likely causes, or one line if it cannot be told."""
+    judgement = evaluation.judgement
+    if judgement is None or judgement.verdict == LEARNT:
+        return
+    is_early = [cause.name for cause in judgement.causes] == [TOO_EARLY]
+    if not judgement.is_bad or is_early:
+        logger.info("%s: %s", evaluation.split, judgement.says)
+        return
+    logger.warning("%s: the model is %s", evaluation.split, judgement.text)
 
 
 def print_end(run: TrainingRun, result: RunResult) -> None:
@@ -96,6 +110,9 @@ def next_command(folder: Path, evals: Sequence[Evaluation], best: Evaluation | N
     if not evals:
         return next_line("dlrm-evaluate", {"checkpoint": folder, "split": "train"})
     last = [each for each in evals if each.split == "val"][-1:]
+    judged = (best if best is not None else evals[-1]).judgement
+    if judged is not None and judged.is_bad:  # which dlrm-export would refuse
+        return next_line("dlrm-report", {}, shlex.quote(str(folder)))
     which = {} if best is None or best in last else {"which": "best"}
     return next_line("dlrm-export", {"checkpoint": folder, **which, "output": f"{folder}_export"})
 

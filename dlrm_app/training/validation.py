@@ -16,7 +16,7 @@ from dlrm_app.dataset.columns import sharing_problems
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
-from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
+from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val, one_class_problems
 from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.machine import TRIOS, has_old_torchrec, installed
@@ -114,6 +114,11 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
     if not has_labelled_val(manifest):
         problem = f"dlrm-tune compares trials on val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
         raise ConfigError([problem])
+    if config.tune.metric == "auc" and (faults := one_class_problems(manifest, "val")):
+        cure = "set tune.metric=logloss, or preprocess with a val split that has both"
+        raise ConfigError(
+            [f"tune.metric=auc compares AUCs on val, and {faults[0].partition(':')[0]}: {cure}"]
+        )
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:

@@ -255,6 +255,8 @@ class _Work:
         logger.info("trial %d: %s", trial.number, settings)
 
         def can_continue(number: int, value: float) -> bool:
+            if math.isnan(value):
+                return True
             trial.report(value, number)
             return not trial.should_prune()
 
@@ -263,13 +265,16 @@ class _Work:
         outcome = run_trial(folder, words, metric, can_continue, self.stopped.is_set, self.train, gpu)
         if self.stopped.is_set() and outcome.was_given_up:
             return  # unfinished, for the process that continues the study
-        if outcome.error is not None or not outcome.values:
-            error = outcome.error or "it was never evaluated"
+        values = [value for value in outcome.values if not math.isnan(value)]
+        if outcome.error is not None or not values:
+            error = outcome.error or (
+                "its " + metric + " is undefined" if outcome.values else "it was never evaluated"
+            )
             trial.set_user_attr("error", error)
             self.study.tell(trial, state=TrialState.FAIL)
             logger.warning("trial %d failed: %s", trial.number, error)
             return
-        best = max(outcome.values) if metric == "auc" else min(outcome.values)
+        best = max(values) if metric == "auc" else min(values)
         if outcome.was_given_up:
             self.study.tell(trial, state=TrialState.PRUNED)
         else:

@@ -6,8 +6,9 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, DaysSettings
-from dlrm_app.days.gate import reason_after, reason_before
+from dlrm_app.days.gate import reason_after, reason_before, reason_judged
 from dlrm_app.days.record import DayRecord, Holdout, Scores
+from dlrm_app.runs.checkpoint.marker import CONSTANT, LEARNT, UNDECIDED, Judgement
 
 
 def scores(auc: float | None, reach: float = 0.005) -> Scores:
@@ -102,3 +103,12 @@ def test_a_model_is_worse_only_beyond_chance() -> None:
     assert "AUC 0.7000 after 0.7100, a difference of -0.0100" in (
         reason_after(Holdout(0.7, 0.71, -0.01, -0.02, -0.001)) or ""
     )
+
+
+def test_a_model_that_learnt_nothing_holds_the_day() -> None:
+    assert reason_judged(Judgement(CONSTANT, "no better than a constant: NE 1.0003")) == (
+        "its model is no better than a constant: NE 1.0003"
+    )
+    for verdict in (LEARNT, UNDECIDED):
+        assert reason_judged(Judgement(verdict, "NE 0.8")) is None
+    assert reason_judged(None) is None

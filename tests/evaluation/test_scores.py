@@ -18,6 +18,7 @@ from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
 from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
+from tests.preprocess.running import run as preprocess
 from tests.ranks import start_ranks
 from tests.small_run import train_here
 
@@ -122,3 +123,138 @@ def test_other_files_are_refused_by_name(folder: Path, tmp_path: Path, columns: 
     path = write(tmp_path / "wrong.parquet", **columns)
     with pytest.raises(DataError, match=said):
         evaluated(f"scores=[{path}]", f"data.path={folder}/data")
+
+
+def test_scores_of_noise_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(5)
+    labels = rng.random(5000) < 0.3
+    write(tmp_path / "noise.parquet", score=rng.random(5000), label=labels.astype(int))
+    write(
+        tmp_path / "good.parquet",
+        score=np.where(rng.random(5000) < 0.8, labels, ~labels) * 0.5 + 0.2,
+        label=labels.astype(int),
+    )
+    found = evaluated(f"scores=[{tmp_path}/noise.parquet,{tmp_path}/good.parquet]")
+    assert [model["judgement"]["verdict"] for model in found["models"]] == [
+        "no better than a constant",
+        "learnt",
+    ]
+    said = capsys.readouterr().out
+    assert f"warning: {tmp_path}/noise.parquet: no better than a constant: NE" in said
+    assert "good.parquet: " not in said
+
+
+def without_label(path: Path, table: pa.Table) -> Path:
+    pq.write_table(table.drop_columns(["label"]) if "label" in table.column_names else table, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "another split",
+            "has scores of train/part-00000.parquet.*, which the test split of .* was not made of",
+        ),
+        ("a row twice", r"has row 7 of test/part-00000.parquet more than once \(1 rows too many\)"),
+        ("a row too many", "has rows that test does not have, such as row 503 of test/part-00000.parquet"),
+        ("a row missing", "lacks rows of the test split, such as row 7 of test/part-00000.parquet"),
+    ],
+)
+def test_unlabelled_scores_of_other_rows_are_refused(
+    folder: Path, tmp_path: Path, what: str, said: str
+) -> None:
+    table = pq.read_table(folder / "run.parquet")
+    if what == "another split":
+        table = predicted(
+            tmp_path / "t.parquet", f"model={folder}/run", f"data.path={folder}/data", "split=train"
+        ).slice(0, 503)
+    elif what == "a row twice":
+        table = pa.concat_tables([table.slice(0, 8), table.slice(7, 1), table.slice(9)])
+    elif what == "a row too many":
+        row = table.slice(502).set_column(table.column_names.index("row"), "row", pa.array([503]))
+        table = pa.concat_tables([table, row])
+    else:
+        table = pa.concat_tables([table.slice(0, 7), table.slice(8)])
+    path = without_label(tmp_path / "wrong.parquet", table)
+    with pytest.raises(DataError, match=rf"scores={path} {said}"):
+        evaluated(f"scores=[{path}]", f"data.path={folder}/data")
+
+
+SPEC = """
+name: lines
+delimiter: ","
+header: true
+columns:
+  - {name: clicked, role: label}
+  - {name: price, role: dense, kind: float}
+  - {name: shop, role: sparse, kind: integer}
+"""
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files with rejected lines; ``cut``: their last 40% are val; ``mixed``: the same, with train shuffled; a run on ``cut``."""
+    folder, rng = tmp_path_factory.mktemp("lines"), np.random.default_rng(0)
+    (folder / "lines.yaml").write_text(SPEC)
+    for name in ("a", "b"):
+        rows = [f"{rng.integers(2)},{rng.normal():.4f},{rng.integers(9)}" for _ in range(1000)]
+        rows[10], rows[990] = "no", "1,no,3"
+        (folder / f"{name}.csv").write_text("\n".join(["clicked,price,shop", *rows]) + "\n")
+    words = [f"dataset={folder}/lines.yaml", f"input.train={folder}/*.csv", "split.val=0.4", "threads=1"]
+    words += ["rejects.max_fraction=0.01", "encoding.num_embeddings=50"]
+    preprocess(folder / "cut", *words)
+    preprocess(folder / "mixed", *words, "shuffle=full")
+    train_here(folder / "run", f"data.path={folder}/cut")
+    every = predicted(
+        folder / "all.parquet", f"model={folder}/run", f"input={folder}/*.csv", "rejects.max_fraction=0.01"
+    )
+    is_of_val = [
+        Path(name).name == "b.csv" and line >= 202
+        for name, line in zip(every["file"].to_pylist(), every["line"].to_pylist(), strict=True)
+    ]
+    pq.write_table(every.filter(pa.array(is_of_val)).drop_columns(["label"]), folder / "val.parquet")
+    return folder
+
+
+def test_raw_scores_of_the_splits_lines_are_taken(lines: Path) -> None:
+    """They are the dataset's own scores, whose rows have shard and row."""
+    words = [f"data.path={lines}/cut", "split=val"]
+    own = evaluated(f"checkpoint={lines}/run", "split=val")["models"][0]["metrics"]
+    (found,) = evaluated(f"scores=[{lines}/val.parquet]", *words)["models"]
+    assert found["metrics"] == pytest.approx({key: own[key] for key in found["metrics"]}, abs=1e-5)
+
+
+def test_lines_of_another_part_are_refused(lines: Path, tmp_path: Path) -> None:
+    every = pq.read_table(lines / "all.parquet").drop_columns(["label"])
+    rows = pq.read_metadata(lines / "val.parquet").num_rows
+    first = without_label(tmp_path / "first.parquet", every.slice(0, rows))
+    shifted = without_label(tmp_path / "shifted.parquet", every.slice(len(every) - rows - 1, rows))
+    for path, said in (
+        (first, "a.csv, which the val split"),
+        (shifted, "lacks rows of the val split, such as line 1,001"),
+    ):
+        with pytest.raises(DataError, match=said):
+            evaluated(f"scores=[{path}]", f"data.path={lines}/cut", "split=val")
+
+
+def test_lines_do_not_find_rows_of_a_shuffled_split(lines: Path, tmp_path: Path) -> None:
+    every = pq.read_table(lines / "all.parquet")
+    path = without_label(
+        tmp_path / "train.parquet",
+        every.slice(0, len(every) - pq.read_metadata(lines / "val.parquet").num_rows),
+    )
+    assert evaluated(f"scores=[{path}]", f"data.path={lines}/cut", "split=train")
+    with pytest.raises(DataError, match=r"file and line, by which the rows of train .* cannot be found"):
+        evaluated(f"scores=[{path}]", f"data.path={lines}/mixed", "split=train")
+
+
+def test_files_without_a_dataset_are_of_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    one = pq.read_table(folder / "run.parquet")
+    two = one.set_column(one.column_names.index("row"), "row", pa.array(np.arange(503) + 1))
+    pq.write_table(two, tmp_path / "two.parquet")
+    with pytest.raises(DataError, match=r"two.parquet has scores of other rows than .*run.parquet"):
+        evaluated(f"scores=[{folder}/run.parquet,{tmp_path}/two.parquet]")
+    pq.write_table(pa.concat_tables([one.slice(0, 1), one.slice(0, 502)]), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match="more than once"):
+        evaluated(f"scores=[{tmp_path}/twice.parquet]")

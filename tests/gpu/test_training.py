@@ -93,7 +93,7 @@ def use_checkpoint(data: str, folder: Path) -> list[float]:
     predict(compose_config("predict", PredictConfig, predicted))
     keys_of_both = [checkpoint, data, f"scores=[{scores}]", *keys]
     models = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys_of_both)).models
-    export = [checkpoint, "format=torchscript", f"output={folder}/export", *keys]
+    export = [checkpoint, "format=torchscript", f"output={folder}/export", "judgement=ignore", *keys]
     export_model(compose_config("export", ExportConfig, export))
     return [model.metrics["logloss"] for model in models]
 

@@ -1,6 +1,7 @@
 """A small dataset folder with a signal that a model can learn, for any test that needs one."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,21 @@ def write_dataset(
     )
     write_manifest(folder, manifest)
     return read_manifest(folder)
+
+
+def rewrite(folder: Path, split: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Replaces the rows of a split by what ``change`` makes of them; the manifest agrees with the files."""
+    manifest = read_manifest(folder)
+    entry = manifest.splits[split]
+    table = change(pa.concat_tables([pq.read_table(folder / shard.path) for shard in entry.shards]))
+    groups, rows = entry.shards[0].row_groups[0], entry.shards[0].rows
+    shutil.rmtree(folder / split)
+    shards = _write_shards(folder, split, table, groups, rows)
+    positives = int(table[LABEL].to_numpy().sum())
+    write_manifest(
+        folder,
+        replace(manifest, splits={**manifest.splits, split: Split(len(table), positives, 0, shards)}),
+    )
 
 
 def set_value(folder: Path, column: str, row: int, value: float, shard: int = 0) -> None:

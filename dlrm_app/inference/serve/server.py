@@ -29,6 +29,7 @@ from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
+from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 _JSON = "application/json"
@@ -179,4 +180,4 @@ class Server:
 
 def _json(status: int, value: dict[str, object]) -> Response:
     headers = {"retry-after": "1"} if status == 503 else None
-    return Response(json.dumps(value), status, headers, _JSON)
+    return Response(json_text(value), status, headers, _JSON)

@@ -10,17 +10,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.arrow import LISTS, array_of, numbers_of, shard_schema, split_keys
 from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer
-from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.preprocess.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
 from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.parser import RawColumns
 from dlrm_app.preprocess.read.spec import Spec, list_slots
 
-_IDS = pa.int32()
-_LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
 _NAN = np.array(np.nan).view(np.uint64)
 
 _Keys = tuple[Columns, Sequence[int]]
@@ -55,7 +53,8 @@ class Encoder:
     """Encodes rows parsed by ``spec`` into the columns ``dense`` and ``sparse``; ``folder`` holds the vocabularies.
 
     For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset with
-    target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds.
+    target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds. ``kept``: columns whose keys
+    stand beside the ids.
     """
 
     def __init__(
@@ -65,6 +64,7 @@ class Encoder:
         sparse: Sequence[SparseColumn],
         folder: Path,
         folded: Path | None = None,
+        kept: Sequence[KeptColumn] = (),
     ) -> None:
         self._label = spec.label
         raw = [column for column in dense if not is_target(column)]
@@ -85,10 +85,8 @@ class Encoder:
         self._features = [number for number, _ in features]
         self._ids = SparseEncoder([column for _, column in features], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
-        fields = [(self._label, pa.uint8())] if self._label else []
-        fields += [(column.name, pa.float32()) for column in dense]
-        fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
-        self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+        self._kept = [list_slots(spec)[column.name][1] for column in kept]
+        self.schema = shard_schema(self._label, dense, sparse, kept)
 
     def _way(
         self, column: SparseColumn, spec: Spec, folder: Path, one_hot: dict[int, tuple[int, SparseColumn]]
@@ -122,6 +120,7 @@ class Encoder:
             targets.append((array_of(np.asarray(values[at, folds] if self._is_folded else values[at])), 0))
         parts = [*plain[:num_dense], *targets, *sparse]
         columns, missing = [*labels, *(column for column, _ in parts)], [count for _, count in parts]
+        columns += [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
 
     def _apply(self, raw: Columns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
@@ -182,4 +181,4 @@ def _buckets(number: int, boundaries: NDArray[np.float64], rows: _HalfEncoded) -
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
-    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=_LISTS)
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=LISTS)

@@ -104,7 +104,7 @@ class EncodeUnits:
         """Encodes the lines up to ``stop``, of ``split``; adds those left out to ``rejects``."""
         spec = self.plan.file_specs[cursor.text.source]
         folded = self.folded if split == "train" else None
-        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded, self.plan.kept)
         is_studied = split in self.plan.studied
         missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
         rows = positives = 0

@@ -6,7 +6,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import ClassVar
 
-from dlrm_app.dataset.manifest import SPLITS
+from dlrm_app.dataset.manifest import SPLITS, KeptColumn
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
@@ -45,6 +45,7 @@ class Plan:
     shuffle: str
     seed: int
     output: Path
+    kept: tuple[KeptColumn, ...] = ()
     file_specs: tuple[Spec, ...] = ()
     """The format of each source, once they were looked at."""
     cuts: Cuts | None = None

@@ -15,6 +15,7 @@ from dlrm_app.preprocess.read import fields, lines
 from dlrm_app.preprocess.read.derived import derive
 from dlrm_app.preprocess.read.spec import Column, Spec, list_slots
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
+from dlrm_app.text import json_text
 
 REJECTS = "rejects.jsonl"
 EXCERPT_BYTES = 120
@@ -133,7 +134,7 @@ def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for reject in rejects:
             known = {key: part for key, part in reject._asdict().items() if part is not None}
-            file.write(json.dumps(known, ensure_ascii=False) + "\n")
+            file.write(json_text(known) + "\n")
 
 
 def read_rejects(path: Path) -> Iterator[RejectedLine]:

@@ -26,33 +26,88 @@ VERSION = 1
 SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 
+LEARNT, UNDECIDED = "learnt", "undecided"
+CONSTANT, INVERTED, TOO_GOOD, DIVERGED = "no better than a constant", "inverted", "too good", "diverged"
+"""Verdicts on an evaluation. A model with one of the second line must not be used."""
+TOO_EARLY = "too early"
+"""The cause of a verdict that may change before the run ends."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A likely cause of a bad verdict: the measurement that speaks for it, and the cure."""
+
+    name: str
+    measured: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one evaluation, in words too, with its likely causes (the likeliest first) and the numbers measured."""
+
+    verdict: str
+    says: str
+    causes: list[Cause] = field(default_factory=list)
+    measured: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_bad(self) -> bool:
+        """True if the model must not be used."""
+        return self.verdict not in (LEARNT, UNDECIDED)
+
+    @property
+    def advice(self) -> list[str]:
+        """A line for each cause, with its cure."""
+        return [f"{cause.measured}: {cause.cure}" for cause in self.causes]
+
+    @property
+    def text(self) -> str:
+        """The verdict, then a line for each cause."""
+        if not self.causes:
+            return self.says
+        title = "the likely cause" if len(self.causes) == 1 else "the likely causes, the likeliest first"
+        return f"{self.says}; {title}:\n{bullets(self.advice)}"
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken."""
+    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
+
+    ``judgement`` is None in runs of early versions.
+    """
 
     split: str
     epoch: int
     step: int
     metrics: Mapping[str, float]
+    judgement: Judgement | None = None
 
     @property
-    def comparable_auc(self) -> float:
-        """The AUC; -1, below every AUC, if it is nan."""
+    def merit(self) -> tuple[float, float]:
+        """What evaluations of one split are compared by: the AUC, and the log loss where labels of one class leave no AUC."""
         auc = self.metrics["auc"]
-        return -1.0 if math.isnan(auc) else auc
+        if not math.isnan(auc):
+            return auc, 0.0
+        loss = self.metrics.get("logloss", math.nan)
+        return -1.0, -math.inf if math.isnan(loss) else -loss
 
     def to_json(self) -> dict[str, Any]:
         """A flat dict: the metrics stand beside the step."""
-        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics}
+        judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
+        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics, **judged}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """Reads what ``to_json`` gave. Raises KeyError or TypeError."""
+        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         rest = dict(value)
         split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
         if not (isinstance(epoch, int) and isinstance(step, int)):
             raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
-        return cls(split, epoch, step, rest)
+        judged = rest.pop("judgement", None)
+        judgement = None if judged is None else from_json(Judgement, judged)
+        metrics = {name: math.nan if number is None else number for name, number in rest.items()}
+        return cls(split, epoch, step, metrics, judgement)
 
 
 @dataclass
@@ -90,9 +145,14 @@ class Progress:
         return any(each.split == split and each.step == self.step for each in self.evals)
 
     def best_val(self) -> Evaluation | None:
-        """The evaluation on val with the highest AUC so far."""
+        """The best evaluation on val so far, by ``merit``."""
         val = [each for each in self.evals if each.split == "val"]
-        return max(val, key=lambda each: each.comparable_auc, default=None)
+        return max(val, key=lambda each: each.merit, default=None)
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """The judgement of the last evaluation on val; None if there is none."""
+        return next((each.judgement for each in reversed(self.evals) if each.split == "val"), None)
 
     def to_json(self) -> dict[str, Any]:
         """The value in complete.json."""
@@ -145,11 +205,11 @@ class Marker:
     """Name → (bytes, checksum) of every file beside the marker."""
 
     @property
-    def val_auc(self) -> float | None:
-        """The AUC on val of these weights, if they were evaluated before the save."""
+    def val_merit(self) -> tuple[float, float] | None:
+        """The ``merit`` on val of these weights; None unless they were evaluated before the save."""
         step = self.progress.step
-        aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
-        return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
+        merits = [e.merit for e in self.progress.evals if e.split == "val" and e.step == step]
+        return merits[-1] if merits and math.isfinite(merits[-1][1]) else None
 
 
 @dataclass(frozen=True)

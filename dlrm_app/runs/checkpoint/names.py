@@ -101,9 +101,9 @@ def refuse_no_checkpoint(path: Path) -> None:
 
 
 def best_first(checkpoints: list[Path]) -> list[Path]:
-    """The ``checkpoints`` that were evaluated on val, by falling AUC. ``checkpoints``: the newest first."""
-    scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
-    return sorted(scores, key=lambda path: scores[path], reverse=True)
+    """The ``checkpoints`` that were evaluated on val, the best first. ``checkpoints``: the newest first."""
+    merits = {path: merit for path in checkpoints if (merit := read_marker(path).val_merit) is not None}
+    return sorted(merits, key=lambda path: merits[path], reverse=True)
 
 
 def looks_whole(folder: Path) -> bool:

@@ -32,6 +32,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import escapes, text_checksum, write_hashed, write_text
 from dlrm_app.runs.checkpoint.tensors import Pieces
+from dlrm_app.text import json_text
 
 INDEX = "index.json"
 VERSION = 2
@@ -109,7 +110,7 @@ class TensorWriter(FileSystemWriter):
                 ],
             }
         # without indent: json's C encoder makes a large index several times as fast
-        text = json.dumps({"version": VERSION, "tensors": tensors}, ensure_ascii=False) + "\n"
+        text = json_text({"version": VERSION, "tensors": tensors}) + "\n"
         write_text(Path(self.path, INDEX), text)
         self.written[INDEX] = (len(text.encode()), text_checksum(text))
 

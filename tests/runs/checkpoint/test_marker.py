@@ -54,7 +54,7 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     assert marker.progress.evals[0] == Evaluation(
         "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
     )
-    assert marker.val_auc == 0.75
+    assert marker.val_merit == (0.75, 0.0)
     assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7)
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
