@@ -58,6 +58,35 @@ def write_delta(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> st
     return "delta://clicks"
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_null_words_apply_to_keys_of_tables(kind: str) -> None:
+    moments = pa.array([-1, 0, 86_400_000_000, None], pa.timestamp("us", "UTC"))
+    keys = {
+        "whole": (pa.array([-1, 0, 5, None], pa.int64()), "dense, kind: integer", ["-1", "0", "5", ""]),
+        "number": (pa.array([-1.0, 2.5, 0.0, None]), "dense, kind: float", ["-1.0", "2.5", "0.0", ""]),
+        "id": (pa.array([-1, 0, 5, None], pa.int32()), "sparse, kind: integer", ["-1", "0", "5", ""]),
+        "word": (pa.array(["NA", "-1.0", "a", None]), "sparse, kind: string", ["NA", "-1.0", "a", ""]),
+        "at": (moments, "time, kind: iso", [str(each or "") for each in moments.to_pylist()]),
+    }
+    labels, x = pa.array([0, 1, 1, 0]), pa.array([1, 2, 3, 4])
+    table = pa.table({"label": labels, "x": x} | {name: column for name, (column, _, _) in keys.items()})
+    name = {"delta": write_delta, "iceberg": write_iceberg}[kind](table, keys=tuple(keys))
+    form = "name: t\ndelimiter: ','\nheader: true\nnull_values: [NA, '-1', '1970-01-02']\ncolumns:\n"
+    form += "- {name: label, role: label}\n- {name: x, role: dense, kind: integer}\n"
+    form += "".join(f"- {{name: {name}, role: {role}}}\n" for name, (_, role, _) in keys.items())
+    Path("t.yaml").write_text(f"{form}derived:\n- {{name: hour, kind: hour, of: at}}\n", encoding="utf-8")
+    fields = [labels.to_pylist(), x.to_pylist(), *(texts for _, _, texts in keys.values())]
+    lines = [["label", "x", *keys], *zip(*fields, strict=True)]
+    Path("t.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines), encoding="utf-8")
+    found = []
+    for number, path in enumerate(("t.csv", name)):
+        made = run(Path(f"of{number}"), "dataset=t.yaml", f"input.train={path}", "dense.transform=none")
+        rows_made = sorted(table_of(made).to_pylist(), key=lambda row: row["x"])
+        found.append((rows_made, [column.missing_rate for column in (*made.dense, *made.sparse)]))
+    assert found[0] == found[1]
+    assert found[0][1] == [0.0, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+
 def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour"), version: str = "2") -> str:
     from pyiceberg.transforms import IdentityTransform
 
