@@ -323,6 +323,11 @@ def _numeric(array: Any, column: Column) -> Any:
     import pyarrow.compute as pc
 
     kind, is_sparse = array.type, column.role == "sparse"
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        array, kind = (
+            array.view(pa.timestamp(kind.unit)),
+            pa.timestamp(kind.unit),
+        )  # stored in UTC; its days would be local
     if pa.types.is_timestamp(kind) and not is_sparse:
         return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), float(_TICKS[kind.unit]))
     if pa.types.is_temporal(kind):

@@ -164,6 +164,26 @@ def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: 
     assert [row.dense[0] for row in rows] == [None if v is None else float(v) for v in whole]
 
 
+@given(
+    st.sampled_from(["UTC", "Asia/Tokyo", "America/St_Johns", "Pacific/Auckland"]),
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.lists(st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)), min_size=1),
+)
+def test_days_hours_and_weekdays_of_any_zone_are_utc(
+    zone: str, unit: str, times: list[datetime.datetime]
+) -> None:
+    moments = [time.replace(microsecond=0, tzinfo=datetime.UTC) for time in times]
+    columns = (Column("day", "sparse", "integer"), Column("at", "time", "iso"))
+    derived = tuple(Column(kind, "sparse", "integer", rule=kind, of=("at",)) for kind in ("hour", "weekday"))
+    form = Spec("of a test", "\t", None, False, columns, derived=derived)
+    array = pa.array(moments, pa.timestamp(unit, zone))
+    rows, rejected, _ = read(unit_of(day=array, at=array), form)
+    assert not rejected
+    days = [(moment.date() - datetime.date(1970, 1, 1)).days & reference.MASK for moment in moments]
+    expected = [[day, moment.hour, moment.weekday()] for day, moment in zip(days, moments, strict=True)]
+    assert [row.sparse for row in rows] == expected
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
     times = [datetime.datetime(2026, 11, 22, 23, 59, 59), datetime.datetime(1969, 12, 31, 1), None]
