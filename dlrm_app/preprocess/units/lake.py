@@ -17,7 +17,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.units.folders import NoFilesError
 from dlrm_app.text import install_command, listed
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ _COMPARE: Any = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": op
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _WRITE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[^/]+$")
 """Spark's id of a write, which is part of the names of all its files; for other writers, the file's own name."""
+_NO_TABLE = ("TableNotFoundError", "NoSuchTableError")
+"""Errors of the libraries that say that there is no such table."""
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -107,7 +110,8 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
         faults.append("has no rows" + f" of these keys, only {listed([*texts], 5)}" * bool(texts))
-    refuse_if([f"{key}={name}: {fault}" for fault in faults[:1]])
+    if faults:
+        raise (ConfigError if files else NoFilesError)([f"{key}={name}: {faults[0]}"])
     return files
 
 
@@ -152,7 +156,8 @@ def _explained(key: str, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # from a library, a file system or a catalog's service
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError([f"{key}={name} cannot be read as a table: {reason}"]) from error
+        kind = NoFilesError if type(error).__name__ in _NO_TABLE else ConfigError
+        raise kind([f"{key}={name} cannot be read as a table: {reason}"]) from error
 
 
 def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
