@@ -19,6 +19,11 @@ class NoFilesError(ConfigError):
     """Raised if nothing is there under the names that were given; other faults are ConfigErrors."""
 
 
+def local_path(path: str) -> str:
+    """``path``, without the prefix of a file:// URL."""
+    return re.sub("^file:(//)?(?=/)", "", path)
+
+
 def without_markers(paths: Sequence[str], above: str) -> list[str]:
     """The files among ``paths``, all in the folder ``above``, that hold data."""
     return [path for path in paths if not _MARKER.search(path.removeprefix(above).lstrip("/"))]

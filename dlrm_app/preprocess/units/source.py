@@ -16,8 +16,8 @@ from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.preprocess.units.folders import NoFilesError, files_below, without_markers
-from dlrm_app.preprocess.units.lake import NamedFile, is_table, partition_of, table_files
+from dlrm_app.preprocess.units.folders import NoFilesError, files_below, local_path, without_markers
+from dlrm_app.preprocess.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.preprocess.units.remote import (
     Address,
     RemoteFile,
@@ -189,10 +189,14 @@ def _named_files(key: str, name: str, problems: list[_Problem]) -> list[NamedFil
 
     Files of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty ones are left out.
     """
+    name = local_path(name)
     try:
         if is_table(name):
             return table_files(key, name, _natural)
         paths, above = objects_below(name) if is_url(name) else files_below(name)
+        data = without_markers(paths, above)
+        if list(paths) != [above]:
+            refuse_table(key, name, data, above)
     except ConfigError as error:
         texts = [text if text.startswith(f"{key}=") else f"{key}={name}: {text}" for text in error.problems]
         problems += [_Problem(text, isinstance(error, NoFilesError)) for text in texts]
@@ -200,7 +204,7 @@ def _named_files(key: str, name: str, problems: list[_Problem]) -> list[NamedFil
     except DataError as error:
         problems.append(_Problem(f"{key}={error}"))
         return []
-    if not (data := without_markers(paths, above)):
+    if not data:
         text = f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})"
         problems.append(_Problem(text, is_absence=True))
     return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
