@@ -50,6 +50,7 @@ class NamedFile(NamedTuple):
     partition: dict[str, str | None]
     written: int = 0
     fault: str = ""
+    is_of_table: bool = False
 
 
 class _Table(NamedTuple):
@@ -160,7 +161,7 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     table = _parsed(key, name)
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
-    files = [file for file in found if _is_wanted(file.partition, table.filters)]
+    files = [file._replace(is_of_table=True) for file in found if _is_wanted(file.partition, table.filters)]
     faults = [f"{file.path} {file.fault}" for file in files if file.fault]
     for file in files:
         if lacking := [asked for asked, _, _ in table.filters if asked not in file.partition]:

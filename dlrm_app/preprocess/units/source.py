@@ -54,6 +54,8 @@ class Source:
     """Key → value that all rows have: of the folders, as ``dt`` of clicks/dt=2026-11-22/part-0, or of a lake table."""
     tag: str = ""
     """What a store tells of the version of an object: its tag and date."""
+    is_of_table: bool = False
+    """True if a lake table names the file."""
 
     @property
     def is_compressed(self) -> bool:
@@ -228,7 +230,10 @@ def _look_at(index: int, key: str, file: NamedFile) -> Source | _Problem:
             cure = "write it to a file and give that"
             return _Problem(f"{key}={path} is a pipe or a device, and input is read more than once: {cure}")
         version = _version_of(path)
-        source = Source(index, path, key.partition(".")[2], *version[:2], "text", file.partition, version[2])
+        split = key.partition(".")[2]
+        source = Source(
+            index, path, split, *version[:2], "text", file.partition, version[2], file.is_of_table
+        )
         with source.open() as raw:
             return replace(source, format=format_of(raw.read(4)))
     except OSError as error:
