@@ -86,10 +86,10 @@ def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
             seen.add(folder)
             last = folder.rpartition("/")[2]
             if "=" not in last and (kind := _kind_of(folder)) is not None:
-                what = f"{without_credentials(name)} is in the folder of a table of {kind.capitalize()}"
-                fault = "where files that it has dropped lie as well"
-                typed = setting(key, _table_name(kind, folder, _whole(name)))
-                raise ConfigError([f"{key}={what}, {fault}: type {typed}{_MORE[kind]}"])
+                place, typed = _table_name(kind, folder, _whole(name))
+                table = f"the {kind.capitalize()} table {place}, which may have dropped some of them"
+                cure = f"type {setting(key, typed)}{_MORE[kind]}"
+                raise ConfigError([f"{key}={without_credentials(name)} names files of {table}: {cure}"])
             if len(folder) <= len(top) and "=" not in last and last != "data":
                 break
             folder = folder.rpartition("/")[0]
@@ -109,15 +109,15 @@ def _kind_of(folder: str) -> str | None:
     return None
 
 
-def _table_name(kind: str, folder: str, name: str) -> str:
-    """What reads the table in ``folder``, but only the partitions that the folder or glob ``name`` names."""
+def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:
+    """(the table's folder; what reads the table, but only the partitions that the folder or glob ``name`` names)"""
     keys = {key: value or "" for key, value in partition_of(f"{name.removeprefix(folder)}/").items()}
     words = [f"{key}={quote(value, safe=' :/,')}" for key, value in keys.items() if not glob.has_magic(value)]
-    place, here = without_credentials(folder), f"{Path.cwd()}/"
+    place = typed = without_credentials(folder).removeprefix(f"{Path.cwd()}/")
     if kind == "iceberg":
         namespace, _, table = folder.rpartition("/")
-        place = f"{_catalog()}/{namespace.rpartition('/')[2].removesuffix('.db')}.{table}"
-    return f"{kind}://{place.removeprefix(here)}{'?' * bool(words)}{'&'.join(words)}"
+        typed = f"{_catalog()}/{namespace.rpartition('/')[2].removesuffix('.db')}.{table}"
+    return place, f"{kind}://{typed}{'?' * bool(words)}{'&'.join(words)}"
 
 
 def _catalog() -> str:
