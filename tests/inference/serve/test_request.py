@@ -112,8 +112,8 @@ def test_values_are_what_they_are_in_parquet() -> None:
         {"user": True, "shop": 7, "items": ["a", None, "b"]},
         {"user": False, "shop": None, "items": [None]},
         {"user": None, "shop": -1, "items": [""]},
-        {"user": "NA", "shop": 5, "items": ["NA", None, "b"]},
-        {"user": "-1", "shop": 5, "items": ["-1"]},
+        {"user": None, "shop": 5, "items": ["NA", None, "b"]},
+        {"user": None, "shop": 5, "items": ["-1"]},
     ]
     rows = JsonRows(form)
     text = np.frombuffer("\n".join([*rows.lines(given), ""]).encode() + bytes(PADDING), np.uint8)
