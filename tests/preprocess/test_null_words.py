@@ -102,7 +102,7 @@ CASES = {
     "hex": Case({"role": "sparse", "kind": "hex"}, TEXTS, texts("ff", "0fF", "0", "00", "a", "NA")),
     "ids": Case(
         {"role": "sparse", "kind": "integer", "separator": "|"},
-        [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.float64())],
+        [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.float64()), pa.string()],
         whole(-1, 0, 5, 6),
     ),
     "words": Case(
@@ -111,6 +111,7 @@ CASES = {
             pa.list_(pa.string()),
             pa.list_(pa.dictionary(pa.int32(), pa.string())),
             pa.list_(pa.large_string()),
+            pa.string(),
         ],
         texts("NA", "a", "b", "-1", "", "\\N"),
     ),
@@ -144,8 +145,9 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[list[Any]], list[list[str]]
         stored = draw(st.sampled_from(case.stored)) if case.stored else pa.string()
         if case.column.get("separator"):
             drawn = draw(st.lists(st.lists(st.sampled_from(pool), max_size=3), min_size=rows, max_size=rows))
-            values.append([[value for value, _ in row] for row in drawn])
             written.append(["|".join(text for _, text in row) for row in drawn])
+            items = [[value for value, _ in row] for row in drawn]
+            values.append(written[-1] if pa.types.is_string(stored) else items)
         else:
             size = 1 if not case.stored else rows  # a key of the folder
             drawn = draw(st.lists(st.sampled_from(pool), min_size=size, max_size=size)) * (rows // size)
