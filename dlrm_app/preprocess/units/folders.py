@@ -4,6 +4,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dlrm_app.errors import ConfigError
@@ -11,8 +12,8 @@ from dlrm_app.preprocess.units.remote import above_all
 
 _Identity = tuple[int, int]
 """Device and inode."""
-_MARKER = re.compile(r"(^|/)[._][^/=]*(/|$)|\.best\.json$|\.crc$")
-"""Files that Spark, Hive or dlrm-generate leave beside the data, and those in hidden folders."""
+_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.crc$")
+"""Files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
 
 
 class NoFilesError(ConfigError):
@@ -38,11 +39,30 @@ def files_below(name: str) -> tuple[Sequence[str], str]:
     if not is_glob and not Path(name).is_dir():
         return [name], name
     above = above_all(name)
-    if is_glob and "**" in name and Path(above or ".").is_dir():
-        list(_walk(above or "."))  # glob would follow a loop forty times
-    found = glob.glob(name, recursive=True) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
-    inside = {file for path in found for file in (_walk(path) if Path(path).is_dir() else [path])}
+    if "**" in name.split("/") and is_glob:
+        inside = _matching(above, name.removeprefix(above).rstrip("/").split("/"))
+    else:
+        found = glob.glob(name) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
+        inside = {file for path in found for file in (_walk(path) if Path(path).is_dir() else [path])}
     return [file for file in inside if not Path(file).is_file() or Path(file).stat().st_size], above
+
+
+def _matching(above: str, pattern: Sequence[str]) -> set[str]:
+    """The files in the folder ``above`` that ``pattern``, with a ``**``, means: glob.glob would follow loops of links."""
+    if not Path(above or ".").is_dir():
+        return set()
+    paths = (path if above else path.removeprefix("./") for path in _walk(above or "."))
+    return {path for path in paths if _begins(path.removeprefix(above).split("/"), pattern)}
+
+
+def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """True if ``pattern`` means the path ``parts`` or a folder above it."""
+    if not pattern:
+        return True
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        return any(_begins(parts[skipped:], rest) for skipped in range(len(parts) + 1))
+    return len(parts) > 0 and fnmatchcase(parts[0], first) and _begins(parts[1:], rest)
 
 
 def _walk(top: str) -> Iterator[str]:
@@ -66,7 +86,7 @@ def _walk_on(folder: str, above: frozenset[_Identity]) -> Iterator[str]:
         path = os.path.join(folder, name)  # noqa: PTH118  # ./ stays
         if not is_folder:
             yield path
-        elif not _MARKER.search(name):
+        elif not _MARKER.search(f"{name}/"):
             yield from _walk_on(path, above | {identity})
 
 

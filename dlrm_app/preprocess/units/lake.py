@@ -79,10 +79,11 @@ def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
 
     Its folder also holds files that it has dropped or replaced. ``above``: the folder above all of them, as they are written.
     """
-    top, seen = _whole(above_all(name)), set[str]()
-    for path in paths:
-        folder = _whole((above_all(name) + path.removeprefix(above)).rpartition("/")[0])
-        while folder not in seen:
+    start, seen = above_all(name), set[str]()
+    top = _whole(start)
+    for inside in dict.fromkeys(path.removeprefix(above).rpartition("/")[0] for path in paths):
+        folder = _whole(start + inside)
+        while folder and folder not in seen:
             seen.add(folder)
             last = folder.rpartition("/")[2]
             if "=" not in last and (kind := _kind_of(folder)) is not None:

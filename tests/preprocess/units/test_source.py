@@ -1,5 +1,6 @@
 """Which files are the input: each once, none that can be read only once."""
 
+import glob
 import gzip
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.units.folders import NoFilesError
 from dlrm_app.preprocess.units.source import find_files, find_sources
 
 
@@ -100,6 +102,7 @@ def test_links_in_hidden_folders_are_not_followed() -> None:
     Path("log/.snapshot").mkdir(parents=True)
     Path("log/part-0").write_text("0\n")
     Path("log/.snapshot/loop").symlink_to("../..")
+    Path("log/lost+found").symlink_to("..")
     for given in ("log", "log/**"):
         assert [source.path for source in find_files("input", given)] == ["log/part-0"]
 
@@ -111,6 +114,24 @@ def test_a_folder_that_may_not_be_read_is_refused() -> None:
     Path("log/shut").chmod(0)
     with pytest.raises(ConfigError, match="input=log: log/shut cannot be read: Permission denied"):
         find_files("input", "log")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**", "**/", "**/*", "a/**", "**/*.parquet", "**/b/**/part-?", "*/**/[ab]*", "a/**/c", "**/**", "x/**"],
+)
+def test_a_glob_of_all_folders_is_what_glob_finds(pattern: str) -> None:
+    names = ["a/part-1", "a/b/part-2", "a/b/c/part-3", "b/x.parquet/part-4", "b/y.parquet", "part-5", "c/a"]
+    for name in names:
+        (path := Path("log", name)).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("0\n")
+    found = [Path(match) for match in glob.glob(f"log/{pattern}", recursive=True)]  # noqa: PTH207
+    below = {str(file) for path in found for file in (path, *path.rglob("*")) if file.is_file()}
+    try:
+        paths = [source.path for source in find_files("input", f"log/{pattern}")]
+    except NoFilesError:
+        paths = []
+    assert set(paths) == below
 
 
 def test_a_pipe_is_refused_at_once() -> None:
