@@ -333,6 +333,76 @@ def attack_one_class(rows: Sequence[Sequence[str]]) -> None:
     )
 
 
+def same_rows(output: str, expected: str) -> bool:
+    """True if both datasets have the same rows of train in the same order."""
+    tables = [
+        pa.concat_tables([pq.ParquetFile(shard).read() for shard in sorted(Path(folder).glob("train/*"))])
+        for folder in (output, expected)
+    ]
+    return bool(tables[0].equals(tables[1]))
+
+
+def attack_formats(rows: Sequence[Sequence[str]], form: str) -> None:
+    """One log as CSV and as Parquet: null words, lists and zones; folders with links, tables and keys."""
+    few = rows[:NUM_TRAIN]
+    words = '[NA, "-1", "0", "05db9164", "2026-03-02T05:00:00+09:00"]'
+    more = "  - {name: l, role: sparse, kind: hex, separator: '|'}\n  - {name: t, role: time, kind: iso}\n"
+    more += "  - {name: day, role: sparse, kind: integer}\nderived:\n  - {name: hour, kind: hour, of: t}\n"
+    Path("nulls.yaml").write_text(f"{form}{more}null_values: {words}\n", encoding="utf-8")
+    hours = np.arange(len(few)) % 1000 + 493_149  # from 2026-04-05 on, in hours since 1970
+    names = [*NAMES, "l", "t", "day"]
+    lists = [[row[15], row[16], "05db9164"][: 1 + number % 3] for number, row in enumerate(few)]
+    texts = [np.datetime64(int(hour) * 3600, "s").astype(str) for hour in hours]
+    beside = zip(lists, texts, hours // 24, strict=True)
+    lines = [
+        [*row, "|".join(items), f"{text}Z", str(day)]
+        for row, (items, text, day) in zip(few, beside, strict=True)
+    ]
+    write_csv("nulls.csv", lines, names)
+    keys = "encoding=vocab dense.target_columns=all"
+    must(f"dlrm-preprocess dataset=nulls.yaml {keys} input.train=nulls.csv output=of_csv")
+    columns = {n: pa.array([row[i] or None for row in few]) for i, n in enumerate(NAMES)}
+    columns = {n: v if n[:3] == "cat" else v.cast(pa.int64()) for n, v in columns.items()}
+    for zone in ("UTC", "Asia/Tokyo", "America/St_Johns"):
+        times = pa.array(hours * 3_600_000).cast(pa.timestamp("ms", zone))
+        path = f"nulls_{zone[-3:]}.parquet"
+        pq.write_table(pa.table({**columns, "l": pa.array(lists), "t": times, "day": times}), path)
+        line = f"dlrm-preprocess dataset=nulls.yaml {keys} input.train={path} output={path[:-8]}"
+        attack(
+            f"null words, lists and zone {zone}, Parquet", line, lambda to=path[:-8]: same_rows(to, "of_csv")
+        )
+    point = [
+        [f"{v}.0" if v and n[:3] == "int" else v for n, v in zip(NAMES, row, strict=True)] for row in few
+    ]
+    floats = form.replace("dense, kind: integer", "dense, kind: float")
+    Path("floats.yaml").write_text(f"{floats}null_values: {words}\n", encoding="utf-8")
+    must(
+        f"dlrm-preprocess dataset=floats.yaml {keys} input.train={write_csv('whole.csv', few)} output=of_whole"
+    )
+    line = f"dlrm-preprocess dataset=floats.yaml {keys} input.train={write_csv('point.csv', point)} output=of_point"
+    attack("-1.0 where -1 is a null word", line, lambda: same_rows("of_point", "of_whole"))
+    for folder in ("disk", "log"):
+        Path(folder).mkdir()
+    write_csv("log/part-0.csv", few[: NUM_TRAIN // 2])
+    write_csv("disk/part-1.csv", few[NUM_TRAIN // 2 :])
+    Path("log/part-1").symlink_to("../disk")
+    must(
+        f"dlrm-preprocess dataset=log.yaml {keys} input.train=[log/part-0.csv,disk/part-1.csv] output=of_files"
+    )
+    line = f"dlrm-preprocess dataset=log.yaml {keys} input.train=log output=of_log"
+    attack("a linked folder below the input", line, lambda: same_rows("of_log", "of_files"))
+    line = "dlrm-predict model=run input=log output=of_log.parquet"
+    attack("predict: a linked folder", line, lambda: pq.read_metadata("of_log.parquet").num_rows == NUM_TRAIN)
+    Path("disk/loop").symlink_to("../log")
+    attack("a loop of links", f"dlrm-preprocess dataset=log.yaml {keys} input.train=log output=of_loop")
+    half = pa.table(columns).slice(0, NUM_TRAIN // 2)
+    for name in ("table/part-0", "table/_delta_log/0", "keys/cat_3=a/part-0", "keys/cat_3=a/part-1"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(half.drop_columns(["cat_3"]) if name.endswith("part-1") else half, f"{name}.parquet")
+    for what, path in (("the folder of a Delta table", "table"), ("a key that some files have too", "keys")):
+        attack(what, f"dlrm-preprocess dataset=log.yaml {keys} input.train={path} output=of_{path}")
+
+
 def main() -> None:
     files = sorted(Path(sys.argv[1]).resolve().glob("kaggle*.tsv"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -341,7 +411,8 @@ def main() -> None:
         os.chdir(folder)
         columns = "".join(f"\n  - {{name: {name}, role: {ROLES[name[:3]]}}}" for name in NAMES)
         head = 'name: log\ndelimiter: ","\nheader: true\ncolumns:'
-        Path("log.yaml").write_text(f"{head}{columns}\n", encoding="utf-8")
+        form = f"{head}{columns}\n"
+        Path("log.yaml").write_text(form, encoding="utf-8")
         write_tables("tables.yaml", features := {i: f"cat_{i}" for i in range(26)})
         write_csv("train.csv", rows[:NUM_TRAIN])
         write_csv("new.csv", rows[NUM_TRAIN:])
@@ -358,6 +429,7 @@ def main() -> None:
         attack_groups(rows)
         attack_one_class(rows)
         attack_learning(rows)
+        attack_formats(rows, form)
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)

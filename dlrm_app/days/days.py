@@ -13,6 +13,7 @@ from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, wr
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
+from dlrm_app.preprocess.units.folders import NoFilesError
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
 from dlrm_app.preprocess.units.unit_text import beginning_of
@@ -69,10 +70,10 @@ def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], lis
 
 
 def files_of(config: DaysConfig, day: date) -> list[Source]:
-    """The current files of a day; empty if there are none."""
+    """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
     try:
         return find_files("input.days", config.input.days.format(day=day))
-    except ConfigError:
+    except NoFilesError:
         return []
 
 

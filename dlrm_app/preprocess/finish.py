@@ -78,8 +78,6 @@ def finish(
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
-    if left_out := sum(unit.nulls_in_lists for unit in units):
-        logger.info(f"{left_out:,} nulls inside lists are left out")
     return manifest
 
 

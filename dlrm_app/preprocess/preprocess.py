@@ -325,16 +325,6 @@ def with_file_specs(plan: Plan) -> Plan:
     refuse_all([], *(partial(look_at, source) for source in plan.sources))
     refuse_other_types(plan.sources, specs)
     known = {column.name for column in plan.spec.columns}
-    doubled = {
-        name
-        for source in plan.sources
-        for name in known & source.partition.keys()
-        if source.format == "parquet" and name in footer_of(source).schema.names
-    }
-    if doubled:
-        logger.warning(
-            f"{listed(sorted(doubled), 8)}: in the files and in the names of their folders; the files' values are taken"
-        )
     others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
     if others:
         logger.info(

@@ -14,7 +14,7 @@ import pytest
 
 from dlrm_app.cli.commands import run_words
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.days.days import days_to_do
+from dlrm_app.days.days import days_to_do, files_of
 from dlrm_app.days.words import preprocess_words
 from dlrm_app.errors import ConfigError
 from dlrm_app.reports.days import write_days
@@ -157,6 +157,20 @@ def test_a_file_of_two_days_is_refused_by_name_before_any_work(tmp_path: Path) -
         days_to_do(config, [])
     config = configured([f"input.days={tmp_path}/{{day:%Y-%m-%-d}}.*", *words])
     assert [day.day for day in days_to_do(config, [])[0]] == [1, 2, 10]
+
+
+def test_a_day_is_all_files_behind_links_and_a_loop_is_refused(tmp_path: Path) -> None:
+    for place in ("log/dt=2026-11-01/part-0", "disk/part-1", "log/dt=2026-11-03/part-0"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("1\n2\n3\n4\n" * 10)
+    (tmp_path / "log/dt=2026-11-01/more").symlink_to("../../disk")
+    config = configured(days_words(tmp_path / "log", tmp_path / "out", NAMES[1]))
+    files = files_of(config, date(2026, 11, 1))
+    assert [Path(source.path).name for source in files] == ["part-1", "part-0"]
+    assert files_of(config, date(2026, 11, 2)) == []
+    (tmp_path / "log/dt=2026-11-03/loop").symlink_to("..")
+    with pytest.raises(ConfigError, match=r"dt=2026-11-03/loop is a link to .*/log, a folder above it"):
+        files_of(config, date(2026, 11, 3))
 
 
 def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(

@@ -58,8 +58,25 @@ def split_fields(line: bytes, spec: Spec) -> list[tuple[bytes, str]]:
         rest = rest[1:]
 
 
+def is_null(column: Column, field: bytes, nulls: tuple[str, ...]) -> bool:
+    """True if ``field`` is a null word, or the same number as one; hex ids are numbers too."""
+    for word in map(str.encode, nulls):
+        if field == word:
+            return True
+        if column.kind == "hex" and HEX.fullmatch(field) and HEX.fullmatch(word):
+            if int(field, 16) == int(word, 16):
+                return True
+        elif column.kind in ("integer", "float") and FLOAT.fullmatch(field) and FLOAT.fullmatch(word):
+            is_exact = column.role == "sparse" and all(
+                INTEGER.fullmatch(text) and abs(int(text)) < 1 << 63 for text in (field, word)
+            )
+            if int(field) == int(word) if is_exact else float(field) == float(word) < math.inf:
+                return True
+    return False
+
+
 def parse_value(column: Column, field: bytes, nulls: tuple[str, ...]) -> object:
-    if field == b"" or field in map(str.encode, nulls):
+    if field == b"" or is_null(column, field, nulls):
         return MISSING
     if column.kind == "integer" and INTEGER.fullmatch(field) and abs(int(field)) < 1 << 63:
         return int(field)
@@ -96,7 +113,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             raise Bad(column.name)
         if column.role == "label":
             found = LABEL.fullmatch(field)
-            if not found or field in map(str.encode, nulls):
+            if not found:
                 raise Bad(column.name)
             row.label = int(found[1] == b"1" or found[3] is not None)
         elif column.role == "dense":
@@ -104,7 +121,8 @@ def parse_line(line: bytes, spec: Spec) -> Row:
         elif column.separator is not None:
             is_missing = field == b"" or field in map(str.encode, nulls)
             pieces = [] if is_missing else field.split(column.separator.encode())
-            row.sparse.append([parse_value(column, piece, nulls) for piece in pieces])
+            values = [parse_value(column, piece, nulls) for piece in pieces]
+            row.sparse.append([] if values == [MISSING] else values)
         else:
             row.sparse.append(parse_value(column, field, nulls))
     return row

@@ -183,8 +183,7 @@ def run_small(folder: Path, *files: str, separator: str = "") -> Any:
     return run(folder / "out", f"dataset={folder}/small.yaml", f"input.train=[{names}]", "encoding=vocab")
 
 
-def test_lists_of_every_kind_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+def test_lists_of_every_kind_are_read(tmp_path: Path) -> None:
     for number, kind in enumerate(
         [pa.list_(pa.string()), pa.large_list(pa.string()), pa.list_(pa.string(), 2)]
     ):
@@ -194,17 +193,63 @@ def test_lists_of_every_kind_are_read(tmp_path: Path, caplog: pytest.LogCaptureF
         manifest = run_small(tmp_path, f"{number}.parquet", separator="|")
         values = pq.read_table(tmp_path / "out" / "vocab" / "x.parquet")
         ids = dict(zip(values["value"].to_pylist(), values["id"].to_pylist(), strict=True))
-        assert table_of(manifest)["x"].to_pylist() == [[ids["a"], ids["b"]], [ids["b"]]]
-        assert "1 nulls inside lists are left out" in caplog.text
+        assert table_of(manifest)["x"].to_pylist() == [[ids["a"], ids["b"]], [ids["b"], 0]]
 
 
-def test_a_column_of_the_files_and_of_their_folder_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+KEYS: list[tuple[str, pa.Array, str | None]] = [
+    ("a", pa.array(["a", "b"]), "values are a to b"),
+    ("a", pa.array(["a", "a"]), None),
+    ("a", pa.array(["a", "a"]).dictionary_encode(), None),
+    ("a", pa.array(["a", None]), "values are null"),
+    ("7", pa.array([7, 7]), None),
+    ("7", pa.array([7, 8]), "values are 7 to 8"),
+    ("a", pa.array([7, 7]), "values are 7 to 7"),
+    ("c%20d", pa.array(["c d", "c d"]), None),
+    ("__HIVE_DEFAULT_PARTITION__", pa.array([None, None], pa.string()), None),
+    ("__HIVE_DEFAULT_PARTITION__", pa.array([None, "a"]), "values are not null"),
+]
+
+
+@pytest.mark.parametrize("in_all", [True, False])
+@pytest.mark.parametrize(("value", "column", "fault"), KEYS)
+def test_a_key_of_folders_that_files_have_too_has_their_values(
+    value: str, column: pa.Array, fault: str | None, in_all: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "x=7").mkdir()
-    pq.write_table(pa.table({"label": [0, 1], "x": ["a", "b"]}), tmp_path / "x=7" / "0.parquet")
-    run_small(tmp_path, "*/0.parquet")
-    assert "x: in the files and in the names of their folders; the files' values are taken" in caplog.text
+    for number in range(2):
+        folder = tmp_path / "log" / f"x={value}" / f"{number}.parquet"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        columns = {"label": pa.array([0, 1])} | ({"x": column} if in_all or number else {})
+        pq.write_table(pa.table(columns), folder)
+    if fault is None and not in_all and pa.types.is_integer(column.type):
+        fault = "holds numbers"  # the key of the others is a string
+    if fault is None:
+        manifest = run_small(tmp_path, "log")
+        assert len({*table_of(manifest)["x"].to_pylist()}) == 1
+        return
+    with pytest.raises(ConfigError, match=fault) as error:
+        run_small(tmp_path, "log")
+    assert f"{value}/1.parquet" in str(error.value)
+
+
+def test_a_key_of_folders_whose_values_nobody_knows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log" / "x=a").mkdir(parents=True)
+    table = pa.table({"label": [0, 1], "x": ["a", "a"]})
+    pq.write_table(table, tmp_path / "log" / "x=a" / "0.parquet", write_statistics=False)
+    with pytest.raises(
+        ConfigError, match=r"x=a in its folder's name is also a column.*the footer does not say"
+    ):
+        run_small(tmp_path, "log")
+    (tmp_path / "small.yaml").write_text(
+        "name: small\ncolumns:\n- {name: label, role: label}\n- {name: x, role: ignore}\n"
+        "- {name: label2, role: dense, kind: integer}\n"
+    )
+    pq.write_table(
+        table.append_column("label2", pa.array([3, 4])),
+        tmp_path / "log" / "x=a" / "0.parquet",
+        write_statistics=False,
+    )
+    keys = (f"dataset={tmp_path}/small.yaml", f"input.train={tmp_path}/log", "dense.bucket_columns=all")
+    assert run(tmp_path / "unread", *keys).splits["train"].rows == 2  # a column that is not read
 
 
 def test_numbers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path) -> None:

@@ -137,11 +137,7 @@ def _text(value: Any, column: Column) -> str:
         return _scalar(value, column)
     if not isinstance(value, list):
         raise ValueError("holds lists: put the value in [ ]")
-    items = [_scalar(item, column) for item in value if item is not None]  # like nulls inside Parquet's lists
-    text = _ITEM.join(items)
-    if items and not text:
-        raise ValueError("is a list of one missing value, which no raw log holds: give [], or leave it out")
-    return text
+    return _ITEM.join("" if item is None else _scalar(item, column) for item in value)
 
 
 def _scalar(value: Any, column: Column) -> str:

@@ -39,12 +39,11 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """``lines``: of the unit, rejected ones too; ``splits`` by name; ``nulls_in_lists`` are left out."""
+    """``lines``: of the unit, rejected ones too; ``splits`` by name."""
 
     text: TextRange
     lines: int
     splits: dict[str, EncodedSplit]
-    nulls_in_lists: int = 0
 
     @property
     def rows(self) -> int:
@@ -90,7 +89,7 @@ class EncodeUnits:
                 for sketch in sketches:
                     sketch.keep(UNIT_KEYS if text.unit or not text_range.is_last else TOTAL_KEYS)
                     sketch.write(file)
-        return unit.finish(EncodedUnit(text_range, cursor.line, splits, cursor.nulls_in_lists))
+        return unit.finish(EncodedUnit(text_range, cursor.line, splits))
 
     def _encode(
         self,

@@ -2,7 +2,7 @@
 
 A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as floats,
 which pandas makes of integers with nulls; NaN is missing. A timestamp is seconds since 1970 in a dense column or a time,
-days in a sparse one. Functions import pyarrow.compute themselves: it takes 0.04 s, which text need not wait for.
+days in a sparse one, both in UTC whatever its zone. A null in a list is a missing value, as an empty element of text is. Functions import pyarrow.compute themselves: it takes 0.04 s, which text need not wait for.
 """
 
 import threading
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocess.read.fields import (
+    ABSENT,
     BAD,
     FIRST_TIME,
     FLOAT32_LIMIT,
@@ -29,6 +30,7 @@ from dlrm_app.preprocess.read.fields import (
     parse_number,
     parse_string,
 )
+from dlrm_app.preprocess.read.null_words import null_numbers, null_values, set_missing
 from dlrm_app.preprocess.read.parquet_columns import TEXTS
 from dlrm_app.preprocess.read.parser import (
     EXCERPT_BYTES,
@@ -47,8 +49,6 @@ from dlrm_app.preprocess.read.spec import Column, Spec, list_slots
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
-NULL = 3
-"""The state of a null, beside PRESENT, ABSENT and BAD."""
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LARGEST = 2.0**63
@@ -79,7 +79,10 @@ class ArrowCursor(Position):
 
     def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
         super().__init__(spec, keeps_spans)
-        self.text, self._nulls = unit, column_codes(spec)[0]
+        self.text = unit
+        self._codes = {
+            column.name: codes for column, codes in zip(spec.fields, column_codes(spec), strict=True)
+        }
         self._distinct: dict[tuple[str, int, int], tuple[Any, _Values]] = {}
         """(column, address, offset) → dictionary of Arrow, its values: row groups share one, and it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
@@ -146,23 +149,14 @@ class ArrowCursor(Position):
         return np.flatnonzero(keep)
 
     def _read_lists(self, array: Any, column: Column) -> tuple[RawList, NDArray[np.bool_]]:
-        """(the lists, nulls inside left out; which rows are bad)"""
+        """(the lists; which rows are bad)"""
         import pyarrow.compute as pc
 
-        array = _as_lists(array, column)
+        array = _as_lists(array, column, self._spec.null_values)
         ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
         keys, states, spans = self._values_of(
             array.flatten(), column
         )  # null lists have none, whatever lies there
-        if (absent := states == NULL).any():
-            self.nulls_in_lists += int(absent.sum())
-            there = np.flatnonzero(~absent)
-            ends, keys, states, spans = (
-                _ends_of(~absent)[ends],
-                keys[there],
-                states[there],
-                spans[there[: len(spans)]],
-            )
         num_bad = _ends_of(states == BAD)
         return RawList(ends, keys, spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
@@ -188,7 +182,7 @@ class ArrowCursor(Position):
     ) -> NDArray[np.uint8]:
         """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives the state of each."""
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
-        states = np.full(len(values), NULL, np.uint8)
+        states = np.full(len(values), ABSENT, np.uint8)
         if pa.types.is_null(kind) or not len(array):
             values[:] = missing
         elif pa.types.is_dictionary(kind):
@@ -213,6 +207,9 @@ class ArrowCursor(Position):
                 name = "label" if column.role == "label" else column.kind or ""
                 limits = _LIMITS.get(name, (FIRST_TIME, LAST_TIME))
                 _convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
+            words = self._spec.null_values
+            if words and len(nulls := null_numbers(kind_code(column), words, kind, numbers.type)):
+                set_missing(parts[0], nulls, missing, values, states)
         return states
 
     def _parse(
@@ -229,8 +226,11 @@ class ArrowCursor(Position):
         places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
         data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
         parse = _parse_keys if column.role == "sparse" else _parse_numbers
-        nulls = _bits(valid, array), array.offset, self._nulls
-        parse(data, places, *nulls, kind_code(column), values, states)
+        content, words = kind_code(column), self._spec.null_values
+        codes = self._codes[column.name]
+        parse(data, places, _bits(valid, array), array.offset, codes, content, values, states)
+        if words and len(nulls := null_values(content, words)):
+            set_missing(values, nulls, MISSING_KEY if column.role == "sparse" else np.nan, values, states)
         if len(spans) and column.kind == "string":
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
@@ -301,8 +301,8 @@ def _digits(array: Any) -> Any:
     return pc.if_else(pc.is_null(array, nan_is_null=True), None, texts)
 
 
-def _as_lists(array: Any, column: Column) -> Any:
-    """Lists of values; texts are split where ``column`` has its separator, and empty ones are empty lists."""
+def _as_lists(array: Any, column: Column, words: Sequence[str]) -> Any:
+    """Lists of values; texts are split where ``column`` has its separator, and empty ones and null words are empty lists."""
     import pyarrow.compute as pc
 
     kind = array.type
@@ -310,16 +310,24 @@ def _as_lists(array: Any, column: Column) -> Any:
         array, kind = array.dictionary_decode(), kind.value_type
     if kind in TEXTS:
         texts = array.cast(pa.large_string())
-        return pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), column.separator)
+        is_empty = (
+            pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
+        )
+        return pc.split_pattern(pc.if_else(is_empty, None, texts), column.separator)
     is_known = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return array if is_known else array.cast(pa.large_list(kind.value_type))
 
 
 def _numeric(array: Any, column: Column) -> Any:
-    """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, flags 0 and 1."""
+    """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
     import pyarrow.compute as pc
 
     kind, is_sparse = array.type, column.role == "sparse"
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        array, kind = (
+            array.view(pa.timestamp(kind.unit)),
+            pa.timestamp(kind.unit),
+        )  # stored in UTC; its days would be local
     if pa.types.is_timestamp(kind) and not is_sparse:
         return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), float(_TICKS[kind.unit]))
     if pa.types.is_temporal(kind):
@@ -343,7 +351,7 @@ def _convert_numbers(numbers, nulls, first, is_float, is_whole, limits, values, 
         number = numbers[row]
         value = np.float64(number)
         if _has_no_value(nulls, first + row) or value != value:
-            values[row], states[row] = np.nan, NULL
+            values[row], states[row] = np.nan, ABSENT
         else:
             is_good = limits[0] <= value <= limits[1] and (not is_whole or _is_whole(number, is_float))
             values[row], states[row] = value, PRESENT if is_good else BAD
@@ -354,7 +362,7 @@ def _convert_keys(numbers, nulls, first, is_float, keys, states):  # type: ignor
     for row in range(len(keys)):
         number = numbers[row]
         if _has_no_value(nulls, first + row) or number != number:
-            keys[row], states[row] = MISSING_KEY, NULL
+            keys[row], states[row] = MISSING_KEY, ABSENT
         else:
             keys[row] = np.uint64(np.int64(number))
             states[row] = PRESENT if _is_whole(number, is_float) else BAD
@@ -384,7 +392,7 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
     for state in distinct_states:
         others |= state
     for row in range(len(values)):
-        states[row] = NULL if _has_no_value(nulls, first + row) else PRESENT
+        states[row] = ABSENT if _has_no_value(nulls, first + row) else PRESENT
         if others and states[row] == PRESENT:
             index = indices[row]
             states[row] = distinct_states[index]
@@ -393,21 +401,23 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, nulls, first, null_texts, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(data, ends, nulls, first, codes, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(values)):
         begin, behind = ends[row], ends[row + 1]
-        if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
-            values[row], states[row] = np.nan, NULL
+        if _has_no_value(nulls, first + row):
+            values[row], states[row] = np.nan, ABSENT
         else:
             values[row], states[row] = parse_number(data, begin, behind, kind)
+            if states[row] == BAD and is_null(data, begin, behind, codes):
+                values[row], states[row] = np.nan, ABSENT
 
 
 @njit(nogil=True, cache=True)
-def _parse_keys(data, ends, nulls, first, null_texts, kind, keys, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(keys)):
         begin, behind = ends[row], ends[row + 1]
-        if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
-            keys[row], states[row] = MISSING_KEY, NULL
+        if _has_no_value(nulls, first + row):
+            keys[row], states[row] = MISSING_KEY, ABSENT
         elif kind == KEY_HEX and 0 < behind - begin <= 8 and begin + 8 <= len(data):
             number, is_hex = hex_of(padded(load_word(data, begin), behind - begin))
             keys[row], states[row] = (number, PRESENT) if is_hex else (MISSING_KEY, BAD)
@@ -415,6 +425,8 @@ def _parse_keys(data, ends, nulls, first, null_texts, kind, keys, states):  # ty
             keys[row], states[row] = parse_string(data, begin, behind, -1)
         else:
             keys[row], states[row] = parse_key(data, begin, behind, kind, -1)
+        if states[row] == BAD and is_null(data, begin, behind, codes):
+            keys[row], states[row] = MISSING_KEY, ABSENT
 
 
 def open_cursor(

@@ -7,7 +7,7 @@ hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
 time     seconds or milliseconds since 1970, or ISO 8601 text; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
-An empty field is absent. Positions are those of the first byte and of the byte after the last one.
+An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of the byte after the last one.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
 
 NULLS = 3
-"""The position of the null values in a column's codes."""
+"""The position of the null words in a column's codes."""
 
 PRESENT, ABSENT, BAD = range(3)
 
@@ -65,8 +65,8 @@ def parse_label(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit_uncounted
-def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
-    """True if the field is one of the null values of ``column``, which are stored from NULLS on as (length, bytes)."""
+def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
+    """True if the field is one of the null words of ``column``, which are stored from NULLS on as (length, bytes)."""
     at = NULLS
     while at < len(column):
         length, place = column[at], 0
@@ -75,6 +75,26 @@ def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compi
         if place == length:
             return True
         at += 1 + length
+    return False
+
+
+@njit_uncounted
+def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
+    """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
+    kind = column[0]
+    if kind == LABEL or len(column) == NULLS:
+        return False
+    if is_null_word(text, start, stop, column):
+        return True
+    if kind in (KEY_HEX, KEY_STRING, TIME_ISO):
+        return False
+    value, state = _parse_float64(text, start, stop)
+    at = NULLS
+    while at < len(column) and state == PRESENT:
+        word, state_of_word = _parse_float64(column, at + 1, at + 1 + column[at])
+        if state_of_word == PRESENT and word == value and abs(word) < np.inf:
+            return True
+        at += 1 + column[at]
     return False
 
 
@@ -125,7 +145,15 @@ def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compile
 
 @njit_uncounted
 def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a number as float64, within two units in the last place; its state)."""
+    """Returns (a number within the range of float32, as float64 within two units in the last place; its state)."""
+    value, state = _parse_float64(text, start, stop)
+    if abs(value) >= FLOAT32_LIMIT:
+        return np.nan, BAD
+    return value, state
+
+
+@njit_uncounted
+def _parse_float64(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     if stop == start:
         return np.nan, ABSENT
     negative = text[start] == _MINUS
@@ -153,8 +181,6 @@ def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             return np.nan, BAD
         exponent += min(max(written, -_MAX_EXPONENT), _MAX_EXPONENT)
     value = _scaled(np.float64(mantissa), exponent)
-    if value >= FLOAT32_LIMIT:
-        return np.nan, BAD
     return -value if negative else value, PRESENT
 
 

@@ -16,9 +16,10 @@ from dlrm_app.preprocess.read.fields import (
     KEY_INTEGER,
     KEY_STRING,
     LABEL,
+    MISSING_KEY,
     NEWLINE,
-    NULLS,
     is_null,
+    is_null_word,
     parse_key,
     parse_number,
 )
@@ -50,7 +51,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 ):
     """Returns (position after the last line read, number of rows now, lines read, rejects, reason why it stopped).
 
-    Missing dense values are NaN, missing keys MISSING_KEY. Spans are the positions of strings in ``text``; the end is negative if
+    Missing dense values are NaN, missing keys MISSING_KEY; values that null words stand for are left to the caller. Spans are the positions of strings in ``text``; the end is negative if
     quotes inside are doubled.
     """
     capacity = out[0].size
@@ -89,12 +90,12 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
-    """True if ``plain_lines`` supports these columns; it supports no quotes and no null values."""
+    """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
             return False
-    return marks[1] < 0 and columns.shape[1] == NULLS
+    return marks[1] < 0
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
@@ -126,10 +127,10 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
         return end, 0
     if kind == IGNORE:
         return end, 1
-    if is_null(text, begin, behind, column):
-        behind = begin
     doubled = quote if form == _ESCAPED else _NO_BYTE
     if separator >= 0:
+        if is_null_word(text, begin, behind, column):
+            behind = begin
         return end, _parse_list(text, begin, behind, column, doubled, lists, row)
     if KEY_INTEGER <= kind <= KEY_STRING:
         keys[slot, row], state = parse_key(text, begin, behind, kind, doubled)
@@ -142,6 +143,12 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
             labels[row] = np.uint8(number)
         else:
             dense[slot, row] = number
+    if state == BAD and is_null(text, begin, behind, column):
+        if KEY_INTEGER <= kind <= KEY_STRING:
+            keys[slot, row] = MISSING_KEY
+        else:
+            dense[slot, row] = np.nan
+        return end, 1
     return end, 0 if state == BAD else 1
 
 
@@ -158,13 +165,14 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
             stop += 1
         if index == keys.shape[1]:
             return -1
-        end = at if is_null(text, at, stop, column) else stop
-        keys[slot, index], state = parse_key(text, at, end, kind, doubled)
+        keys[slot, index], state = parse_key(text, at, stop, kind, doubled)
         if state == BAD:
-            return 0
+            if not is_null(text, at, stop, column):
+                return 0
+            keys[slot, index] = MISSING_KEY
         if spans.shape[1] > 0:
             spans[slot, index, 0] = at
-            spans[slot, index, 1] = end if doubled < 0 else -end
+            spans[slot, index, 1] = stop if doubled < 0 else -stop
         index += 1
         at = stop + 1
     ends[slot, row + 1] = index

@@ -57,7 +57,8 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) 
     found = spec.in_columns(names, labels, source.path, cure)
     kinds = dict(zip(stored.names, stored.types, strict=True))
     refuse_if(
-        [
+        key_faults(source, [name for name, c in zip(shown, found.order, strict=True) if c.role != "ignore"])
+        + [
             f"{source.path}: column {name} is {kinds[name]}, {fault}"
             for name, column in zip(shown, found.order, strict=True)
             if name in kinds and (fault := _fault(column, kinds[name])) is not None
@@ -70,6 +71,52 @@ def names_in(source: Source) -> list[str]:
     """The names of the file's columns, then those keys of its partition that are not columns."""
     names: list[str] = footer_of(source).schema.to_arrow_schema().names
     return names + [key for key in source.partition if key not in names]
+
+
+def key_faults(source: Source, names: Sequence[str]) -> list[str]:
+    """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
+
+    The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
+    """
+    schema = footer_of(source).schema.to_arrow_schema()
+    doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
+    return [
+        f"{source.path}: {name}={source.partition[name] or ''} in its folder's name is also a column of the file, where "
+        f"{has}: drop the column from the files, or rename the key of the folders"
+        for name in doubled
+        if (has := _others_than(source, name, schema.field(name).type))
+    ]
+
+
+def _others_than(source: Source, name: str, kind: Any) -> str:
+    """The values of column ``name`` in words, if they may be others than the one in the name of the file's folder."""
+    footer, value = footer_of(source), source.partition[name]
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    if name not in paths:
+        return f"values are {kind}"
+    index = paths.index(name)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return "the footer does not say which values it has"
+        if value is None:
+            if statistics.null_count < group.num_rows:
+                return "values are not null"
+        elif statistics.null_count:
+            return "values are null"
+        elif group.num_rows and not statistics.has_min_max:
+            return "the footer does not say which values it has"
+        elif group.num_rows and {statistics.min, statistics.max} != {_as_kind(value, kind)}:
+            return f"values are {statistics.min} to {statistics.max}"
+    return ""
+
+
+def _as_kind(text: str, kind: Any) -> Any:
+    """``text`` as a value of Arrow type ``kind``; None if it is not one."""
+    try:
+        return pa.scalar(text).cast(kind.value_type if pa.types.is_dictionary(kind) else kind).as_py()
+    except pa.ArrowException:
+        return None
 
 
 def names_of(source: Source, spec: Spec) -> dict[str, str]:

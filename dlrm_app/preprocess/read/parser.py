@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
 from dlrm_app.preprocess.read.derived import derive
+from dlrm_app.preprocess.read.fields import MISSING_KEY
+from dlrm_app.preprocess.read.null_words import null_values, set_missing
 from dlrm_app.preprocess.read.spec import Column, Spec, list_slots
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 from dlrm_app.text import json_text
@@ -46,6 +48,7 @@ _KINDS: dict[Any, int] = {
     ("time", "iso"): fields.TIME_ISO,
 }
 _ALL_LINES = 1 << 62
+_NO_STATES = np.zeros(0, np.uint8)
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
 _STAGGER = 72
@@ -153,6 +156,11 @@ class Parser:
         self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
         one_hot = [column.name for column in spec.sparse if column.separator is None]
         self._columns = column_codes(spec)
+        self._nulls = {
+            column.name: nulls
+            for column in spec.fields
+            if len(nulls := null_values(kind_code(column), spec.null_values))
+        }
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
         num_dense = len(spec.times) + len(spec.dense)
@@ -193,8 +201,24 @@ class Parser:
     def take(self) -> RawColumns:
         """The collected rows, as views that are valid until the next parse."""
         rows, self.rows = self.rows, 0
+        self._set_missing(rows)
         lists = list(map(RawList, self._list_ends[:, : rows + 1], self._list_keys, self._list_spans))
         return raw_columns(self.spec, self._labels[:rows], self._values, rows, self._spans[:, :rows], lists)
+
+    def _set_missing(self, rows: int) -> None:
+        """Removes the values that null words stand for, in the first ``rows`` rows."""
+        for slot, column in enumerate([*self.spec.times, *self.spec.dense]):
+            if (nulls := self._nulls.get(column.name)) is not None:
+                numbers = self._dense[slot, :rows]
+                set_missing(numbers, nulls, np.nan, numbers, _NO_STATES)
+        for name, (is_list, slot) in list_slots(self.spec).items():
+            if (nulls := self._nulls.get(name)) is not None:
+                keys = (
+                    self._list_keys[slot, : self._list_ends[slot, rows]]
+                    if is_list
+                    else self._keys[slot, :rows]
+                )
+                set_missing(keys, nulls, MISSING_KEY, keys, _NO_STATES)
 
 
 def raw_columns(
@@ -209,9 +233,25 @@ def raw_columns(
     num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
     begins = np.arange(num_times, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
+    lists = [_without_lone_missing(each) for each in lists]
     derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
     one_hot = Columns(values.reshape(-1), begins, begins + rows)
     return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists)
+
+
+def _without_lone_missing(lists: RawList) -> RawList:
+    """``lists``, where a missing value alone is an empty list: text cannot tell one from the other."""
+    ends, keys, spans = lists
+    is_missing = keys[: ends[-1]] == MISSING_KEY
+    if not is_missing.any():
+        return lists
+    sizes = np.diff(ends)
+    is_lone = np.zeros(len(sizes), bool)
+    ones = np.flatnonzero(sizes == 1)
+    is_lone[ones] = is_missing[ends[ones]]
+    kept = np.flatnonzero(~np.repeat(is_lone, sizes))
+    ends = np.concatenate([ends[:1], np.cumsum(sizes - is_lone)])
+    return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
 
 
 def kind_code(column: Column) -> int:
@@ -220,7 +260,7 @@ def kind_code(column: Column) -> int:
 
 
 def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null values.
+    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null words.
 
     Times come before the dense columns.
     """
@@ -241,9 +281,6 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
 
 class Position:
     """A position in a unit. ``line``: the number of lines, or rows, before it."""
-
-    nulls_in_lists = 0
-    """Nulls inside lists left out so far; 0 for text, where an empty element is a missing value."""
 
     def __init__(self, spec: Spec, keeps_spans: bool) -> None:
         self.line = 0

@@ -75,7 +75,7 @@ class Column:
 class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
-    ``null_values``: texts that mean a missing value. ``order``: the columns in the order of one file, if it differs from ``columns``.
+    ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
     ``derived``: columns computed from these.
     """
 

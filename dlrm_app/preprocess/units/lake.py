@@ -4,21 +4,25 @@ Their libraries only list the files of one version, which are then read like oth
 the ``?`` filter by keys of partitions: ``dt=2026-11-22&dt=2026-11-23``, ``dt>=2026-11-22&dt<2026-12-01``.
 """
 
+import glob
 import logging
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.text import install_command, listed
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.units.folders import NoFilesError, local_path
+from dlrm_app.preprocess.units.remote import above_all, is_url, objects_below
+from dlrm_app.text import install_command, listed, setting, without_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,9 @@ _COMPARE: Any = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": op
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _WRITE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[^/]+$")
 """Spark's id of a write, which is part of the names of all its files; for other writers, the file's own name."""
+_MORE = {"delta": "", "iceberg": ", with the catalog and the name that pyiceberg knows it by"}
+_NO_TABLE = ("TableNotFoundError", "NoSuchTableError")
+"""Errors of the libraries that say that there is no such table."""
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -43,6 +50,7 @@ class NamedFile(NamedTuple):
     partition: dict[str, str | None]
     written: int = 0
     fault: str = ""
+    is_of_table: bool = False
 
 
 class _Table(NamedTuple):
@@ -64,6 +72,63 @@ def partition_of(path: str) -> dict[str, str | None]:
     folders = path.split("/")[:-1]
     pairs = [folder.partition("=") for folder in folders if re.fullmatch(r"[^=]+=[^=]*", folder)]
     return {unquote(key): None if value == _NO_PARTITION else unquote(value) for key, _, value in pairs}
+
+
+def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
+    """Raises ConfigError if ``paths``, the files of the folder or glob ``name``, are those of a table.
+
+    Its folder also holds files that it has dropped or replaced. ``above``: the folder above all of them, as they are written.
+    """
+    start, seen = above_all(name), set[str]()
+    top = _whole(start)
+    for inside in dict.fromkeys(path.removeprefix(above).rpartition("/")[0] for path in paths):
+        folder = _whole(start + inside)
+        while folder and folder not in seen:
+            seen.add(folder)
+            last = folder.rpartition("/")[2]
+            if "=" not in last and (kind := _kind_of(folder)) is not None:
+                place, typed = _table_name(kind, folder, _whole(name))
+                table = f"the {kind.capitalize()} table {place}, which may have dropped some of them"
+                cure = f"type {setting(key, typed)}{_MORE[kind]}"
+                raise ConfigError([f"{key}={without_credentials(name)} names files of {table}: {cure}"])
+            if len(folder) <= len(top) and "=" not in last and last != "data":
+                break
+            folder = folder.rpartition("/")[0]
+
+
+def _whole(place: str) -> str:
+    """The URL, or the absolute path, of a folder."""
+    return place.rstrip("/") if is_url(place) else str(Path(place).absolute())
+
+
+def _kind_of(folder: str) -> str | None:
+    """delta or iceberg, if ``folder`` is that of a table."""
+    for kind, mark in {"delta": "_delta_log/*", "iceberg": "metadata/*.metadata.json"}.items():
+        found = objects_below(f"{folder}/{mark}")[0] if is_url(folder) else Path(folder).glob(mark)
+        if any(True for _ in found):
+            return kind
+    return None
+
+
+def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:
+    """(the table's folder; what reads the table, but only the partitions that the folder or glob ``name`` names)"""
+    keys = {key: value or "" for key, value in partition_of(f"{name.removeprefix(folder)}/").items()}
+    words = [f"{key}={quote(value, safe=' :/,')}" for key, value in keys.items() if not glob.has_magic(value)]
+    place = typed = without_credentials(folder).removeprefix(f"{Path.cwd()}/")
+    if kind == "iceberg":
+        namespace, _, table = folder.rpartition("/")
+        typed = f"{_catalog()}/{namespace.rpartition('/')[2].removesuffix('.db')}.{table}"
+    return place, f"{kind}://{typed}{'?' * bool(words)}{'&'.join(words)}"
+
+
+def _catalog() -> str:
+    """The only catalog of pyiceberg's configuration, or a word that stands for it."""
+    if find_spec("pyiceberg") is None:
+        return "CATALOG"
+    from pyiceberg.utils.config import Config  # an extra
+
+    names = list(Config().config.get("catalog") or {})
+    return names[0] if len(names) == 1 else "CATALOG"
 
 
 def with_versions(key: str, given: Any, before: Any) -> Any:
@@ -97,7 +162,7 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     table = _parsed(key, name)
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
-    files = [file for file in found if _is_wanted(file.partition, table.filters)]
+    files = [file._replace(is_of_table=True) for file in found if _is_wanted(file.partition, table.filters)]
     faults = [f"{file.path} {file.fault}" for file in files if file.fault]
     for file in files:
         if lacking := [asked for asked, _, _ in table.filters if asked not in file.partition]:
@@ -107,7 +172,8 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
         faults.append("has no rows" + f" of these keys, only {listed([*texts], 5)}" * bool(texts))
-    refuse_if([f"{key}={name}: {fault}" for fault in faults[:1]])
+    if faults:
+        raise (ConfigError if files else NoFilesError)([f"{key}={name}: {faults[0]}"])
     return files
 
 
@@ -152,7 +218,8 @@ def _explained(key: str, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # from a library, a file system or a catalog's service
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError([f"{key}={name} cannot be read as a table: {reason}"]) from error
+        kind = NoFilesError if type(error).__name__ in _NO_TABLE else ConfigError
+        raise kind([f"{key}={name} cannot be read as a table: {reason}"]) from error
 
 
 def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
@@ -171,11 +238,6 @@ def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
         known = [each.snapshot_id for each in reversed(iceberg.snapshots())]
         raise ValueError(f"it has no such snapshot; the last are: {listed(known, 5) or 'none'}")
     return snapshot.snapshot_id, _iceberg_files(iceberg, snapshot)
-
-
-def _local(path: str) -> str:
-    """``path``, without the prefix of a file:// URL."""
-    return re.sub("^file:(//)?(?=/)", "", path)
 
 
 def _delta_files(table: Any, place: str) -> Iterator[NamedFile]:
@@ -199,7 +261,9 @@ def _delta_files(table: Any, place: str) -> Iterator[NamedFile]:
         fault = "has rows deleted by a deletion vector: run REORG TABLE … APPLY (PURGE)"
         full = path if re.match("/|[a-z0-9]+:/", path) else f"{place}/{path}"
         partition = {key: values[row] for key, values in texts.items()}
-        yield NamedFile(_local(full), partition, times[write], fault * (path.rpartition("/")[2] in deleted))
+        yield NamedFile(
+            local_path(full), partition, times[write], fault * (path.rpartition("/")[2] in deleted)
+        )
 
 
 def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
@@ -223,7 +287,7 @@ def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
                 fault = f"is {file.file_format.name}, not Parquet: rewrite it (write.format.default)"
             elif reused and (names := _other_columns(table.io, file.file_path, reused)):
                 fault = f"has other columns as {', '.join(names)}, since renamed or dropped: run rewrite_data_files"
-            yield NamedFile(_local(file.file_path), partition, entry.sequence_number or 0, fault)
+            yield NamedFile(local_path(file.file_path), partition, entry.sequence_number or 0, fault)
 
 
 def _other_columns(io: Any, path: str, ids: dict[str, int]) -> list[str]:

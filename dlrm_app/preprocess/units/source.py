@@ -1,6 +1,5 @@
 """Input files, and the names, globs and lists that users give for them."""
 
-import glob
 import os
 import re
 from collections import Counter
@@ -8,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from isal import igzip, isal_zlib
@@ -17,11 +16,11 @@ from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.preprocess.units.lake import NamedFile, is_table, partition_of, table_files
+from dlrm_app.preprocess.units.folders import NoFilesError, files_below, local_path, without_markers
+from dlrm_app.preprocess.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.preprocess.units.remote import (
     Address,
     RemoteFile,
-    above_all,
     address_of,
     in_threads,
     is_url,
@@ -36,8 +35,6 @@ _LOOK = 1 << 14
 _FOOTER = 1 << 19
 """Bytes that few footers are larger than."""
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_MARKER = re.compile(r"(^|/)[._][^/=]*(/|$)|\.best\.json$|\.crc$")
-"""Files that Spark, Hive or dlrm-generate leave beside the data, and those in hidden folders."""
 MAX_RATIO = 20
 """Text is at most about so many times as large as its compressed file."""
 
@@ -57,6 +54,8 @@ class Source:
     """Key → value that all rows have: of the folders, as ``dt`` of clicks/dt=2026-11-22/part-0, or of a lake table."""
     tag: str = ""
     """What a store tells of the version of an object: its tag and date."""
+    is_of_table: bool = False
+    """True if a lake table names the file."""
 
     @property
     def is_compressed(self) -> bool:
@@ -92,20 +91,27 @@ def _version_of(path: str) -> tuple[int, int, str]:
     return status.st_size, status.st_mtime_ns, ""
 
 
+class _Problem(NamedTuple):
+    """A fault of a name. ``is_absence``: nothing is there."""
+
+    text: str
+    is_absence: bool = False
+
+
 def find_sources(given: InputConfig) -> list[Source]:
     """The files that input.train, input.val and input.test name, in that order; raises ConfigError with all faults."""
     sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS})
-    refuse_if(_named_twice(sources) or _copies(sources))
+    refuse_if(_copies(sources))
     return sources
 
 
 def find_files(key: str, given: Any) -> list[Source]:
-    """The files that setting ``key`` names, in order; raises ConfigError with all faults."""
+    """The files that setting ``key`` names, in order; raises ConfigError with all faults, NoFilesError if there are none."""
     return _find({key: given})
 
 
 def _find(given: Mapping[str, Any]) -> list[Source]:
-    problems: list[str] = []
+    problems: list[_Problem] = []
     named = [
         (key, file)
         for key, value in given.items()
@@ -113,12 +119,17 @@ def _find(given: Mapping[str, Any]) -> list[Source]:
         for file in _named_files(key, name, problems)
     ]
     looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
-    refuse_if([*problems, *(problem for problem in looked if isinstance(problem, str))])
-    return [source for source in looked if isinstance(source, Source)]
+    problems += [problem for problem in looked if isinstance(problem, _Problem)]
+    if problems:
+        texts = [problem.text for problem in problems]
+        raise NoFilesError(texts) if all(problem.is_absence for problem in problems) else ConfigError(texts)
+    sources = [source for source in looked if isinstance(source, Source)]
+    refuse_if(_named_twice(sources, [key for key, _ in named]))
+    return sources
 
 
-def _named_twice(sources: Sequence[Source]) -> list[str]:
-    """A problem for each file that has two names among ``sources``, links included."""
+def _named_twice(sources: Sequence[Source], keys: Sequence[str]) -> list[str]:
+    """A problem for each file that has two names among ``sources``, links included; ``keys``: what names each."""
     first: dict[tuple[object, object], Source] = {}
     problems = []
     for source in sources:
@@ -129,24 +140,25 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
             identity = status.st_dev, status.st_ino
         if (known := first.setdefault(identity, source)) is not source:
             what = "are the same file (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
-            problems.append(_counts_twice(known, source, what))
+            problems.append(_counts_twice(known, source, what, keys))
     return problems
 
 
 def _copies(sources: Sequence[Source]) -> list[str]:
     """A problem for each file, of some length, whose text is that of another of them, plain or compressed."""
+    keys = [f"input.{source.split}" for source in sources]
     beginnings = in_threads(_first_text, sources)
     alike = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
     first: dict[str, Source] = {}
     return [
-        _counts_twice(known, source, "hold the same text")
+        _counts_twice(known, source, "hold the same text", keys)
         for source, text in zip(sources, beginnings, strict=True)
         if text in alike and (known := first.setdefault(content_checksum(source), source)) is not source
     ]
 
 
-def _counts_twice(first: Source, second: Source, what: str) -> str:
-    names = f"input.{first.split}={first.path} and input.{second.split}={second.path}"
+def _counts_twice(first: Source, second: Source, what: str, keys: Sequence[str]) -> str:
+    names = " and ".join(f"{keys[source.index]}={source.path}" for source in (first, second))
     return f"{names} {what}: its rows would count twice, so name it once"
 
 
@@ -174,38 +186,30 @@ def content_checksum(source: Source) -> str:
     return f"crc32:{crc:08x}"
 
 
-def _named_files(key: str, name: str, problems: list[str]) -> list[NamedFile]:
+def _named_files(key: str, name: str, problems: list[_Problem]) -> list[NamedFile]:
     """The files behind ``name``: of a lake table, of a store, a file, a folder with all below it, or a glob of these.
 
     Files of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty ones are left out.
     """
+    name = local_path(name)
     try:
         if is_table(name):
             return table_files(key, name, _natural)
-        paths, above = objects_below(name) if is_url(name) else _files_below(name)
+        paths, above = objects_below(name) if is_url(name) else files_below(name)
+        data = without_markers(paths, above)
+        if list(paths) != [above]:
+            refuse_table(key, name, data, above)
     except ConfigError as error:
-        problems += error.problems
+        texts = [text if text.startswith(f"{key}=") else f"{key}={name}: {text}" for text in error.problems]
+        problems += [_Problem(text, isinstance(error, NoFilesError)) for text in texts]
         return []
     except DataError as error:
-        problems.append(f"{key}={error}")
+        problems.append(_Problem(f"{key}={error}"))
         return []
-    if not (data := [path for path in paths if not _MARKER.search(path.removeprefix(above).lstrip("/"))]):
-        problems.append(f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})")
+    if not data:
+        text = f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})"
+        problems.append(_Problem(text, is_absence=True))
     return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
-
-
-def _files_below(name: str) -> tuple[Sequence[str], str]:
-    """(the files in a folder or of a glob, and in the folders below; the folder above all), or (one file, itself)."""
-    is_glob = glob.has_magic(name) and not Path(name).exists()
-    if not is_glob and not Path(name).is_dir():
-        return [name], name
-    inside = {
-        os.path.join(folder, file)  # noqa: PTH118  # ./ stays
-        for path in (glob.glob(name, recursive=True) if is_glob else [name])  # noqa: PTH207  # Path.glob refuses absolute patterns
-        for folder, _, files in [*os.walk(path)] or [("", [], [path])]
-        for file in files
-    }
-    return [file for file in inside if not Path(file).is_file() or Path(file).stat().st_size], above_all(name)
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -214,7 +218,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
-def _look_at(index: int, key: str, file: NamedFile) -> Source | str:
+def _look_at(index: int, key: str, file: NamedFile) -> Source | _Problem:
     """The source that is ``file``, named by setting ``key``, or what is wrong with it."""
     path = file.path
     try:
@@ -222,16 +226,20 @@ def _look_at(index: int, key: str, file: NamedFile) -> Source | str:
             path = address_of(path)
         if not isinstance(path, Address) and not Path(path).is_file():
             if not Path(path).exists():
-                return f"{key}={path}: no such file (looked in {Path.cwd()})"
-            return f"{key}={path} is a pipe or a device, and input is read more than once: write it to a file and give that"
+                return _Problem(f"{key}={path}: no such file (looked in {Path.cwd()})", is_absence=True)
+            cure = "write it to a file and give that"
+            return _Problem(f"{key}={path} is a pipe or a device, and input is read more than once: {cure}")
         version = _version_of(path)
-        source = Source(index, path, key.partition(".")[2], *version[:2], "text", file.partition, version[2])
+        split = key.partition(".")[2]
+        source = Source(
+            index, path, split, *version[:2], "text", file.partition, version[2], file.is_of_table
+        )
         with source.open() as raw:
             return replace(source, format=format_of(raw.read(4)))
     except OSError as error:
-        return f"{key}={path} cannot be read: {error.strerror}"
+        return _Problem(f"{key}={path} cannot be read: {error.strerror}")
     except DataError as error:
-        return f"{key}={error}"
+        return _Problem(f"{key}={error}")
 
 
 def format_of(beginning: bytes) -> str:

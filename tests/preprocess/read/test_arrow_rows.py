@@ -128,21 +128,18 @@ def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]
     st.lists(st.none() | st.lists(st.none() | st.integers(-(2**62), 2**62), max_size=4), min_size=1),
     st.booleans(),
 )
-def test_nulls_inside_lists_are_left_out_and_counted(
+def test_nulls_in_lists_are_missing_values_and_empty_alone(
     make: object, values: list[list[int | None] | None], as_text: bool
 ) -> None:
     items = [None if row is None else [None if v is None else str(v) for v in row] for row in values]
     array = pa.array(items, make(pa.string())) if as_text else pa.array(values, make(pa.int64()))
     form = spec(Column("x", "sparse", "integer", "|"))
-    unit = unit_of(x=array)
-    rows, rejected, _ = read(unit, form)
+    rows, rejected, _ = read(unit_of(x=array), form)
     assert not rejected
     assert [row.sparse[0] for row in rows] == [
-        [v & reference.MASK for v in row or [] if v is not None] for row in values
+        [] if row in (None, [None]) else [v if v is None else v & reference.MASK for v in row]
+        for row in values
     ]
-    cursor = ArrowCursor(unit, form)
-    list(cursor.rows(2, None))
-    assert cursor.nulls_in_lists == sum(v is None for row in values for v in row or [])
 
 
 def test_a_text_with_separators_is_a_list() -> None:
@@ -165,6 +162,26 @@ def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: 
     assert [row.sparse[0] for row in rows] == [None if v is None else v & reference.MASK for v in whole]
     assert [row.sparse[1] for row in rows] == [None if v is None else reference.key_of(str(v)) for v in whole]
     assert [row.dense[0] for row in rows] == [None if v is None else float(v) for v in whole]
+
+
+@given(
+    st.sampled_from(["UTC", "Asia/Tokyo", "America/St_Johns", "Pacific/Auckland"]),
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.lists(st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)), min_size=1),
+)
+def test_days_hours_and_weekdays_of_any_zone_are_utc(
+    zone: str, unit: str, times: list[datetime.datetime]
+) -> None:
+    moments = [time.replace(microsecond=0, tzinfo=datetime.UTC) for time in times]
+    columns = (Column("day", "sparse", "integer"), Column("at", "time", "iso"))
+    derived = tuple(Column(kind, "sparse", "integer", rule=kind, of=("at",)) for kind in ("hour", "weekday"))
+    form = Spec("of a test", "\t", None, False, columns, derived=derived)
+    array = pa.array(moments, pa.timestamp(unit, zone))
+    rows, rejected, _ = read(unit_of(day=array, at=array), form)
+    assert not rejected
+    days = [(moment.date() - datetime.date(1970, 1, 1)).days & reference.MASK for moment in moments]
+    expected = [[day, moment.hour, moment.weekday()] for day, moment in zip(days, moments, strict=True)]
+    assert [row.sparse for row in rows] == expected
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -219,7 +236,7 @@ def test_spans_are_where_the_strings_lie() -> None:
     found = [texts[start:stop].decode() for start, stop in places]
     items = [texts[start:stop].decode() for start, stop in item_places]
     assert [text for text, word in zip(found, words, strict=True) if word] == [word for word in words if word]
-    assert items == ["p", "qq"] * 6
+    assert items == ["p", "", "qq"] * 6
 
 
 @given(

@@ -36,6 +36,9 @@ SPEC = Spec(
     ),
 )
 WITH_NULLS = replace(SPEC, null_values=("NULL", "-1", "\\N", "nan"))
+WITH_NUMBERS = replace(
+    SPEC, null_values=("-1.0", "0FF", "3.", "2e1", "1|2", 'a"b', "12345678901234567890123")
+)
 CRITEO = Spec(
     "like Criteo",
     "\t",
@@ -175,9 +178,10 @@ QUICK = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 
 @QUICK
-@given(texts(SPEC), st.integers(1, 9), st.sampled_from([SPEC, WITH_NULLS]))
+@given(texts(SPEC), st.integers(1, 9), st.sampled_from([SPEC, WITH_NULLS, WITH_NUMBERS]))
 @example(b'1,2,3,x,ff,5,"a""b",1|2,3|4,"c,d"|e\r\n', 3, SPEC)
 @example(b'1,NULL,"nan",x,-1,\\N,"NULL",1|-1,NULL,a|NULL|b|\n-1,,,,,,,,,\nNULL,,,,,,,,,\n', 3, WITH_NULLS)
+@example(b'1,-1,"-1.00",x,ff,-1.0,"a""b",0|fF,3|20|-1,"a""b"|b\n1,3,20,,00ff,20,,ff,3,1|2\n', 3, WITH_NUMBERS)
 @example(b'1,2,"3\n4",x,ff,5,a,1,2,"b\n1,2,3,"x\n1,2,3,"x""\n1,2,3,x,ff,5,a,1,2,b,"c\n', 3, SPEC)
 def test_any_text_of_all_kinds_is_parsed_as_the_reference_does(
     text: bytes, capacity: int, spec: Spec
@@ -186,7 +190,11 @@ def test_any_text_of_all_kinds_is_parsed_as_the_reference_does(
 
 
 @QUICK
-@given(texts(CRITEO), st.integers(1, 9), st.sampled_from([(), ("NULL", "\\N"), ("NULL", "-1"), ("ab",)]))
+@given(
+    texts(CRITEO),
+    st.integers(1, 9),
+    st.sampled_from([(), ("NULL", "\\N"), ("NULL", "-1"), ("ab",), ("-1.0", "0AB", "0")]),
+)
 def test_any_text_like_criteo_is_parsed_as_the_reference_does(
     text: bytes, capacity: int, nulls: tuple[str, ...]
 ) -> None:

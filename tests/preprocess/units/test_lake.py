@@ -1,6 +1,7 @@
 """Delta and Iceberg tables as input: the files of one version, with the values of their partitions."""
 
 import json
+import re
 import string
 import struct
 from collections.abc import Callable
@@ -56,6 +57,35 @@ def write_delta(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> st
     for table in tables:
         deltalake.write_deltalake("clicks", table, partition_by=list(keys) or None, mode="append")
     return "delta://clicks"
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_null_words_apply_to_keys_of_tables(kind: str) -> None:
+    moments = pa.array([-1, 0, 86_400_000_000, None], pa.timestamp("us", "UTC"))
+    keys = {
+        "whole": (pa.array([-1, 0, 5, None], pa.int64()), "dense, kind: integer", ["-1", "0", "5", ""]),
+        "number": (pa.array([-1.0, 2.5, 0.0, None]), "dense, kind: float", ["-1.0", "2.5", "0.0", ""]),
+        "id": (pa.array([-1, 0, 5, None], pa.int32()), "sparse, kind: integer", ["-1", "0", "5", ""]),
+        "word": (pa.array(["NA", "-1.0", "a", None]), "sparse, kind: string", ["NA", "-1.0", "a", ""]),
+        "at": (moments, "time, kind: iso", [str(each or "") for each in moments.to_pylist()]),
+    }
+    labels, x = pa.array([0, 1, 1, 0]), pa.array([1, 2, 3, 4])
+    table = pa.table({"label": labels, "x": x} | {name: column for name, (column, _, _) in keys.items()})
+    name = {"delta": write_delta, "iceberg": write_iceberg}[kind](table, keys=tuple(keys))
+    form = "name: t\ndelimiter: ','\nheader: true\nnull_values: [NA, '-1', '1970-01-02']\ncolumns:\n"
+    form += "- {name: label, role: label}\n- {name: x, role: dense, kind: integer}\n"
+    form += "".join(f"- {{name: {name}, role: {role}}}\n" for name, (_, role, _) in keys.items())
+    Path("t.yaml").write_text(f"{form}derived:\n- {{name: hour, kind: hour, of: at}}\n", encoding="utf-8")
+    fields = [labels.to_pylist(), x.to_pylist(), *(texts for _, _, texts in keys.values())]
+    lines = [["label", "x", *keys], *zip(*fields, strict=True)]
+    Path("t.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines), encoding="utf-8")
+    found = []
+    for number, path in enumerate(("t.csv", name)):
+        made = run(Path(f"of{number}"), "dataset=t.yaml", f"input.train={path}", "dense.transform=none")
+        rows_made = sorted(table_of(made).to_pylist(), key=lambda row: row["x"])
+        found.append((rows_made, [column.missing_rate for column in (*made.dense, *made.sparse)]))
+    assert found[0] == found[1]
+    assert found[0][1] == [0.0, 0.5, 0.5, 0.5, 0.5, 0.5]
 
 
 def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour"), version: str = "2") -> str:
@@ -151,6 +181,84 @@ def test_a_version_stays_as_it_was_begun_with(write: Callable[..., str], word: s
     filtered = with_versions("input.train", f"{name}?dt=2026-11-23", first)
     assert filtered == newest.replace("?", "?dt=2026-11-23&")  # begun with other names
     assert with_versions("input.train", None, first) is None
+
+
+def test_a_folder_of_a_table_is_refused_with_the_name_to_type() -> None:
+    write_delta(rows(0, 10), rows(10, 20))
+    deltalake.DeltaTable("clicks").delete("x < 10")
+    here = Path.cwd()
+    partitions = {
+        "clicks/dt=2026-11-9": "?dt=2026-11-9",
+        "clicks/dt=2026-11-9/hour=7": "?dt=2026-11-9&hour=7",
+    }
+    partitions["clicks/dt=2026-11-9/hour=7/*.parquet"] = "?dt=2026-11-9&hour=7"
+    globs = ("clicks/**", "clicks/*/*/*.parquet", "clicks/dt=*", "cl*", "clicks/dt=2026-11-[12]*")
+    names = {
+        **dict.fromkeys(("clicks", "./clicks/", f"{here}/clicks", f"file://{here}/clicks", *globs), ""),
+        **partitions,
+    }
+    Path("lake").symlink_to(".")
+    for name, words in {**names, "lake/clicks": ""}.items():
+        with pytest.raises(ConfigError) as error:
+            find_files("input.train", name)
+        typed = re.search(r"type 'input.train=\"(.*)\"'|type input.train=(.*)", error.value.problems[0])
+        assert typed is not None, error.value
+        place = "lake/clicks" if name == "lake/clicks" else "clicks"
+        assert (typed[1] or typed[2]) == f"delta://{place}{words}", name
+        find_files("input.train", typed[1] or typed[2])
+    assert sorted(numbers_of("delta://clicks")) == [*range(10, 20)]
+    path = find_files("input.train", "delta://clicks")[0].path
+    assert [source.path for source in find_files("input.train", path)] == [path]  # one file, by its name
+
+
+def test_a_folder_within_the_current_one_of_a_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_delta(rows(0, 10))
+    table = Path.cwd() / "clicks"
+    monkeypatch.chdir(table)
+    for name in (".", "dt=*", "dt=2026-11-9"):
+        with pytest.raises(ConfigError, match=f"type .*delta://{table}"):
+            find_files("input.train", name)
+
+
+def test_a_folder_of_iceberg_is_refused_with_the_name_to_type() -> None:
+    write_iceberg(rows(0, 10))
+    (folder,) = Path("warehouse").glob("**/clicks")
+    for name in (
+        f"{folder}",
+        f"{folder}/data",
+        f"{folder}/data/dt=*",
+        "warehouse",
+        f"{folder}/data/**/*.parquet",
+    ):
+        with pytest.raises(
+            ConfigError, match=r"type input.train=iceberg://local/db.clicks, with the catalog"
+        ):
+            find_files("input.train", name)
+    with pytest.raises(ConfigError, match=r"iceberg://local/db.clicks\?dt=2026-11-9"):
+        find_files("input.train", f"{folder}/data/dt=2026-11-9")
+
+
+def test_folders_that_only_resemble_a_table_are_read() -> None:
+    for name in (
+        "data/part-0",
+        "data/metadata/about.json",
+        "data/metadata.json",
+        "log/_delta_logs/x",
+        "log/part-0",
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("0\n")
+    assert len(find_files("input", "data")) == 3
+    assert len(find_files("input", "log")) == 1
+
+
+def test_a_table_of_a_store_is_refused_with_the_name_to_type() -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    for name in ("dt=1/part-0.parquet", "dt=2/part-0.parquet", "_delta_log/00000000000000000000.json"):
+        memory.pipe_file(f"/lake/clicks/{name}", b"PAR1")
+    for name in ("lake/clicks", "lake/clicks/dt=*", "lake", "lake/**/*.parquet", "lake/clicks/dt=1"):
+        with pytest.raises(ConfigError, match=r"type .*delta://memory://lake/clicks"):
+            find_files("input.train", f"memory://{name}")
 
 
 NO_ROWS = {

@@ -1,5 +1,6 @@
 """Which files are the input: each once, none that can be read only once."""
 
+import glob
 import gzip
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.units.folders import NoFilesError
 from dlrm_app.preprocess.units.source import find_files, find_sources
 
 
@@ -65,6 +67,71 @@ def test_a_folder_is_all_data_below_it_in_the_order_of_its_numbers() -> None:
         find_files("input", "lake/_temporary")
     hidden = [source.path for source in find_files("input", "lake/.hidden/*")]  # named by the user
     assert hidden == ["lake/.hidden/part-0"]
+
+
+def test_linked_folders_are_part_of_a_folder() -> None:
+    for name in ("disk_1/dt=1/part-0", "disk_2/dt=2/part-0", "disk_2/dt=2/more/part-1"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("0\n")
+    Path("log").mkdir()
+    Path("log/dt=1").symlink_to("../disk_1/dt=1")
+    Path("log/dt=2").symlink_to(Path("disk_2/dt=2").absolute())
+    expected = ["log/dt=1/part-0", "log/dt=2/more/part-1", "log/dt=2/part-0"]
+    for given in ("log", "./log", "log/", "log/*", "log/**", f"{Path.cwd()}/log"):
+        found = [os.path.relpath(source.path) for source in find_files("input", given)]
+        assert found == expected, given
+    assert [source.partition for source in find_files("input", "log")] == [{"dt": "1"}, *[{"dt": "2"}] * 2]
+    Path("log/dt=3").symlink_to("dt=2")  # the same files under two names
+    with pytest.raises(ConfigError, match=r"input=log/dt=2/.* and input=log/dt=3/.* are the same file"):
+        find_files("input", "log")
+
+
+@pytest.mark.parametrize("target", ["..", "../..", "/", ".", "../inner"])
+@pytest.mark.parametrize("given", ["log", "log/**", "log/*", "log/**/part-*"])
+def test_a_loop_of_links_is_refused_by_name(target: str, given: str) -> None:
+    Path("log/inner").mkdir(parents=True)
+    Path("log/inner/part-0").write_text("0\n")
+    Path("log/inner/loop").symlink_to(target)
+    with pytest.raises(
+        ConfigError, match=r"input=log\S*: log/inner/loop is a link to /\S*, a folder above it"
+    ):
+        find_files("input", given)
+
+
+def test_links_in_hidden_folders_are_not_followed() -> None:
+    Path("log/.snapshot").mkdir(parents=True)
+    Path("log/part-0").write_text("0\n")
+    Path("log/.snapshot/loop").symlink_to("../..")
+    Path("log/lost+found").symlink_to("..")
+    for given in ("log", "log/**"):
+        assert [source.path for source in find_files("input", given)] == ["log/part-0"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_may_not_be_read_is_refused() -> None:
+    Path("log/shut").mkdir(parents=True)
+    Path("log/part-0").write_text("0\n")
+    Path("log/shut").chmod(0)
+    with pytest.raises(ConfigError, match="input=log: log/shut cannot be read: Permission denied"):
+        find_files("input", "log")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**", "**/", "**/*", "a/**", "**/*.parquet", "**/b/**/part-?", "*/**/[ab]*", "a/**/c", "**/**", "x/**"],
+)
+def test_a_glob_of_all_folders_is_what_glob_finds(pattern: str) -> None:
+    names = ["a/part-1", "a/b/part-2", "a/b/c/part-3", "b/x.parquet/part-4", "b/y.parquet", "part-5", "c/a"]
+    for name in names:
+        (path := Path("log", name)).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("0\n")
+    found = [Path(match) for match in glob.glob(f"log/{pattern}", recursive=True)]  # noqa: PTH207
+    below = {str(file) for path in found for file in (path, *path.rglob("*")) if file.is_file()}
+    try:
+        paths = [source.path for source in find_files("input", f"log/{pattern}")]
+    except NoFilesError:
+        paths = []
+    assert set(paths) == below
 
 
 def test_a_pipe_is_refused_at_once() -> None:
