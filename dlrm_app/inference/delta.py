@@ -11,7 +11,7 @@ Where rows lie in a file is only a hint: wrong ones make a delta larger, and wha
 import mmap
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +51,13 @@ class Piece(NamedTuple):
     row_bytes: int = 1
 
 
-def locate_rows(path: Path, tables: Iterable[tuple[str, Bytes]]) -> list[RowsAt]:
-    """Where ``path`` holds the rows [R, W] of ``tables`` as they are, so far as it does; quick if it has them in this order."""
-    found, after = [], 0
+def locate_rows(path: Path, blocks: Iterable[tuple[str, int, Bytes]]) -> list[RowsAt]:
+    """Where ``path`` holds ``blocks`` of rows (table, first row, rows [R, W]), as far as it does; quick if it has them in this order."""
+    found: list[RowsAt] = []
+    after = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         whole = np.frombuffer(data, np.uint8)
-        for name, rows in tables:
+        for name, first_row, rows in blocks:
             flat, width, row = rows.reshape(-1), rows.shape[1], 0
             while row < len(rows):
                 head = flat[row * width : row * width + _HEAD_BYTES].tobytes()
@@ -65,11 +66,22 @@ def locate_rows(path: Path, tables: Iterable[tuple[str, Bytes]]) -> list[RowsAt]
                 equal = _equal_bytes(whole[offset:], flat[row * width :]) // width if offset >= 0 else 0
                 if not equal:
                     break
-                found.append(RowsAt(name, row, offset, equal, width))
+                _add_rows(found, RowsAt(name, first_row + row, offset, equal, width))
                 row += equal
                 after = offset + equal * width
         del whole  # which keeps the file mapped
     return found
+
+
+def _add_rows(found: list[RowsAt], at: RowsAt) -> None:
+    """Adds ``at`` to ``found``, as part of the last entry if it continues that."""
+    if found:
+        last = found[-1]
+        end = last.offset + last.rows * last.row_bytes
+        if (last.table, last.first_row + last.rows, end) == (at.table, at.first_row, at.offset):
+            found[-1] = replace(last, rows=last.rows + at.rows)
+            return
+    found.append(at)
 
 
 def _equal_bytes(first: Bytes, second: Bytes) -> int:

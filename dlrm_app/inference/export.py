@@ -1,14 +1,16 @@
 """dlrm-export: a checkpoint → a folder of files. Each is verified on held-out rows before the folder gets its name."""
 
+import gc
 import glob
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig
@@ -192,7 +194,9 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         with torch.no_grad():
             write_reference(folder, example, kernels(*example)[0])
         del model, kernels
+        gc.collect()  # its parts refer to one another, and each of the models below may need the memory
         scored = _score_trained(source, config.batch_size, runtime)
+        gc.collect()
         if trained.marker.progress.judgement is None:  # never evaluated on val
             judgement = judge(
                 Measurements.of(
@@ -242,17 +246,42 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
 
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:
-    """Scores the held-out rows with the trained model."""
+    """Scores the held-out rows with the trained model, of whose tables it reads only the rows that they need."""
     defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
-    model = load_trained(source.trained, defaults.sharding, defaults.topology, batch_size, runtime)
+    trained = source.trained
+    rows = _rows_of(trained, source.batches(batch_size))
+    by_feature = {feature: rows[table.name] for table in trained.tables for feature in table.features}
+    model = load_trained(trained, defaults.sharding, defaults.topology, batch_size, runtime, rows)
     model.eval()
 
     def score(batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor = model(batch)[1][1]
+        logits: torch.Tensor = model(_renumbered(batch, by_feature))[1][1]
         return logits
 
     with undisturbed(model):
-        return score_split(score, source.batches(batch_size), source.split, f"score {source.trained.name}")
+        return score_split(score, source.batches(batch_size), source.split, f"score {trained.name}")
+
+
+def _rows_of(trained: TrainedModel, batches: EvalBatches) -> dict[str, torch.Tensor]:
+    """Table → the numbers of the rows that ``batches`` look up, sorted; row 0 always."""
+    table_of = {feature: table.name for table in trained.tables for feature in table.features}
+    rows = {table.name: torch.zeros(1, dtype=torch.int64) for table in trained.tables}
+    with batches:
+        for batch in batches:
+            for feature, ids in batch.sparse_features.to_dict().items():
+                name = table_of[feature]
+                rows[name] = torch.unique(torch.cat([rows[name], ids.values()]))
+    return rows
+
+
+def _renumbered(batch: Batch, rows: Mapping[str, torch.Tensor]) -> Batch:
+    """``batch`` with the places of its ids in ``rows`` (feature → sorted numbers) instead of the ids."""
+    sparse = batch.sparse_features
+    places = [torch.searchsorted(rows[name], ids.values()) for name, ids in sparse.to_dict().items()]
+    renumbered = KeyedJaggedTensor(
+        keys=sparse.keys(), values=torch.cat(places), lengths=sparse.lengths(), stride=sparse.stride()
+    )
+    return replace(batch, sparse_features=renumbered)
 
 
 def _summary(record: ExportRecord) -> str:

@@ -5,7 +5,7 @@ missing and rare values; a column for each feature of a shared table). dense.par
 other weight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,10 @@ from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.delta import locate_rows
 from dlrm_app.inference.record import RowsAt
-from dlrm_app.inference.scoring_model import CheckpointWeights
+from dlrm_app.inference.scoring_model import BLOCK_ROWS, CheckpointWeights
 from dlrm_app.tables.specs import Table
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-_CHUNK_ROWS = 1 << 17
 
 
 def write_parquet(
@@ -41,17 +40,22 @@ def write_parquet(
         fields = [pa.field("id", pa.int32(), nullable=False)]
         fields += [pa.field(name, column.type) for name, column in raw.items()]
         fields.append(pa.field("vector", pa.list_(kind, table.dim), nullable=False))
-        vectors = weights.table(table).to(_DTYPES[types[table.name]])
-        columns = [array_of(np.arange(len(vectors), dtype=np.int32)), *raw.values()]
-        columns.append(pa.FixedSizeListArray.from_arrays(array_of(vectors.reshape(-1).numpy()), table.dim))
-        rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
-        name = f"tables/{table.name}.parquet"
+        name, schema = f"tables/{table.name}.parquet", pa.schema(fields)
         # vectors are stored plain, so that their rows can be found in the file; compression would not shorten them
-        written = {"row_group_size": _CHUNK_ROWS, "data_page_size": 1 << 30, "use_dictionary": list(raw)}
+        written = {"data_page_size": 1 << 30, "use_dictionary": list(raw)}
         compression = dict.fromkeys(["id", *raw], "snappy") | {"vector.list.element": "none"}
-        pq.write_table(rows, folder / name, **written, compression=compression)
-        as_bytes = vectors.contiguous().view(torch.uint8).numpy()
-        places[name] = locate_rows(folder / name, [(table.name, as_bytes)])
+        with pq.ParquetWriter(folder / name, schema, **written, compression=compression) as writer:
+            for first, vectors in _blocks(weights, table, types):
+                columns = [array_of(np.arange(first, first + len(vectors), dtype=np.int32))]
+                columns += [column.slice(first, len(vectors)) for column in raw.values()]
+                flat = array_of(vectors.reshape(-1).numpy())
+                columns.append(pa.FixedSizeListArray.from_arrays(flat, table.dim))
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=BLOCK_ROWS)
+        stored = (
+            (table.name, first, vectors.view(torch.uint8).numpy())
+            for first, vectors in _blocks(weights, table, types)
+        )
+        places[name] = locate_rows(folder / name, stored)
     values = [value.detach().contiguous() for value in weights.dense.values()]
     dense = {
         "name": [f"dense.{name.partition('/')[2].removeprefix('model.')}" for name in weights.dense],
@@ -60,6 +64,16 @@ def write_parquet(
     }
     pq.write_table(pa.table(dense), folder / "dense.parquet")
     return places
+
+
+def _blocks(
+    weights: CheckpointWeights, table: Table, types: dict[str, str]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """(First row, rows) of the blocks of ``table``, in the type that the file has."""
+    first = 0
+    for block in weights.blocks(table):
+        yield first, block.to(_DTYPES[types[table.name]]).contiguous()
+        first += len(block)
 
 
 def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:

@@ -3,7 +3,7 @@
 Shapes: B batch rows, N dense features, F sparse features, V ids of all features and rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.tables.specs import Table, table_of
 
 CPU = torch.device("cpu")
+BLOCK_ROWS = 1 << 17
+"""Rows of a table that an export holds at a time, as they were trained."""
 
 
 def to_inputs(batch: Batch) -> Inputs:
@@ -52,7 +54,7 @@ class ScoringModel(nn.Module):
 
 
 class CheckpointWeights:
-    """Reads a checkpoint's weights, one whole table at a time, for every sharding plan."""
+    """Reads a checkpoint's weights, a block of a table's rows at a time, for every sharding plan."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._reader = TensorReader(trained.folder)
@@ -63,24 +65,29 @@ class CheckpointWeights:
         self.dense: Tensors = {name: value for name, value in named.items() if table_of(name) is None}
         load_tensors(self._reader, self.dense)
 
-    def table(self, table: Table) -> torch.Tensor:
-        """Reads a table's weights [rows, dim], in the type that it was trained in."""
-        name, meta = self._tables[table.name]
-        weights = torch.empty(meta.shape, dtype=meta.dtype)
-        load_tensors(self._reader, {name: weights})
-        return weights
+    def blocks(self, table: Table, num_rows: int = BLOCK_ROWS) -> Iterator[torch.Tensor]:
+        """Reads a table's weights in blocks of ``num_rows`` rows [n, dim], in the type that it was trained in."""
+        name, _ = self._tables[table.name]
+        saved = self._reader.tensors.get(name)
+        if saved is None or tuple(saved.size) != (table.rows, table.dim):
+            load_tensors(self._reader, {name: torch.empty(table.rows, table.dim, device="meta")})  # raises
+        assert saved is not None
+        for first in range(0, table.rows, num_rows):
+            block = torch.empty(min(num_rows, table.rows - first), table.dim, dtype=saved.dtype)
+            self._reader.fill({(name, (first, 0)): block})
+            yield block
 
 
 def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_shards: int = 1) -> ScoringModel:
     """Builds the model of a checkpoint with tables of ``types`` (name → type).
 
-    Tables in several shards are torchrec's. Needs memory for the quantized tables and the largest trained one. Raises DataError.
+    Tables in several shards are torchrec's. Needs memory for the quantized tables and a block of rows. Raises DataError.
     """
     weights = CheckpointWeights(trained)
     model = weights.model
     stacked = ARCHITECTURES[trained.spec.config.kind].interacts
     if num_shards > 1:
-        model.sparse_arch = ShardedTables(trained.tables, types, weights.table, num_shards, stacked=stacked)
+        model.sparse_arch = ShardedTables(trained.tables, types, weights.blocks, num_shards, stacked=stacked)
     else:
-        model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
+        model.sparse_arch = QuantizedTables(trained.tables, types, weights.blocks, stacked=stacked)
     return ScoringModel(model).eval().requires_grad_(False)

@@ -6,7 +6,7 @@ Shapes: B batch rows, F sparse features, V ids of all features and rows, W the w
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -43,13 +43,12 @@ TYPES = {
 }
 _ALIGNMENT = 1
 _SUM = 0
-_CHUNK_ROWS = 1 << 20
 _MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
 _INT2_DIM = 8
 """An int2 table's width must be a multiple of this: four numbers a byte, and fbgemm needs an even number of bytes a row."""
 
-Weights = Callable[[Table], torch.Tensor]
-"""Reads a table's weights [rows, dim]."""
+Weights = Callable[[Table], Iterable[torch.Tensor]]
+"""Reads a table's weights, in blocks of rows [n, dim]."""
 
 
 def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, str]) -> dict[str, str]:
@@ -120,11 +119,11 @@ class QuantizedTables(nn.Module):
             (t, begin, row_bytes(t, types[t.name])) for t, begin in zip(tables, begins, strict=True)
         ]
 
-    def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """(name, rows as stored in memory [R, bytes]) of each table."""
+    def named_rows(self) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+        """(name, first row, rows as stored in memory [R, bytes]) of each table."""
         for table, begin, width in self._places:
             rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
-            yield table.name, rows.numpy()
+            yield table.name, 0, rows.numpy()
 
     def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         values, lengths = ids
@@ -155,13 +154,18 @@ class QuantizedTables(nn.Module):
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
 
 
-def _fill(rows: torch.Tensor, scales: torch.Tensor | None, weights: torch.Tensor, kind: SparseType) -> None:
-    """Quantizes ``weights`` [rows, dim] into ``rows`` and ``scales``, a chunk of rows at a time."""
-    for start in range(0, len(weights), _CHUNK_ROWS):
-        quantized, its_scales = _quantize(weights[start : start + _CHUNK_ROWS], kind)
-        rows[start : start + len(quantized)].copy_(quantized)
+def _fill(
+    rows: torch.Tensor, scales: torch.Tensor | None, blocks: Iterable[torch.Tensor], kind: SparseType
+) -> None:
+    """Quantizes ``blocks`` of rows [n, dim] into ``rows`` and ``scales``, one after another."""
+    start = 0
+    for block in blocks:
+        quantized, its_scales = _quantize(block, kind)
+        end = start + len(block)
+        rows[start:end].copy_(quantized)
         if scales is not None:
-            scales[start : start + len(quantized)].copy_(its_scales)
+            scales[start:end].copy_(its_scales)
+        start = end
 
 
 def _quantize(weights: torch.Tensor, kind: SparseType) -> tuple[torch.Tensor, Any]:
@@ -170,6 +174,12 @@ def _quantize(weights: torch.Tensor, kind: SparseType) -> tuple[torch.Tensor, An
         warnings.simplefilter("ignore")  # fbgemm warns of a copy
         rows, scales = quantize_embs(weights.float(), kind)
     return rows, scales
+
+
+def _quantized(blocks: Iterable[torch.Tensor], kind: SparseType) -> tuple[torch.Tensor, Any]:
+    """Quantizes a table's ``blocks`` of rows: (rows as bytes, their scales and offsets)."""
+    rows, scales = zip(*(_quantize(block, kind) for block in blocks), strict=True)
+    return torch.cat(rows), None if scales[0] is None else torch.cat(scales)
 
 
 @torch.fx.wrap
@@ -210,13 +220,13 @@ class ShardedTables(nn.Module):
         assert not left, f"torchrec did not take {left}"
         self.shard_of = {name: each.ranks[0] for part in plan.plan.values() for name, each in part.items()}
 
-    def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """(name, rows as stored in memory [R, bytes]) of each table, shard by shard."""
+    def named_rows(self) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+        """(name, first row, rows as stored in memory [R, bytes]) of each table, shard by shard."""
         for module in self._sharded.modules():
             if isinstance(module, IntNBitTableBatchedEmbeddingBagsCodegen):
                 parts = module.split_embedding_weights(split_scale_shifts=False)
                 for (name, *_), (rows, _) in zip(module.embedding_specs, parts, strict=True):
-                    yield name, rows.numpy()
+                    yield name, 0, rows.numpy()
 
     def _find_columns(self, tables: Sequence[Table]) -> torch.Tensor:
         """The places of the features' columns in torchrec's output, which is ordered by shard."""
@@ -238,7 +248,7 @@ class _Bags(nn.Module):
 
     def __init__(self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights) -> None:
         super().__init__()
-        quantized = {table.name: _quantize(weights(table), TYPES[types[table.name]]) for table in tables}
+        quantized = {table.name: _quantized(weights(table), TYPES[types[table.name]]) for table in tables}
         self.bags = EmbeddingBagCollection(
             tables=[
                 replace(to_bag_config(table), data_type=DataType[types[table.name].upper()])

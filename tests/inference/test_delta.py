@@ -160,7 +160,7 @@ def test_rows_are_found_where_they_lie(tmp_path: Path) -> None:
         tables["a"][300:].tobytes(),
     ]
     (tmp_path / "file").write_bytes(b"".join(parts))
-    assert locate_rows(tmp_path / "file", tables.items()) == [
+    assert locate_rows(tmp_path / "file", [(name, 0, rows) for name, rows in tables.items()]) == [
         RowsAt("a", 0, 10005, 300, 20),
         RowsAt("a", 300, 16009, 200, 20),
         RowsAt("b", 0, 4, 500, 20),

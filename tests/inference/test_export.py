@@ -23,6 +23,7 @@ from dlrm_app.inference.formats import Run
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.scoring_model import CheckpointWeights
+from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
 from tests.inference.conftest import export_here, first_rows, predicted
@@ -213,13 +214,24 @@ def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: li
     assert record.proofs[0].max_difference < 1e-6
 
 
+def test_an_export_parses_the_index_twice_for_any_number_of_tables(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for the tables to export, and once for the trained model to compare with."""
+    parsed: list[object] = []
+    parse = storage._parse_index
+    monkeypatch.setattr(storage, "_parse_index", lambda index: parsed.append(index) or parse(index))
+    export_here(f"checkpoint={trained}/run", "format=torchscript", "split=val", f"output={tmp_path}/export")
+    assert len(parsed) == 2
+
+
 def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
     export_here(f"checkpoint={trained}/run", "format=parquet", f"output={tmp_path}/plain")
     with start_runtime(1) as runtime:
         weights = CheckpointWeights(open_trained(trained / "run", runtime))
     table = pq.read_table(tmp_path / "plain" / "tables" / "t_c1.parquet")
     assert table.column("id").to_pylist() == list(range(1000))
-    expected = weights.table(Table("t_c1", 1000, 8, ("c1",))).float()
+    expected = torch.cat([*weights.blocks(Table("t_c1", 1000, 8, ("c1",)), 300)]).float()
     assert np.array_equal(np.array(table.column("vector").to_pylist(), np.float32), expected.numpy())
     dense = pq.read_table(tmp_path / "plain" / "dense.parquet").to_pylist()
     expected_values = sorted(value.flatten().tolist() for value in weights.dense.values())

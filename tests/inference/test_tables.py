@@ -70,7 +70,7 @@ IDS = {
 def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
     by_pattern = {"*": "int8", "shared": "fp32"} if kind == "several" else {}
     types = table_types(QUANTIZED, "int4" if kind == "several" else kind, by_pattern)
-    actual = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)(
+    actual = QuantizedTables(QUANTIZED, types, lambda table: [weights_of(table)], stacked=False)(
         as_inputs(IDS, ["a", "b", "c", "d"])
     )
     expected, slack = pooled(IDS, types)
@@ -80,7 +80,9 @@ def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
 
 def test_tables_of_one_width_are_stacked() -> None:
     same = [Table("one", 40, 8, ("a",)), Table("two", 20, 8, ("b", "c"))]
-    tables = QuantizedTables(same, {"one": "fp32", "two": "fp32"}, weights_of, stacked=True)
+    tables = QuantizedTables(
+        same, {"one": "fp32", "two": "fp32"}, lambda table: [weights_of(table)], stacked=True
+    )
     vectors = tables(as_inputs({"a": [[3], [4]], "b": [[1], []], "c": [[2, 3], [5]]}, ["a", "b", "c"]))
     assert vectors.shape == (2, 3, 8)
     assert torch.equal(vectors[0, 2], weights_of(same[1])[2] + weights_of(same[1])[3])
@@ -105,8 +107,8 @@ def test_shards_give_what_whole_tables_give(kind: str, stacked: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
     types = {t.name: kind for t in TABLES}
-    whole = QuantizedTables(TABLES, types, lambda table: weights[table.name], stacked=stacked)
-    sharded = ShardedTables(TABLES, types, lambda table: weights[table.name], 2, stacked=stacked)
+    whole = QuantizedTables(TABLES, types, lambda table: weights[table.name].split(3), stacked=stacked)
+    sharded = ShardedTables(TABLES, types, lambda table: weights[table.name].split(3), 2, stacked=stacked)
     assert set(sharded.shard_of.values()) == {0, 1}
     chance = np.random.default_rng(0)
     lengths = chance.integers(0, 4, (4, 9))

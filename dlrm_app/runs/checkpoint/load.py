@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -236,22 +237,38 @@ def load_trained(
     topology: TopologyConfig,
     batch_size: int,
     runtime: Runtime,
+    rows: Mapping[str, torch.Tensor] | None = None,
 ) -> DistributedModelParallel:
-    """The sharded model with its weights, ready for ``evaluate``. It is planned for ``batch_size`` rows a rank."""
+    """The sharded model with its weights, ready for ``evaluate``. It is planned for ``batch_size`` rows a rank.
+
+    ``rows``: for one rank, table → the numbers of the only rows to read, sorted: its tables have these rows alone.
+    """
     tables = [replace(table, optimizer={}) for table in trained.tables]
+    if rows is not None:
+        tables = [replace(table, rows=len(rows[table.name])) for table in tables]
     spec, trainer = replace(trained.spec, tables=tables), trained.trainer
-    rows = batch_size * runtime.world_size
+    num_rows = batch_size * runtime.world_size
 
     def build() -> DistributedModelParallel:
         set_tf32(trainer.tf32, runtime.device)
         model = install(build_model(spec, runtime.device), runtime.device, trainer.kernels)
         task = ClickTask(model, runtime.device)
-        rows_looked_up = rows * spec.config.ensemble_size
+        rows_looked_up = num_rows * spec.config.ensemble_size
         plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
         return shard_model(task, plan, spec, sharding.collectives, runtime, draws=False)
 
     model = runtime.together(build)
-    runtime.together(
-        lambda: load_tensors(TensorReader(trained.folder), collect_weights(model, trained.dense))
-    )
+    reader, tensors = TensorReader(trained.folder), collect_weights(model, trained.dense)
+    if rows is not None:
+        for name in [name for name in tensors if table_of(name)]:
+            _set_rows(tensors.pop(name), reader.rows(name, rows[table_of(name) or ""]))
+    runtime.together(lambda: load_tensors(reader, tensors))
     return model
+
+
+@torch.no_grad()
+def _set_rows(tensor: Any, values: torch.Tensor) -> None:
+    """Sets the table ``tensor``, sharded on one rank or not."""
+    for (_, (first, left)), part in local_pieces({"": tensor}).items():
+        height, width = part.shape
+        part.copy_(values[first : first + height, left : left + width])

@@ -18,6 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
@@ -181,6 +182,30 @@ class TensorReader:
                 raise DataError(
                     f"checkpoint {self.folder} lacks {missing:,} values of {name}: take it from a copy"
                 )
+
+    def rows(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
+        """The rows ``numbers`` [R], sorted, of the tensor ``name`` [rows, columns], read one by one. Raises DataError."""
+        saved = self.tensors[name]
+        values = torch.empty(len(numbers), saved.size[1], dtype=saved.dtype)
+        for piece in saved.pieces:
+            (first, left), (num_rows, width) = piece.offsets, piece.sizes
+            low, high = torch.searchsorted(numbers, torch.tensor([first, first + num_rows])).tolist()
+            if low < high and width:
+                rows = self._rows_of(piece, saved.dtype, numbers[low:high] - first)
+                values[low:high, left : left + width] = rows
+        return values
+
+    def _rows_of(self, piece: SavedPiece, dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:
+        if not piece.is_plain:
+            ((_, whole),) = self._blocks(dtype, piece, [_Part((slice(0, piece.sizes[0]),), torch.empty(0))])
+            return whole[numbers]
+        path, (num_rows, width) = self.folder / piece.file, piece.sizes
+        if path.stat().st_size < piece.start + piece.num_bytes:
+            raise DataError(f"{path} ends within a tensor: take it from a copy")
+        shape = (num_rows, width * dtype.itemsize)
+        # mapped: only the pages of these rows are read, and Linux may drop them again
+        mapped = np.memmap(path, np.uint8, "r", piece.start, shape)
+        return torch.from_numpy(mapped[numbers.numpy()]).view(dtype)
 
     def _blocks(
         self, dtype: torch.dtype, piece: SavedPiece, parts: Sequence["_Part"]

@@ -91,6 +91,8 @@ def test_a_checkpoint_of_torch_save_loads(tmp_path: Path) -> None:
     reader.fill({("model/table", (13, 4)): table})
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
     assert torch.equal(table, tensors["model/table"][13:53, 4:9])
+    numbers = torch.tensor([0, 7, 500])
+    assert torch.equal(reader.rows("model/table", numbers), tensors["model/table"][numbers])
 
 
 ROWS, COLUMNS = 97, 8
@@ -119,6 +121,17 @@ def test_any_box_is_read_from_any_cut(
     for (top, bottom), (left, right) in boxes:
         if (bottom - top, right - left) == tuple(pieces["t", (top, left)].shape):  # not replaced by the other
             assert torch.equal(pieces["t", (top, left)], table[top:bottom, left:right])
+
+
+@given(cuts=st.sets(st.integers(1, ROWS - 1), max_size=5), numbers=st.sets(st.integers(0, ROWS - 1)))
+def test_any_rows_are_read_from_any_cut(
+    cuts: set[int], numbers: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    table = torch.arange(ROWS * COLUMNS, dtype=torch.float32).view(ROWS, COLUMNS)
+    write_cut(folder, table, [0, *sorted(cuts), ROWS], [0, 3, COLUMNS])
+    wanted = torch.tensor(sorted(numbers), dtype=torch.int64)
+    assert torch.equal(TensorReader(folder).rows("t", wanted), table[wanted])
 
 
 def write_cut(folder: Path, table: torch.Tensor, rows: list[int], columns: list[int]) -> None:
