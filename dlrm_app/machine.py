@@ -9,6 +9,7 @@ from __future__ import (
 )
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,6 +43,12 @@ def memory_limits(root: Path) -> list[int]:
         for group, is_v2 in _groups(root, "memory")
     ]
     return [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
+
+
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this machine's processes may use together: all of it, or a container's limit."""
+    of_system = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([of_system, *memory_limits(root)])
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:

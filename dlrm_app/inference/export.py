@@ -4,7 +4,7 @@ import gc
 import glob
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from dlrm_app.config.scoring import EvaluateConfig, ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
@@ -47,6 +47,7 @@ from dlrm_app.inference.tables import row_bytes, table_types
 from dlrm_app.inference.verification import TIMED_ROWS, refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
+from dlrm_app.machine import machine_memory
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
@@ -55,6 +56,13 @@ from dlrm_app.text import bytes_text, next_line
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
+_SMALLER = "quantize=int8 or int4"
+COPIES = {
+    "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
+    "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
+}
+"""Format → the copies of the tables in memory at its peak (torch's compiler clones constants and joins them in one buffer), and
+what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 _FULL, _REBUILT = ".full", ".given"
 """Temporary folders while a delta is made: the full export, and the export that base and delta give."""
 
@@ -162,6 +170,7 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
 
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     trained = source.trained
+    refuse_if(memory_problems(config.formats, _table_bytes(source), machine_memory()))
     write_encoding(folder, source.manifest)
     rows: dict[str, list[RowsAt]] = {}
     if "parquet" in config.formats:
@@ -233,6 +242,21 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
+
+
+def _table_bytes(source: _Source) -> int:
+    """Bytes of all tables as they are exported."""
+    return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
+
+
+def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[str]:
+    """Problems: formats that hold tables of ``table_bytes`` more often than ``memory`` bytes allow."""
+    return [
+        f"format={name} holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} in all, and this machine "
+        f"has {bytes_text(memory)}: {cure}"
+        for name, (copies, cure) in COPIES.items()
+        if name in formats and copies * table_bytes > memory
+    ]
 
 
 def _features_of(trained: TrainedModel) -> list[ExportedFeature]:

@@ -1,15 +1,13 @@
 """The cluster that tables are placed on: described by ``topology``, or the ranks that were started."""
 
 import logging
-import os
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
-from dlrm_app.machine import memory_limits
+from dlrm_app.machine import machine_memory
 
 if TYPE_CHECKING:  # checks of a configuration must not wait for torchrec
     from torchrec.distributed.planner import Topology
@@ -122,8 +120,7 @@ def described_cluster(config: TopologyConfig) -> Cluster:
 def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     """The ranks that were started. Raises ConfigError if ``config`` describes others."""
     on_gpu = ranks.device_type == "cuda"
-    of_system = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    of_machine = min([of_system, *memory_limits(Path("/"))]) // ranks.local_world_size
+    of_machine = machine_memory() // ranks.local_world_size
     memory = free_gpu_bytes(ranks.gpu) if on_gpu and not config.memory_gib else of_machine
     host_memory = of_machine if on_gpu else 0
     started = Cluster(

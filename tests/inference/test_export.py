@@ -16,7 +16,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from dlrm_app.inference import exported_model
+from dlrm_app.inference import export, exported_model
 from dlrm_app.inference.export import _held_out, _named_at_the_end
 from dlrm_app.inference.exported_model import open_export, read_reference
 from dlrm_app.inference.formats import Run
@@ -223,6 +223,18 @@ def test_an_export_parses_the_index_twice_for_any_number_of_tables(
     monkeypatch.setattr(storage, "_parse_index", lambda index: parsed.append(index) or parse(index))
     export_here(f"checkpoint={trained}/run", "format=torchscript", "split=val", f"output={tmp_path}/export")
     assert len(parsed) == 2
+
+
+def test_formats_that_need_more_memory_than_there_is_are_refused(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of the run, in fp32, take 33 kB; twice that is too little for the compiler's three copies."""
+    monkeypatch.setattr(export, "machine_memory", lambda: 70_000)
+    words = [f"checkpoint={trained}/run", "split=val", f"output={tmp_path}/export"]
+    with pytest.raises(ConfigError, match=r"format=aoti holds the tables 3 times .* use format=torchscript"):
+        export_here(*words, "format=aoti")
+    assert not (tmp_path / "export").exists()
+    export_here(*words, "format=torchscript")
 
 
 def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
