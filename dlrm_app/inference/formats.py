@@ -25,7 +25,7 @@ Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
 PACKAGE, SCRIPT = "model.pt2", "model.ts"
-_CODE_BYTES = 2**21
+_CODE_BYTES, _LARGE_BYTES = 2**21, 2**20
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
 """Modules that torchrec's tracer does not trace into, as in its tutorial."""
@@ -146,9 +146,11 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-        script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES))
+        script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES)).eval()
         ensure_room(path.parent, scored_bytes(model))
-        torch.jit.save(torch.jit.freeze(script.eval()), str(path))
+        # torch keeps the code of a frozen module, and the constants in it, for the life of the process: tables stay attributes
+        tables = [name for name, values in script.named_buffers() if values.nbytes > _LARGE_BYTES]
+        torch.jit.save(torch.jit.freeze(script, preserved_attrs=tables), str(path))
 
 
 def load_package(path: Path) -> Run:

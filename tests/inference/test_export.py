@@ -1,8 +1,10 @@
 """dlrm-export's job: what is in the folder, what it says, and what is refused. Compiled packages: test_package.py."""
 
+import gc
 import json
 import pickle
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import export, exported_model
 from dlrm_app.inference.export import _held_out, _named_at_the_end
 from dlrm_app.inference.exported_model import open_export, read_reference
-from dlrm_app.inference.formats import Run
+from dlrm_app.inference.formats import Run, load_script, write_torchscript
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.scoring_model import CheckpointWeights
+from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
+from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
@@ -235,6 +238,32 @@ def test_formats_that_need_more_memory_than_there_is_are_refused(
         export_here(*words, "format=aoti")
     assert not (tmp_path / "export").exists()
     export_here(*words, "format=torchscript")
+
+
+class OneTable(torch.nn.Module):
+    """A model of one table of 1.3 MB, whose vectors are summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse_arch = QuantizedTables(
+            [Table("t", 10_000, 32, ("f",))], {"t": "fp32"}, lambda _: [torch.ones(10_000, 32)], stacked=True
+        )
+
+    def forward(self, dense: torch.Tensor, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.sparse_arch(ids).sum(dim=2) + dense
+
+
+def test_writing_torchscript_keeps_no_table_alive(tmp_path: Path) -> None:
+    """torch keeps the constants of frozen code for the life of the process: a second copy of all tables."""
+    model = ScoringModel(OneTable()).eval().requires_grad_(False)
+    write_torchscript(tmp_path / "model.ts", model)
+    table = weakref.ref(model.model.sparse_arch.weights_host)
+    del model
+    gc.collect()
+    assert table() is None
+    ids = torch.tensor([3, 4, 9_999], dtype=torch.int32), torch.tensor([[1, 2]], dtype=torch.int32)
+    _, logits = load_script(tmp_path / "model.ts")((torch.zeros(2, 1), *ids))
+    assert logits.tolist() == [32, 64]
 
 
 def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
