@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 NUM_ROWS, NUM_TRAIN = 10_000, 8_000
 NAMES = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 ROLES = {"lab": "label", "int": "dense, kind: integer", "cat": "sparse, kind: hex"}
-WARNINGS = ("warning:", "seem to be training rows")
+WARNINGS = ("warning:", "are training rows", "are copies of others")
 WRONG = "WRONG"
 NEW = "input.train=train.csv encoding=vocab encoding.min_count=2 dense.target_columns=all"
 results: list[tuple[str, str]] = []
@@ -101,6 +101,13 @@ def attack_raw_rows(rows: Sequence[Sequence[str]]) -> None:
         line = f"dlrm-predict model=run input=new.parquet output={(path := f'of_{names[0]}.parquet')}"
         attack(f"line of Parquet rows, {what}", line, lambda path=path: scores_are(right, path, 1))
     attack("raw training rows scored", "dlrm-predict model=run input=train.csv output=own.parquet")
+    for share in (0.05, 0.4):
+        mixed = [*rows[: int(len(new) * share)], *new[int(len(new) * share) :]]
+        write_csv("mixed.csv", mixed)
+        line = f"dlrm-predict model=run input=mixed.csv output=mixed_{share}.parquet"
+        attack(f"raw rows scored, {share:.0%} of them training rows", line)
+        write_csv("mixed.csv", [row[1:] for row in mixed], ())
+        attack(f"the same, {share:.0%}, without labels", line.replace("mixed_", "bare_"))
     line = "dlrm-train data.path=base distillation.scores=own.parquet output=taught"
     attack("distillation.scores of raw training rows", line)
 
@@ -158,6 +165,13 @@ def attack_training_files(rows: Sequence[Sequence[str]]) -> None:
         attack(f"{path} as val, from_dataset", f"{line}c {known} input.val={path}")
 
 
+def attack_copies(rows: Sequence[Sequence[str]]) -> None:
+    twice = [*rows[:NUM_TRAIN], *rows[: NUM_TRAIN * 3 // 10]]
+    write_csv("twice_rows.csv", twice)
+    keys = NEW.replace("train.csv", "twice_rows.csv")
+    attack("30% of the rows twice", f"dlrm-preprocess dataset=log.yaml {keys} input.val=new.csv output=twice")
+
+
 def is_calibrated(run: str) -> bool:
     must(f"dlrm-evaluate checkpoint={run} split=train output={run}.json")
     result = json.loads(Path(f"{run}.json").read_text(encoding="utf-8"))
@@ -191,6 +205,7 @@ def main() -> None:
         attack_encoding_files()
         attack_training_files(rows)
         attack_calibration()
+        attack_copies(rows)
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)

@@ -110,6 +110,10 @@ class Manifest:
     config: dict[str, Any]
     best: dict[str, float] | None = None
     lineage: Lineage | None = None
+    own_clicks: dict[str, float] = field(default_factory=dict)
+    """Split → the share of its rows whose own clicks are in the target columns that encode them."""
+    contents: dict[str, str] | None = None
+    """``file`` and ``checksum`` of a sample of the rows by the hashes of their contents, if rows were dealt by these."""
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
@@ -134,6 +138,7 @@ class Manifest:
         """The files beside the manifest for encoding raw rows and for the next growth, relative to the folder."""
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
         files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+        files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property
@@ -164,8 +169,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     value = asdict(manifest)
     for key in _NOT_WRITTEN:
         del value[key]
-    if manifest.lineage is None:  # manifests without lineage stay as they were
-        del value["lineage"]
+    for key in ("lineage", "own_clicks", "contents"):
+        if not value[key]:  # manifests that do not need it stay as they were
+            del value[key]
     write_json(folder / MANIFEST, value)
 
 
@@ -225,6 +231,8 @@ def _faults(manifest: Manifest) -> list[str]:
     files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
     names = [file for file in files if isinstance(file, str)] + paths
+    names += [rule["contents"]["file"] for _, rule in rules if "contents" in rule]
+    names += [manifest.contents["file"]] if manifest.contents else []
     names += manifest.lineage.files if manifest.lineage else []
     return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]
 

@@ -22,12 +22,12 @@ from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
-from dlrm_app.files import sync_folder, written_whole
+from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.preprocess.encode.columns import MadeColumns
-from dlrm_app.preprocess.encode.dense import is_target
+from dlrm_app.preprocess.passes.contents import CONTENTS, DAY_CONTENTS, Contents, Seen, read_contents
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
-from dlrm_app.preprocess.passes.targets import OwnClicks
+from dlrm_app.preprocess.passes.targets import learnt_rows, own_click_share
 from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
@@ -51,6 +51,11 @@ def finish(
     """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
+    if empty and not any(split.rejects for split in splits.values()):
+        raise DataError(
+            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by split.by={plan.splits_by} is less than a "
+            f"row of so few: give a larger share, then delete {plan.output} and start again"
+        )
     if empty:
         raise DataError(
             f"the {empty[0]} split has no rows, because all of its {splits[empty[0]].rejects:,} lines are malformed: "
@@ -74,6 +79,8 @@ def finish(
         config=config,
         best=_best(plan),
         lineage=columns.lineage,
+        own_clicks=_own_clicks(plan, units, columns),
+        contents=_write_contents(plan, journal, units),
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -234,7 +241,7 @@ def report(manifest: Manifest, seconds: float | None = None) -> None:
     if manifest.lineage and manifest.lineage.growth:
         lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
     logger.info(
-        "\n".join([*lines, *_unknown_lookups(manifest), *_own_clicks(manifest), next_command(manifest)])
+        "\n".join([*lines, *_unknown_lookups(manifest), *_own_click_lines(manifest), next_command(manifest)])
     )
 
 
@@ -267,26 +274,41 @@ def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[
         yield reader.read(shard, index)
 
 
-def _own_clicks(manifest: Manifest) -> list[str]:
-    """A warning for each split whose target columns contain its rows' own clicks, estimated on some of its rows.
+def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
+    """Split → the share of its rows whose own clicks are in the target columns that encode them, if it is more than chance repeats."""
+    learnt, shares = learnt_rows(columns.dense, plan.output), {}
+    for name in plan.splits if learnt is not None else ():
+        seen = sum((unit.splits[name].seen for unit in units if name in unit.splits), Seen())
+        if learnt is not None and (share := own_click_share(seen, learnt)) is not None:
+            shares[name] = share
+    return shares
 
-    Training rows of a dataset that makes its own target columns see only clicks of other rows.
-    """
+
+def _write_contents(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> dict[str, str] | None:
+    """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
+    if plan.splits_by != "content" or not plan.are_told_apart:
+        return None
+    paths = [journal.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
+    Contents.joined(map(read_contents, paths), DAY_CONTENTS).write(plan.output / CONTENTS)
+    return {"file": CONTENTS, "checksum": checksum(plan.output / CONTENTS)}
+
+
+def _own_click_lines(manifest: Manifest) -> list[str]:
+    """A warning for each split whose target columns contain its rows' own clicks."""
     encoding, lines = manifest.config["encoding"], []
     known = encoding["path"] if encoding["kind"] == "from_dataset" else None
-    for name, split in manifest.splits.items() if any(is_target(c) for c in manifest.dense) else ():
-        if manifest.label is None or split.positives is None or (name == "train" and not known):
-            continue
-        own = OwnClicks(manifest)
-        for table in _look_at(manifest, name, [manifest.label, *(column.name for column in manifest.sparse)]):
-            own.add(table)
-        if own.share:
-            rows = f"rows of {known}" if known else "training rows"
-            cure = f"train on {known}, or give" if name == "train" else "metrics of new rows are worse; give"
-            lines.append(
-                f"warning: about {percent(own.share)} of the {name} rows seem to be {rows}, whose target columns contain "
-                f"their own clicks: {cure} other rows"
-            )
+    for name, share in manifest.own_clicks.items():
+        rows = f"rows of {known}" if known else "training rows"
+        cure = (
+            f"train on {known}, or give"
+            if known and name == "train"
+            else "metrics of new rows are worse; give"
+        )
+        lines.append(
+            f"warning: about {percent(share)} of the {name} rows are {rows}, whose target columns contain their own clicks: {cure} other rows"
+        )
     return lines
 
 

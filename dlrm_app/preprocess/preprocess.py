@@ -178,6 +178,7 @@ def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) 
         shuffle=config.shuffle,
         seed=config.seed,
         output=Path(config.output),
+        splits_by=config.split.by,
     )
 
 
