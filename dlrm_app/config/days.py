@@ -62,6 +62,7 @@ class DaysSettings(Section):
     max_unseen_rise: Share = REQUIRED
     accept: list[str] = field(default_factory=list)
     export: bool = REQUIRED
+    verify_files: bool = REQUIRED
     keep: Count = REQUIRED
 
     def rules(self) -> Iterator[Problem]:

@@ -91,6 +91,13 @@ class Source:
     """Time of the last change. None in datasets of early versions; 0 for an object of a store, which has ``tag`` instead."""
     tag: str = ""
     """An object's version, as given by its store."""
+    sample: str = ""
+    """The checksum of some of its bytes, which are compared more often than all; empty for an object of a store."""
+
+    @property
+    def version(self) -> tuple[int, int | None, str]:
+        """(bytes, date, tag)"""
+        return self.bytes, self.modified_ns, self.tag
 
 
 @dataclass(frozen=True)

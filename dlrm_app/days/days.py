@@ -1,24 +1,27 @@
 """dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.parquet_units import footer_of
-from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
+from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
+Changed = Callable[[Source, ManifestSource], bool]
+"""True if a file has changed; reads it at most once."""
 
 
 def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
@@ -34,6 +37,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
             stack.enter_context(held_lock(output / ".lock", refusal))
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         records = read_records(output)
+        changed = cache(partial(has_changed, reads_all=config.days.verify_files))
         new, missing, late = days_to_do(config, [record.day for record in records])
         if missing and not (records or new):
             files = config.input.days.format(day=date.fromisoformat(missing[0]))
@@ -41,16 +45,16 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
                 f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         if ranks.is_first:  # if the published day was deleted, the one before is published again
-            conclude(config, output, records)
+            conclude(config, output, records, changed)
         for day in new:
             published = [record for record in records if record.published]
             record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
             logger.info(_summary(record))
             records.append(record)
             if ranks.is_first:
-                conclude(config, output, records)
+                conclude(config, output, records, changed)
         if ranks.is_first:
-            _warn(missing, late, conclude(config, output, records), output)
+            _warn(missing, late, conclude(config, output, records, changed), output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     return records
 
@@ -95,7 +99,9 @@ def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
     return rows * holdout >= 1
 
 
-def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> dict[str, str]:
+def conclude(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed
+) -> dict[str, str]:
     """Updates the link to the published day, deletes old files, and writes days.jsonl. Returns the marks of days that changed."""
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
@@ -105,7 +111,7 @@ def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> 
     now = {record.day: checksum(days / record.day / RECORD) for record in records}
     for record in records:
         is_kept = (days / record.day / "dataset").is_dir()
-        if is_kept and (change := _change(record, config)):
+        if is_kept and (change := _change(record, config, changed)):
             marks[record.day] = change
         elif record.parent in marks:
             marks[record.day] = f"made from {record.parent}, which has changed"
@@ -115,22 +121,16 @@ def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> 
     return marks
 
 
-def _change(record: DayRecord, config: DaysConfig) -> str | None:
+def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
     """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
     before = {source.path: source for source in record.sources}
     for source in files_of(config, date.fromisoformat(record.day)):
         known = before.get(str(source.path))
         if known is None:
             return f"its file {source.path} has come since"
-        version = (known.bytes, known.modified_ns, known.tag)
-        if source.version != version and _checksum(source) != known.checksum:
+        if changed(source, known):
             return f"its file {source.path} has changed since"
     return None
-
-
-@cache
-def _checksum(source: Source) -> str:
-    return content_checksum(source)
 
 
 def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:

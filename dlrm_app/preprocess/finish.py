@@ -30,7 +30,8 @@ from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.passes.targets import learnt_rows, own_click_share
 from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
+from dlrm_app.preprocess.units.remote import in_threads
+from dlrm_app.preprocess.units.source import MAX_RATIO, Source, content_checksum, sample_checksum
 from dlrm_app.table import text_table
 from dlrm_app.text import NONE, bytes_text, listed, next_line, percent
 
@@ -117,15 +118,17 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
 
 
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
-    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, that of the footer."""
-    sources = []
-    for source in plan.sources:
+    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, ``content_checksum``."""
+
+    def describe(source: Source) -> ManifestSource:
         read = [unit for unit in units if unit.text.source == source.index]
         crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
-        sources.append(ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version))
-    return sources
+        sample = sample_checksum(source)
+        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
+
+    return in_threads(describe, plan.sources)
 
 
 def _best(plan: Plan) -> dict[str, float] | None:

@@ -1,6 +1,7 @@
 """Days in their order: learnt once, whatever interrupts; named where they are missing, late, changed or poisoned."""
 
 import logging
+import os
 import random
 import shutil
 import time
@@ -145,6 +146,24 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     shutil.rmtree(output / "days" / NAMES[1])  # without those that follow it
     learn(words, nothing)
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
+
+
+def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
+    log: Path, three: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(log, tmp_path / "log")
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    words = days_words(own, output, NAMES[2])
+    for record in output.glob("days/*/day.json"):
+        record.write_text(record.read_text().replace(str(log), str(own)))
+    file = own / f"dt={NAMES[1]}" / "clicks.tsv"
+    status, rows = file.stat(), file.read_text().splitlines()
+    number = len(rows) * 3 // 7
+    rows[number] = f"{1 - int(rows[number][0])}{rows[number][1:]}"
+    file.write_text("\n".join(rows) + "\n")
+    os.utime(file, ns=(0, status.st_mtime_ns))
+    learn([*words, "days.verify_files=true"], nothing)
+    assert "has changed since" in lines(output)[NAMES[1]]["mark"]
 
 
 def test_a_file_of_two_days_is_refused_by_name_before_any_work(tmp_path: Path) -> None:
