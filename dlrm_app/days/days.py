@@ -20,6 +20,8 @@ from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
+_MIN_HELD_OUT = 5
+"""Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
 Changed = Callable[[Source, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
@@ -81,7 +83,7 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
 
 
 def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is at least one row. One line of a text is not counted: it may be a header."""
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text is not counted: it may be a header."""
     rows = 0
     try:
         for source in sources:
@@ -96,7 +98,7 @@ def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
                     return True
     except DlrmError:  # a damaged file is reported when its day is encoded
         return True
-    return rows * holdout >= 1
+    return rows * holdout >= _MIN_HELD_OUT
 
 
 def conclude(
@@ -136,7 +138,7 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
 def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
     if missing:
         logger.warning(
-            "without files, or with too few rows to hold one back, left out: %s", listed(missing, 7)
+            "without files, or with too few rows to hold some back, left out: %s", listed(missing, 7)
         )
     if late:
         logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))

@@ -23,7 +23,11 @@ def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, out
     """Settings of dlrm-preprocess for the rows of ``day``, encoded like those of ``parent`` if it exists, with grown vocabularies."""
     typed = config.preprocess
     encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
-    rows = [given("input.train", config.input.days.format(day=day)), f"split.val={config.days.holdout}"]
+    rows = [
+        given("input.train", config.input.days.format(day=day)),
+        f"split.val={config.days.holdout}",
+        "split.by=content",
+    ]
     return [f"dataset={config.dataset}", *rows, *encoded, given("output", output)]
 
 

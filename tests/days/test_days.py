@@ -11,6 +11,7 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.cli.commands import run_words
@@ -74,12 +75,40 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert 0.6 < third["first_model"]["auc"] < third["next_day"]["auc"] < third["holdout"]["auc"] + 0.1
     assert {line["rows"] for line in lines(three).values()} == {3000}
     learnt = [read_manifest(three / "days" / name / "rows").splits["train"].rows for name in NAMES[:3]]
-    assert learnt == [2850, 3000, 3000]  # later days also learn what the day before held back
+    held = [read_manifest(three / "days" / name / "dataset").splits["val"].rows for name in NAMES[:3]]
+    assert all(110 < rows < 190 for rows in held)  # 5% of 3,000
+    # later days also learn what the day before held back
+    assert learnt == [3000 - held[0], 3000 - held[1] + held[0], 3000 - held[2] + held[1]]
     assert first["unseen_share"] is None
     assert 0.01 < second["unseen_share"] < 0.2
     assert [bool(line["vocabulary"]["new"]) for line in (first, second, third)] == [True] * 3
     assert (three / "published" / "model" / "result.json").is_file()
     assert (three / "published").resolve().name == NAMES[2]
+
+
+def test_rows_of_all_hours_are_learnt_and_held_out(tmp_path: Path) -> None:
+    """The log is in the order of time: each hour has values of its own, 50 rows of 1,200."""
+    columns = "\n".join(
+        f"  - {{name: {name}, role: {role}}}"
+        for name, role in (("y", "label"), ("hour", "sparse, kind: integer"), ("n", "sparse, kind: integer"))
+    )
+    (tmp_path / "log.yaml").write_text(f'name: log\ndelimiter: ","\ncolumns:\n{columns}\n')
+    (tmp_path / NAMES[0]).write_text("".join(f"{n % 3 // 2},{n // 50},{n}\n" for n in range(1200)))
+    words = [
+        f"input.days={tmp_path}/{{day}}",
+        f"dataset={tmp_path}/log.yaml",
+        "output=o",
+        f"days.from={NAMES[0]}",
+    ]
+    words = preprocess_words(configured(words), date(2026, 11, 1), None, tmp_path / "out")
+    run_words("preprocess", words, tmp_path / "log.txt")
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.sparse[0].distinct == 24
+    table = pq.ParquetFile(tmp_path / "out" / "val" / "part-00000.parquet").read()
+    hours = table["hour"].to_numpy()
+    assert 0 not in hours
+    assert len(set(hours.tolist())) > 15
+    assert 30 < len(hours) < 95
 
 
 def test_a_second_call_does_nothing(log: Path, three: Path) -> None:
@@ -169,7 +198,7 @@ def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
 def test_a_file_of_two_days_is_refused_by_name_before_any_work(tmp_path: Path) -> None:
     """Files of other names are those of one day each."""
     for day in (1, 2, 10):
-        (tmp_path / f"2026-01-{day}.tsv").write_text("0\t1\n" * 99)
+        (tmp_path / f"2026-01-{day}.tsv").write_text("0\t1\n" * 199)
     words = ["dataset=criteo_kaggle", f"output={tmp_path}/out", "days.from=2026-01-01", "days.to=2026-01-10"]
     config = configured([f"input.days={tmp_path}/{{day:%Y-%m-%-d}}*", *words])
     with pytest.raises(ConfigError, match=r"takes .*/2026-01-10\.tsv for 2026-01-01 and for 2026-01-10"):
@@ -200,7 +229,7 @@ def test_days_without_rows_are_named_and_left_out_also_once_they_come(
     words = days_words(own, tmp_path / "out", NAMES[3])
     with caplog.at_level(logging.WARNING):
         learn(words)
-        named = f"without files, or with too few rows to hold one back, left out: {NAMES[1]}, {NAMES[2]}"
+        named = f"without files, or with too few rows to hold some back, left out: {NAMES[1]}, {NAMES[2]}"
         assert named in caplog.text
         shutil.copytree(log, own, dirs_exist_ok=True)
         learn(words, nothing)
@@ -263,7 +292,7 @@ def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) ->
     grown = read_manifest(three / "days" / NAMES[0] / "dataset")
     hashed = replace(grown, sparse=[replace(each, encoding={"kind": "hash"}) for each in grown.sparse])
     of_day = {
-        parent: preprocess_words(configured([*words, *typed]), date(2026, 11, 2), found, Path("o"))[3:-1]
+        parent: preprocess_words(configured([*words, *typed]), date(2026, 11, 2), found, Path("o"))[4:-1]
         for parent, found in (("none", None), ("hashed", hashed), ("grown", grown))
     }
     assert of_day["none"] == ["encoding=hash", "encoding.num_embeddings=9", "seed=1"]
