@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import REQUIRED, Count, Section, Share, Whole, required
+from dlrm_app.config.schema import REQUIRED, Count, NonNegative, Section, Share, Whole, required
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
@@ -57,9 +57,6 @@ class DaysSettings(Section):
     replay_window: Whole = REQUIRED
     full_retrain: Count | None = None
     retrain_window: Count = REQUIRED
-    min_rows: Share = REQUIRED
-    max_auc_drop: Share = REQUIRED
-    max_unseen_rise: Share = REQUIRED
     accept: list[str] = field(default_factory=list)
     export: bool = REQUIRED
     verify_files: bool = REQUIRED
@@ -88,6 +85,27 @@ class DaysSettings(Section):
         return max(self.keep, self.replay_window + 1, retrained + 1)
 
 
+Factor = Annotated[float, Meta(ge=1, le=1e6)]
+
+
+@dataclass(slots=True)
+class GateConfig(Section):
+    window: Count = REQUIRED
+    min_rows: Share = REQUIRED
+    max_click_change: Factor = REQUIRED
+    max_missing_change: Share = REQUIRED
+    max_unseen_rise: Share = REQUIRED
+    max_shift: NonNegative = REQUIRED
+    max_id_shift: NonNegative = REQUIRED
+    max_known_rows: Share = REQUIRED
+    min_hour_rows: Share = REQUIRED
+    max_auc_drop: Share = REQUIRED
+    max_ne_rise: NonNegative = REQUIRED
+    max_calibration_change: Factor = REQUIRED
+    max_logloss_rise: NonNegative = REQUIRED
+    max_calibration: Factor = REQUIRED
+
+
 def _date(text: str) -> date | None:
     if text in RELATIVE:
         return date.today() - timedelta(RELATIVE[text])  # the machine's local date, like cron
@@ -103,6 +121,7 @@ class DaysConfig(Section):
     dataset: str = REQUIRED
     output: str = REQUIRED
     days: DaysSettings = field(default_factory=DaysSettings)
+    gate: GateConfig = field(default_factory=GateConfig)
     preprocess: list[str] = field(default_factory=list)
     train: list[str] = field(default_factory=list)
     export: list[str] = field(default_factory=list)

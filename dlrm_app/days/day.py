@@ -16,14 +16,15 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.days.gate import reason_after, reason_before
+from dlrm_app.days.gate import Days, judge_after, judge_before, reason
+from dlrm_app.days.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
 from dlrm_app.days.record import (
     RECORD,
     SECONDS,
@@ -42,6 +43,8 @@ from dlrm_app.records import from_json
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
+_COMPARED_DAYS = 31
+"""Published days whose rows are looked for among those of a new day."""
 
 Run = Callable[[str, Sequence[str], Path], None]
 """Runs a command with settings, and what it prints into a file. Raises DlrmError."""
@@ -75,24 +78,32 @@ class Day:
 
     def learn(self) -> DayRecord:
         """Does all that is not done yet, and gives the record, which is written."""
-        days = self.config.days
         self.folder.mkdir(parents=True, exist_ok=True)
         dataset = self._encode()
-        unseen_share, unseen, vocabulary = _growth(dataset)
-        rows = read_manifest(self.folder / "rows").splits["test"]
-        scores = self._judge()
-        held, holdout, is_retrained = None, None, False
-        if self.day.isoformat() not in days.accept:
-            held = reason_before(
-                rows.rows, rows.positives or 0, unseen, scores.get("next_day"), self.published, days
-            )
+        record = self._measure(dataset)
+        is_accepted = self.day.isoformat() in self.config.days.accept
+        before = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
+        verdicts = judge_before(before)
+        held = reason(verdicts, is_accepted=is_accepted)
         if held is None:
-            holdout = self._train()
-            held = reason_after(holdout)
+            record = replace(record, holdout=self._train())
+            after = judge_after(replace(before, day=record))
+            verdicts, held = [*verdicts, *after], reason(after, is_accepted=is_accepted)
         if held is None:
-            is_retrained = self._retrain()
+            record = replace(record, retrained=self._retrain())
             self._export()
-        record = DayRecord(
+        record = replace(record, rules=verdicts, published=held is None, held=held)
+        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
+        return record
+
+    def _measure(self, dataset: Manifest) -> DayRecord:
+        """The record of the day before it is learnt: its rows, and the scores of earlier models on them."""
+        with self._timed("judge"):
+            self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
+        unseen_share, unseen, vocabulary = _growth(dataset)
+        rows, scores = read_manifest(self.folder / "rows").splits["test"], self._judge()
+        earlier = [self.days / record.day for record in self.window(_COMPARED_DAYS)]
+        return DayRecord(
             day=self.day.isoformat(),
             rows=rows.rows,
             positives=rows.positives or 0,
@@ -102,16 +113,15 @@ class Day:
             next_day=scores.get("next_day"),
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
-            holdout=holdout,
-            published=held is None,
-            held=held,
-            retrained=is_retrained,
+            missing=missing_shares(dataset),
+            shift=shifts(dataset, self.parent) if self.parent else {},
+            known_rows=known_rows(self.folder, earlier),
+            hours=hours_of(dataset),
+            published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,
             sources=dataset.sources,
         )
-        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
-        return record
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""

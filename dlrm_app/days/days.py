@@ -10,6 +10,7 @@ from pathlib import Path
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
+from dlrm_app.days.gate import rules_rows
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
@@ -17,6 +18,7 @@ from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
+from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
         for day in new:
             published = [record for record in records if record.published]
             record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
-            logger.info(_summary(record))
+            logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
                 conclude(config, output, records, changed)

@@ -15,7 +15,7 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
-from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
+from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
@@ -75,7 +75,13 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             group_by=config.group_by,
             confidence=config.confidence,
             models=[
-                ModelResult(each.path, each.step, each.values, interval)
+                ModelResult(
+                    each.path,
+                    each.step,
+                    each.values,
+                    interval,
+                    logloss_interval(each.logits, each.labels, config.confidence),
+                )
                 for each, interval in zip(measured, intervals, strict=True)
             ],
             comparison=comparison,

@@ -53,6 +53,7 @@ class ModelResult:
     step: int | None
     metrics: dict[str, float]
     auc_interval: Interval
+    logloss_interval: Interval | None = None
 
     @property
     def name(self) -> str:

@@ -66,6 +66,29 @@ def swapped_columns(text: str) -> str:
     return "".join("\t".join([*row[:14], *row[:13:-1]]) + "\n" for row in rows)
 
 
+def lost_clicks(text: str) -> str:
+    """70% of the clicks become rows without."""
+    draw = random.Random(1)
+    rows = [line.partition("\t") for line in text.splitlines()]
+    return "".join(f"{int(y == '1' and draw.random() < 0.3)}\t{rest}\n" for y, _, rest in rows)
+
+
+def null_columns(text: str) -> str:
+    """Two of the id columns are empty: a join found nothing."""
+    rows = [line.split("\t") for line in text.splitlines()]
+    return "".join("\t".join([*row[:22], "", "", *row[24:]]) + "\n" for row in rows)
+
+
+def hundredfold(text: str) -> str:
+    """A price in cents, not euros."""
+    rows = [line.split("\t") for line in text.splitlines()]
+    price = 5
+    return "".join(
+        "\t".join([*row[:price], f"{100 * int(row[price])}" if row[price] else "", *row[price + 1 :]]) + "\n"
+        for row in rows
+    )
+
+
 def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     first, second, third = lines(three).values()
     assert [first[key] for key in ("next_day", "first_model", "full_retrain")] == [None] * 3
@@ -265,6 +288,39 @@ def test_a_poisoned_day_is_held_back_and_the_next_goes_on_without_it(
     assert following["parent"] == NAMES[1]
     assert (output / "published").resolve().name == NAMES[3]
     assert escape(held["held"]) in write_days(output).read_text()
+
+
+@pytest.mark.parametrize(
+    ("poison", "rule"),
+    [
+        (lost_clicks, "clicks"),
+        (null_columns, "missing"),
+        (hundredfold, "shift"),
+        (None, "known rows"),
+        (swapped_columns, "shift"),
+    ],
+)
+def test_a_damaged_day_is_held_back_before_training(
+    poison: object, rule: str, log: Path, three: Path, tmp_path: Path
+) -> None:
+    """None: the day before is delivered again."""
+    own = tmp_path / "log" / f"dt={NAMES[2]}"
+    own.mkdir(parents=True)
+    given = NAMES[2] if poison else NAMES[1]
+    text = (log / f"dt={given}" / "clicks.tsv").read_text()
+    (own / "clicks.tsv").write_text(poison(text) if poison else text)  # type: ignore[operator]
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+
+    def run_all_but_train(name: str, words: Sequence[str], log: Path) -> None:
+        assert name != "train"
+        run_words(name, words, log)
+
+    learn(days_words(tmp_path / "log", output, NAMES[2]), run_all_but_train)
+    held = lines(output)[NAMES[2]]
+    assert rule in [each["rule"] for each in held["rules"] if each["holds"]]
+    assert (output / "published").resolve().name == NAMES[1]
+    assert all(each["rule"] in write_days(output).read_text() for each in held["rules"])
 
 
 def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path) -> None:
