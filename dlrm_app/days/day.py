@@ -5,6 +5,7 @@
                            model/     the run, by dlrm-train
                            retrain/   the run from scratch, where one is due, and its rows
                            export/    by dlrm-export, if the model is published
+                           settings.json  all settings that decide the result
                            day.json   written last
 
 Every step leaves a file by which it is known to be done: a call after an interruption goes on behind the last one.
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
@@ -28,6 +30,7 @@ from dlrm_app.days.measure import PROFILE, hours_of, known_rows, missing_shares,
 from dlrm_app.days.record import (
     RECORD,
     SECONDS,
+    SETTINGS,
     DayRecord,
     Holdout,
     Scores,
@@ -35,14 +38,24 @@ from dlrm_app.days.record import (
     redo,
 )
 from dlrm_app.days.rows import Earlier, write_rows
-from dlrm_app.days.words import evaluate_words, export_words, preprocess_words, train_words
+from dlrm_app.days.words import (
+    evaluate_words,
+    export_words,
+    preprocess_words,
+    setting_changes,
+    settings_of,
+    train_words,
+)
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import from_json
+from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
+_SHOWN_CHANGES = 8
+"""Changed settings that a message shows."""
 _COMPARED_DAYS = 31
 """Published days whose rows are looked for among those of a new day."""
 
@@ -78,7 +91,7 @@ class Day:
 
     def learn(self) -> DayRecord:
         """Does all that is not done yet, and gives the record, which is written."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._begin()
         dataset = self._encode()
         record = self._measure(dataset)
         is_accepted = self.day.isoformat() in self.config.days.accept
@@ -95,6 +108,42 @@ class Day:
         record = replace(record, rules=verdicts, published=held is None, held=held)
         self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
         return record
+
+    @property
+    def _words(self) -> dict[str, list[str]]:
+        """Command → the settings that it is called with on this day."""
+        parent, folder = self.parent, self.folder
+        manifest = read_manifest(parent / "dataset") if parent else None
+        model = parent / "model" if parent else None
+        words = {
+            "preprocess": preprocess_words(self.config, self.day, manifest, folder / "dataset"),
+            "train": train_words(self.config, folder / "rows", model, folder / "model"),
+        }
+        if self.config.days.export:
+            words["export"] = export_words(self.config, folder / "rows", folder / "model", folder / "export")
+        return words
+
+    def _begin(self) -> None:
+        """Keeps the day's settings. An unfinished day that was begun with others begins anew."""
+        settings, path = settings_of(self.config, self._words), self.folder / SETTINGS
+        if self.is_first_rank and (before := read_settings(path)) != settings:
+            if self.folder.exists() and any(self.folder.iterdir()):
+                changes = setting_changes(before, settings) if before else ["its settings are not known"]
+                logger.warning(
+                    "%s was begun with other settings and begins anew:\n%s",
+                    self.day,
+                    bullets(changes, _SHOWN_CHANGES),
+                )
+                shutil.rmtree(self.folder)
+            elif self.parent and (
+                changes := setting_changes(read_settings(self.parent / SETTINGS), settings)
+            ):
+                shown = bullets(changes, _SHOWN_CHANGES)
+                logger.info("%s: other settings than on %s:\n%s", self.day, self.parent.name, shown)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, settings)
+        while read_settings(path) != settings:  # written by the first rank
+            time.sleep(POLL_SECONDS)
 
     def _measure(self, dataset: Manifest) -> DayRecord:
         """The record of the day before it is learnt: its rows, and the scores of earlier models on them."""
@@ -120,14 +169,13 @@ class Day:
             published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,
+            settings=checksum(self.folder / SETTINGS),
             sources=dataset.sources,
         )
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""
-        days, output = self.config.days, self.folder / "dataset"
-        parent = read_manifest(self.parent / "dataset") if self.parent else None
-        words = preprocess_words(self.config, self.day, parent, output)
+        days, output, words = self.config.days, self.folder / "dataset", self._words["preprocess"]
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
         dataset = read_manifest(output)
@@ -230,6 +278,14 @@ class Day:
                 spent = read_seconds(self.folder)
                 spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
                 write_json(self.folder / SECONDS, spent)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Key → value of the settings that a day was begun with; empty if they are not known."""
+    try:
+        return from_json(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def read_seconds(folder: Path) -> dict[str, float]:

@@ -18,10 +18,10 @@ from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
 from dlrm_app.records import from_json
 
-DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
+DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
-_NOT_IN_LINES = ("parent_record", "sources", "version")
+_NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ class DayRecord:
     ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
     day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
     index of each column against the parent's rows; ``known_rows``: share of rows that an earlier day had; ``hours``: hour → rows and
-    files, if files lie in folders of hours; ``rules``: the verdicts of the gate. ``parent_record``: the checksum of the parent's record.
+    files, if files lie in folders of hours; ``rules``: the verdicts of the gate. ``parent_record``, ``settings``: the checksums of
+    the parent's record and of the day's settings.json.
     """
 
     day: str
@@ -139,6 +140,7 @@ class DayRecord:
     retrained: bool = False
     parent: str | None = None
     parent_record: str | None = None
+    settings: str = ""
     sources: list[Source]
     version: int = 1
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.cli.commands import run_words
+from dlrm_app.config.compose import conf_dir
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.days.days import days_to_do
 from dlrm_app.days.words import preprocess_words
@@ -107,6 +108,47 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert [bool(line["vocabulary"]["new"]) for line in (first, second, third)] == [True] * 3
     assert (three / "published" / "model" / "result.json").is_file()
     assert (three / "published").resolve().name == NAMES[2]
+
+
+def test_an_unfinished_day_begins_anew_with_other_settings(
+    log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same settings go on with what is done; settings that change no result, too."""
+    dataset = conf_dir() / "dataset" / "criteo_kaggle.yaml"
+    (tmp_path / "clicks.yaml").write_text(dataset.read_text())
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    words = days_words(log, output, NAMES[2])
+    words[1] = f"dataset={tmp_path}/clicks.yaml"
+    called: list[str] = []
+
+    def until_training(name: str, words: Sequence[str], log: Path) -> None:
+        called.append(name)
+        if name == "train":
+            raise KeyboardInterrupt
+        run_words(name, words, log)
+
+    def commands(*more: str) -> list[str]:
+        called.clear()
+        caplog.clear()
+        with pytest.raises(KeyboardInterrupt):
+            learn([*words, *more], until_training)
+        return called
+
+    with caplog.at_level(logging.INFO):
+        assert commands()[0] == "preprocess"
+        assert commands() == ["train"]
+        assert commands("train.logging.tensorboard=false", "gate.min_rows=0.4", "days.keep=9") == ["train"]
+        assert "begins anew" not in caplog.text
+        assert commands("train.optimizer.sparse.lr=0.2")[0] == "preprocess"
+        assert f"{NAMES[2]} was begun with other settings and begins anew" in caplog.text
+        assert "train.optimizer.sparse.lr: 0.1 → 0.2" in caplog.text
+        text = dataset.read_text().replace(
+            "{name: int_3, role: dense, kind: integer}", "{name: int_3, role: dense, kind: float}"
+        )
+        (tmp_path / "clicks.yaml").write_text(text)
+        assert commands("train.optimizer.sparse.lr=0.2")[0] == "preprocess"
+        assert 'preprocess.dataset.columns.int_3.kind: "integer" → "float"' in caplog.text
 
 
 def test_rows_of_all_hours_are_learnt_and_held_out(tmp_path: Path) -> None:
