@@ -1,14 +1,19 @@
 """The configuration of dlrm-days. Values and their explanations are in conf/days.yaml."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.schema import REQUIRED, Count, NonNegative, Section, Share, Whole, required
+from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
@@ -61,9 +66,15 @@ class DaysSettings(Section):
     export: bool = REQUIRED
     verify_files: bool = REQUIRED
     keep: Count = REQUIRED
+    on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order."""
+        """Problems: invalid dates, or dates in the wrong order; a command that is no command."""
+        if self.on_held is not None and not self.command_on_held:
+            rule = "must be a command: words as in a shell, or a list of texts"
+            yield Problem(
+                "on_held", rule, "as 'mail -s held ops@example.com', or [notify, --page]", self.on_held
+            )
         for key, day in [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]:
             if day and _date(day) is None:
                 yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)
@@ -77,6 +88,16 @@ class DaysSettings(Section):
         assert first is not None
         assert last is not None
         return [first + timedelta(number) for number in range((last - first).days + 1)]
+
+    @property
+    def command_on_held(self) -> list[str]:
+        """The words of ``on_held``; none if it is null, or no command."""
+        if isinstance(self.on_held, list):
+            return self.on_held if all(isinstance(word, str) for word in self.on_held) else []
+        try:
+            return shlex.split(self.on_held) if isinstance(self.on_held, str) else []
+        except ValueError:
+            return []
 
     @property
     def num_kept(self) -> int:
@@ -137,6 +158,18 @@ class DaysConfig(Section):
                     yield Problem(key, "is what dlrm-days gives each day itself", "leave it out")
         if self.export and not self.days.export:
             yield Problem("export", "settings are for days.export=true", "add that, or leave them out")
+
+
+_SCHEMAS: dict[str, type[Any]] = {
+    "preprocess": PreprocessConfig,
+    "train": TrainConfig,
+    "export": ExportConfig,
+}
+
+
+def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """The whole configuration of ``dlrm-<command>`` with ``words``, the contents of YAML files included. Raises ConfigError."""
+    return asdict(compose_config(command, _SCHEMAS[command], words))
 
 
 def is_of(word: str, keys: Sequence[str]) -> bool:

@@ -1,8 +1,11 @@
 """dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
+import shlex
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
@@ -22,14 +25,36 @@ from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
+_COMMAND_SECONDS = 600
+"""Seconds that days.on_held may take."""
 _MIN_HELD_OUT = 5
 """Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
 Changed = Callable[[Source, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
 
-def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
-    """Trains on each day that has files and is not done. Returns the records of all days that are done.
+HELD, MISSING, CHANGED = 3, 4, 5
+"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late."""
+
+    records: list[DayRecord]
+    missing: list[str]
+    changed: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the newest day is published and nothing is missing or changed."""
+        if self.records and not self.records[-1].published:
+            return HELD
+        return CHANGED if self.changed else MISSING if self.missing else 0
+
+
+def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
+    """Trains on each day that has files and is not done. Returns what all days have come to; only the first rank knows changes.
 
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
@@ -45,7 +70,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
         new, missing, late = days_to_do(config, [record.day for record in records])
         if missing and not (records or new):
             files = config.input.days.format(day=date.fromisoformat(missing[0]))
-            raise DataError(
+            raise _NoDaysError(
                 f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         if ranks.is_first:  # if the published day was deleted, the one before is published again
@@ -57,10 +82,37 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
             records.append(record)
             if ranks.is_first:
                 conclude(config, output, records, changed)
+                if record.held:
+                    _report(config.days.command_on_held, output / DAYS / record.day / RECORD)
+        marks: dict[str, str] = {}
         if ranks.is_first:
-            _warn(missing, late, conclude(config, output, records, changed), output)
+            marks = conclude(config, output, records, changed)
+            _warn(missing, late, marks, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
-    return records
+    last = records[-1].day if records else ""
+    return Outcome(records, [day for day in missing if day > last], [*late, *marks])
+
+
+class _NoDaysError(DataError):
+    """Raised if there is no day at all."""
+
+    exit_code = MISSING
+
+
+def _report(command: Sequence[str], record: Path) -> None:
+    """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
+    if not command:
+        return
+    try:
+        words = [*command, str(record)]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_COMMAND_SECONDS, check=False)
+        failure = f"ended with code {done.returncode}" if done.returncode else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        failure = f"failed: {error}"
+    if failure:
+        logger.warning(
+            "days.on_held: %s %s; %s says why the day is held back", shlex.join(command), failure, record
+        )
 
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:

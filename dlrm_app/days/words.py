@@ -7,11 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import PreprocessConfig
-from dlrm_app.config.days import RESERVED, DaysConfig, is_of
-from dlrm_app.config.scoring import ExportConfig
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.records import leaves
 from dlrm_app.text import quoted, without_credentials
@@ -21,7 +17,6 @@ FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
 EACH_DAY_KEYS = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
 """Keys that decide how vocabularies grow, which every day uses."""
 
-_SCHEMAS = {"preprocess": PreprocessConfig, "train": TrainConfig, "export": ExportConfig}
 _FREE = {
     "preprocess": ("threads", "memory_gib", "executor", "dask", "rejects"),
     "train": (
@@ -125,9 +120,9 @@ def settings_of(config: DaysConfig, words: Mapping[str, Sequence[str]]) -> dict[
     of_days = asdict(config.days)
     settings = {"input.days": config.input.days} | {f"days.{key}": of_days[key] for key in _OF_DAYS}
     for command, typed in words.items():
-        composed = _by_name(asdict(compose_config(command, _SCHEMAS[command], typed)))
+        whole = _by_name(composed(command, typed))
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
-        settings |= {f"{command}.{key}": value for key, value in leaves(composed) if not is_of(key, left_out)}
+        settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
     plain: dict[str, Any] = json.loads(without_credentials(json.dumps(settings)))
     return plain
 

@@ -15,13 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.cli.commands import run_words
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.days.days import days_to_do
+from dlrm_app.days.days import Outcome, days_to_do
+from dlrm_app.days.record import DayRecord
 from dlrm_app.days.words import preprocess_words
 from dlrm_app.errors import ConfigError
 from dlrm_app.reports.days import write_days
-from tests.commands import command, succeed
+from tests.commands import command, run, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
 from tests.ranks import CONTEXT
 
@@ -231,7 +233,7 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert "made from another" in marks[1]  # the records of the parents have other paths
     with (own / f"dt={NAMES[1]}" / "clicks.tsv").open("a") as file:
         file.write((own / f"dt={NAMES[2]}" / "clicks.tsv").read_text().splitlines()[0] + "\n")
-    learn(words, nothing)
+    assert learn(words, nothing).exit_code == 5
     marks = [line["mark"] for line in lines(output).values()]
     assert "has changed since" in marks[1]
     assert marks[2] == f"made from {NAMES[1]}, which has changed"
@@ -330,6 +332,63 @@ def test_a_poisoned_day_is_held_back_and_the_next_goes_on_without_it(
     assert following["parent"] == NAMES[1]
     assert (output / "published").resolve().name == NAMES[3]
     assert escape(held["held"]) in write_days(output).read_text()
+
+
+def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
+    log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "log" / f"dt={NAMES[2]}"
+    own.mkdir(parents=True)
+    shutil.copy(log / f"dt={NAMES[1]}" / "clicks.tsv", own)
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    (tmp_path / "notify").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nexit 7\n')
+    (tmp_path / "notify").chmod(0o755)
+    words = [*days_words(tmp_path / "log", output, NAMES[2]), f"days.on_held='{tmp_path}/notify --page'"]
+    assert learn(words).exit_code == 3
+    assert (tmp_path / "called").read_text() == f"--page {output}/days/{NAMES[2]}/day.json\n"
+    assert f"days.on_held: {tmp_path}/notify --page ended with code 7" in caplog.text
+    assert learn(words, nothing).exit_code == 3  # until a day is published; the command is called once
+    assert len((tmp_path / "called").read_text().splitlines()) == 1
+    shutil.rmtree(output / "days" / NAMES[2])
+    lost = [*words[:-1], f"days.on_held=[{tmp_path}/nowhere]"]
+    assert learn(lost).exit_code == 3
+    assert "No such file" in caplog.text
+    assert lines(output)[NAMES[2]]["held"]
+
+
+def test_days_that_are_missing_at_the_end_have_a_code(log: Path, three: Path, tmp_path: Path) -> None:
+    own = tmp_path / "log"
+    for name in (NAMES[0], NAMES[2]):
+        shutil.copytree(log / f"dt={name}", own / f"dt={name}")
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    for record in output.glob("days/*/day.json"):
+        record.write_text(record.read_text().replace(str(log), str(own)))
+    assert learn(days_words(own, output, NAMES[3]), nothing).missing == [NAMES[3]]
+    words = [f"input.days={tmp_path}/no/{{day}}", *days_words(own, tmp_path / "new", NAMES[0])[1:]]
+    done = run(command("days", *words), tmp_path)
+    assert done.returncode == 4
+    assert "input.days has no files" in done.stderr
+
+
+def test_exit_codes_say_the_worst() -> None:
+    good, bad = (
+        DayRecord(day=NAMES[0], rows=1, positives=1, unseen={}, sources=[], published=is_good)
+        for is_good in (True, False)
+    )
+    assert Outcome([good], [], []).exit_code == 0
+    assert Outcome([], [], []).exit_code == 0
+    assert Outcome([bad, good], [], []).exit_code == 0
+    assert Outcome([good], [NAMES[1]], []).exit_code == 4
+    assert Outcome([good], [NAMES[1]], [NAMES[0]]).exit_code == 5
+    assert Outcome([good, bad], [NAMES[1]], [NAMES[0]]).exit_code == 3
+
+
+@pytest.mark.parametrize("command", ["'a \"b'", "3", "[a,3]", "''", "[]"])
+def test_a_command_that_is_none_is_refused(command: str) -> None:
+    words = ['input.days="{day}"', "dataset=x", "output=o", "days.from=2026-11-01"]
+    problems = compose_config("days", DaysConfig, [*words, f"days.on_held={command}"]).problems()
+    assert [each.partition(" ")[0] for each in map(str, problems)] == ["days.on_held"]
 
 
 @pytest.mark.parametrize(
