@@ -26,6 +26,8 @@ NAMES = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(
 ROLES = {"lab": "label", "int": "dense, kind: integer", "cat": "sparse, kind: hex"}
 WARNINGS = ("warning:", "are training rows", "are copies of others")
 WRONG = "WRONG"
+HELD = 3
+"""The exit code of dlrm-days for a day that is held back."""
 NEW = "input.train=train.csv encoding=vocab encoding.min_count=2 dense.target_columns=all"
 results: list[tuple[str, str]] = []
 
@@ -46,7 +48,10 @@ def attack(what: str, line: str, is_right: Callable[[], bool] = lambda: False) -
     said = done.stderr.partition("error: ")[2].removeprefix("1 problem in the configuration:\n  - ").strip()
     said = re.sub(r":\n  - ", ": ", re.sub(r"^\d problems .*:\n  - ", "", said)).partition("\n")[0]
     warnings = [text for text in done.stderr.splitlines() if any(mark in text for mark in WARNINGS)]
-    if done.returncode:
+    held = re.search(r"held back: (.*?);", done.stderr)
+    if done.returncode == HELD and held:
+        outcome = f"held back: {held[1]}"
+    elif done.returncode:
         is_refused = said and "Traceback (most recent call last)" not in done.stderr
         outcome = f"refused: {said}" if is_refused else f"{WRONG}: {done.stderr[-100:]!r}"
     else:
@@ -172,6 +177,38 @@ def attack_copies(rows: Sequence[Sequence[str]]) -> None:
     attack("30% of the rows twice", f"dlrm-preprocess dataset=log.yaml {keys} input.val=new.csv output=twice")
 
 
+def attack_days(rows: Sequence[Sequence[str]]) -> None:
+    """Three good days of real rows, which must be published, and a fourth that is damaged."""
+    size = NUM_ROWS // 4
+    days = [[*rows[number * size : (number + 1) * size]] for number in range(4)]
+    folders = [Path(f"days/dt=2026-11-0{number}") for number in (1, 2, 3, 4)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+
+    def write(number: int, day: Sequence[Sequence[str]]) -> None:
+        write_csv(f"{folders[number]}/clicks.csv", day)
+
+    def go(last: int, output: str) -> str:
+        window = f"days.from=2026-11-01 days.to=2026-11-0{last}"
+        return f"dlrm-days input.days=days/dt={{day}}/* dataset=log.yaml output={output} {window}"
+
+    for number in range(3):
+        write(number, days[number])
+    must(go(3, "alive"))
+    lost = [[("0" if n % 10 < 7 else row[0]), *row[1:]] for n, row in enumerate(days[3])]
+    null = [[*row[:20], "", "", *row[22:]] for row in days[3]]
+    dear = [[*row[:5], row[5] and f"{100 * int(row[5])}", *row[6:]] for row in days[3]]
+    damages = {"70% of the clicks lost": lost, "two columns null": null, "a number x 100": dear}
+    for what, day in {**damages, "the day before delivered again": days[2]}.items():
+        write(3, day)
+        output = f"of_{what.split()[-1]}"
+        shutil.copytree("alive", output, symlinks=True)
+        attack(f"days: {what}", go(4, output))
+    write(3, days[3])
+    shutil.copytree("alive", "good", symlinks=True)
+    attack("days: a good day", go(4, "good"), lambda: Path("good/published").resolve().name == "2026-11-04")
+
+
 def is_calibrated(run: str) -> bool:
     must(f"dlrm-evaluate checkpoint={run} split=train output={run}.json")
     result = json.loads(Path(f"{run}.json").read_text(encoding="utf-8"))
@@ -206,6 +243,7 @@ def main() -> None:
         attack_training_files(rows)
         attack_calibration()
         attack_copies(rows)
+        attack_days(rows)
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)
