@@ -111,7 +111,7 @@ def attack_raw_rows(rows: Sequence[Sequence[str]]) -> None:
         write_csv("mixed.csv", mixed)
         line = f"dlrm-predict model=run input=mixed.csv output=mixed_{share}.parquet"
         attack(f"raw rows scored, {share:.0%} of them training rows", line)
-        write_csv("mixed.csv", [row[1:] for row in mixed], ())
+        write_csv("mixed.csv", [row[1:] for row in mixed], NAMES[1:])
         attack(f"the same, {share:.0%}, without labels", line.replace("mixed_", "bare_"))
     line = "dlrm-train data.path=base distillation.scores=own.parquet output=taught"
     attack("distillation.scores of raw training rows", line)

@@ -171,7 +171,7 @@ class _SplitPart:
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._seen = Seen()
-        self._tables = [self._encoder.schema.empty_table()]
+        self._tables: list[pa.Table] = []
         self._writer = None
         if split != "train" or plan.shuffle == "none":
             writer = open_shard(unit, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
@@ -204,7 +204,7 @@ class _SplitPart:
         if self._writer is not None:
             shard: Shard | None = self._writer.finish()
         else:
-            table = pa.concat_tables(self._tables).combine_chunks()
+            table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
             shard = self._work.write_shuffled(self._unit, self._text, table)
         labelled = self._positives if self._work.plan.spec.label else None
         return EncodedSplit(self._rows, labelled, 0, tuple(self._missing.tolist()), shard, self._seen)
