@@ -1,10 +1,8 @@
 """The gate's rules on made-up days: each holds back what it is for, and lets an ordinary day pass."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.days.gate import Days, converged, judge_after, judge_before, reason, usual
-from dlrm_app.days.measure import shift_of
 from dlrm_app.days.record import DayRecord, Holdout, Scores
 
 
@@ -177,17 +174,3 @@ def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig
     for new, rule in ((of(0.41), None), (of(0.45), "new log loss"), (of(0.39, 1.9), "new calibration")):
         day = a_day(holdout=Holdout(0.7, 0.7, 0.0, -0.01, 0.01, new, of(0.4)))
         assert held(day, [], gate) == ([rule] if rule else [])
-
-
-@given(st.integers(0, 2**32), st.integers(300, 5000), st.integers(300, 5000))
-def test_chance_alone_shifts_nothing(seed: int, rows: int, others: int) -> None:
-    draw = np.random.default_rng(seed)
-    shares = draw.dirichlet(np.full(20, 5.0))
-    found = shift_of(*(draw.multinomial(count, shares).tolist() for count in (rows, others)))
-    assert found < 0.05
-
-
-def test_the_shift_is_the_population_stability_index() -> None:
-    before, now = [5_000_000, 3_000_000, 2_000_000], [2_000_000, 3_000_000, 5_000_000]
-    assert shift_of(before, now) == pytest.approx(2 * 0.3 * math.log(2.5), abs=1e-4)
-    assert shift_of(before, before) == 0.0
