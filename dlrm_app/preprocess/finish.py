@@ -24,7 +24,14 @@ from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.preprocess.encode.columns import MadeColumns
-from dlrm_app.preprocess.passes.contents import CONTENTS, DAY_CONTENTS, Contents, Seen, read_contents
+from dlrm_app.preprocess.passes.contents import (
+    CONTENTS,
+    DAY_CONTENTS,
+    Contents,
+    Seen,
+    read_contents,
+    warn_of_copies,
+)
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.passes.targets import learnt_rows, own_click_share
@@ -294,7 +301,9 @@ def _write_contents(
     if plan.splits_by != "content" or not plan.are_told_apart:
         return None
     paths = [journal.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
-    Contents.joined(map(read_contents, paths), DAY_CONTENTS).write(plan.output / CONTENTS)
+    sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
+    sample.write(plan.output / CONTENTS)
+    warn_of_copies(sample, "rows")
     return {"file": CONTENTS, "checksum": checksum(plan.output / CONTENTS)}
 
 

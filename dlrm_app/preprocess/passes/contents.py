@@ -4,6 +4,7 @@ A sample holds all rows whose hash is below 2^(64 - bits), so two samples hold t
 also dealt by their contents, to folds and to splits, so that copies stay together.
 """
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from dlrm_app.preprocess.encode.content import content_hashes
 from dlrm_app.preprocess.encode.sparse import once_per_file
 from dlrm_app.preprocess.read.parser import RawColumns
 from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.text import percent
+
+logger = logging.getLogger(__name__)
 
 MAX_CONTENTS = 1 << 18
 """Distinct contents that a sample holds at most: 4 MiB."""
@@ -25,6 +29,7 @@ CONTENTS = "contents.npy"
 """The sample of a dataset's own rows, in its folder."""
 DAY_CONTENTS = 1 << 14
 """Distinct contents that it holds at most: 256 KiB, so that those of all days can be kept."""
+_COPIES_WORTH_SAYING = 0.01
 _Z_95 = 1.96
 
 
@@ -123,6 +128,17 @@ def read_contents(path: Path, checksum: str | None = None) -> Contents:
 def known_contents(path: Path, checksum: str) -> Contents:
     """``read_contents``, once per process."""
     return once_per_file(path, {"checksum": checksum}, 0, lambda: read_contents(path, checksum))
+
+
+def warn_of_copies(sample: Contents, rows: str) -> None:
+    """Logs the share of copies among ``rows``, if it is worth saying."""
+    if sample.copies.share > _COPIES_WORTH_SAYING:
+        logger.warning(
+            "about %s of the %s are copies of others. They stay together in folds of target columns and in splits, and count as often as "
+            "they occur; if each should count once, remove them from the log",
+            percent(sample.copies.share),
+            rows,
+        )
 
 
 @dataclass(frozen=True)

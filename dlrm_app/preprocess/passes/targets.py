@@ -8,7 +8,6 @@ one fold, and a row is encoded by the others' rows alone (n, c and p are theirs)
 all training rows.
 """
 
-import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,14 @@ from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.content import deal_keys
 from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.passes.contents import ContentCounter, Contents, Seen, known_contents, read_contents
+from dlrm_app.preprocess.passes.contents import (
+    ContentCounter,
+    Contents,
+    Seen,
+    known_contents,
+    read_contents,
+    warn_of_copies,
+)
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
 from dlrm_app.preprocess.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocess.passes.vocabulary import write_file
@@ -36,14 +42,12 @@ from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.source import Source, content_checksum
 from dlrm_app.preprocess.units.unit_text import UnitText
-from dlrm_app.text import memory_text, percent
-
-logger = logging.getLogger(__name__)
+from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
-COPIES_WORTH_SAYING, OWN_WORTH_SAYING = 0.01, 0.02
-"""Shares of rows above which a log line or a warning is worth reading."""
-CONTENTS = "target/contents.npy"
+OWN_WORTH_SAYING = 0.02
+"""The share of rows above which a warning is worth reading."""
+LEARNT_ROWS = "target/contents.npy"
 """A sample of the training rows whose clicks are in the target columns."""
 STRONGEST = 1e5
 """The strength where values differ by no more than chance: it leaves next to nothing of a column."""
@@ -209,15 +213,10 @@ def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> Contents | None:
 def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
     """Writes the sample of all training rows, from those of units. Returns its file and checksum, for the manifest."""
     sample = Contents.joined(map(read_contents, samples))
-    (output / CONTENTS).parent.mkdir(exist_ok=True)
-    sample.write(output / CONTENTS)
-    if sample.copies.share > COPIES_WORTH_SAYING:
-        logger.warning(
-            "about %s of the training rows are copies of others: they are in one fold of the target columns, and count as often as they "
-            "occur; if each should count once, remove them from the log",
-            percent(sample.copies.share),
-        )
-    return {"file": CONTENTS, "checksum": checksum(output / CONTENTS)}
+    (output / LEARNT_ROWS).parent.mkdir(exist_ok=True)
+    sample.write(output / LEARNT_ROWS)
+    warn_of_copies(sample, "training rows")
+    return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
 
 
 def own_click_share(seen: Seen, learnt: Contents) -> float | None:
