@@ -24,8 +24,10 @@ import pyarrow.parquet as pq
 NUM_ROWS, NUM_TRAIN = 10_000, 8_000
 NAMES = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 ROLES = {"lab": "label", "int": "dense, kind: integer", "cat": "sparse, kind: hex"}
-WARNINGS = ("warning:", "seem to be training rows")
+WARNINGS = ("warning:", "are training rows", "are copies of others")
 WRONG = "WRONG"
+HELD = 3
+"""The exit code of dlrm-days for a day that is held back."""
 NEW = "input.train=train.csv encoding=vocab encoding.min_count=2 dense.target_columns=all"
 results: list[tuple[str, str]] = []
 
@@ -46,7 +48,10 @@ def attack(what: str, line: str, is_right: Callable[[], bool] = lambda: False) -
     said = done.stderr.partition("error: ")[2].removeprefix("1 problem in the configuration:\n  - ").strip()
     said = re.sub(r":\n  - ", ": ", re.sub(r"^\d problems .*:\n  - ", "", said)).partition("\n")[0]
     warnings = [text for text in done.stderr.splitlines() if any(mark in text for mark in WARNINGS)]
-    if done.returncode:
+    held = re.search(r"held back: (.*?);", done.stderr)
+    if done.returncode == HELD and held:
+        outcome = f"held back: {held[1]}"
+    elif done.returncode:
         is_refused = said and "Traceback (most recent call last)" not in done.stderr
         outcome = f"refused: {said}" if is_refused else f"{WRONG}: {done.stderr[-100:]!r}"
     else:
@@ -101,6 +106,13 @@ def attack_raw_rows(rows: Sequence[Sequence[str]]) -> None:
         line = f"dlrm-predict model=run input=new.parquet output={(path := f'of_{names[0]}.parquet')}"
         attack(f"line of Parquet rows, {what}", line, lambda path=path: scores_are(right, path, 1))
     attack("raw training rows scored", "dlrm-predict model=run input=train.csv output=own.parquet")
+    for share in (0.05, 0.4):
+        mixed = [*rows[: int(len(new) * share)], *new[int(len(new) * share) :]]
+        write_csv("mixed.csv", mixed)
+        line = f"dlrm-predict model=run input=mixed.csv output=mixed_{share}.parquet"
+        attack(f"raw rows scored, {share:.0%} of them training rows", line)
+        write_csv("mixed.csv", [row[1:] for row in mixed], NAMES[1:])
+        attack(f"the same, {share:.0%}, without labels", line.replace("mixed_", "bare_"))
     line = "dlrm-train data.path=base distillation.scores=own.parquet output=taught"
     attack("distillation.scores of raw training rows", line)
 
@@ -156,6 +168,45 @@ def attack_training_files(rows: Sequence[Sequence[str]]) -> None:
         attack(f"{path} as val beside train", f"{line}a {NEW} input.val={path}")
         attack(f"{path} as train, from_dataset", f"{line}b {known} input.train={path} input.val=new.csv")
         attack(f"{path} as val, from_dataset", f"{line}c {known} input.val={path}")
+
+
+def attack_copies(rows: Sequence[Sequence[str]]) -> None:
+    twice = [*rows[:NUM_TRAIN], *rows[: NUM_TRAIN * 3 // 10]]
+    write_csv("twice_rows.csv", twice)
+    keys = NEW.replace("train.csv", "twice_rows.csv")
+    attack("30% of the rows twice", f"dlrm-preprocess dataset=log.yaml {keys} input.val=new.csv output=twice")
+
+
+def attack_days(rows: Sequence[Sequence[str]]) -> None:
+    """Three good days of real rows, which must be published, and a fourth that is damaged."""
+    size = NUM_ROWS // 4
+    days = [[*rows[number * size : (number + 1) * size]] for number in range(4)]
+    folders = [Path(f"days/dt=2026-11-0{number}") for number in (1, 2, 3, 4)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+
+    def write(number: int, day: Sequence[Sequence[str]]) -> None:
+        write_csv(f"{folders[number]}/clicks.csv", day)
+
+    def go(last: int, output: str) -> str:
+        window = f"days.from=2026-11-01 days.to=2026-11-0{last}"
+        return f"dlrm-days input.days=days/dt={{day}}/* dataset=log.yaml output={output} {window}"
+
+    for number in range(3):
+        write(number, days[number])
+    must(go(3, "alive"))
+    lost = [[("0" if n % 10 < 7 else row[0]), *row[1:]] for n, row in enumerate(days[3])]
+    null = [[*row[:20], "", "", *row[22:]] for row in days[3]]
+    dear = [[*row[:5], row[5] and f"{100 * int(row[5])}", *row[6:]] for row in days[3]]
+    damages = {"70% of the clicks lost": lost, "two columns null": null, "a number x 100": dear}
+    for what, day in {**damages, "the day before delivered again": days[2]}.items():
+        write(3, day)
+        output = f"of_{what.split()[-1]}"
+        shutil.copytree("alive", output, symlinks=True)
+        attack(f"days: {what}", go(4, output))
+    write(3, days[3])
+    shutil.copytree("alive", "good", symlinks=True)
+    attack("days: a good day", go(4, "good"), lambda: Path("good/published").resolve().name == "2026-11-04")
 
 
 def is_calibrated(run: str) -> bool:
@@ -430,6 +481,8 @@ def main() -> None:
         attack_one_class(rows)
         attack_learning(rows)
         attack_formats(rows, form)
+        attack_copies(rows)
+        attack_days(rows)
     wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
     print(f"\n{len(results)} attacks, {wrong} wrong")
     sys.exit(wrong > 0)

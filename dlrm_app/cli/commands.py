@@ -122,10 +122,12 @@ def _days(config: Any) -> None:
 
     ranks = started_ranks()
     try:
-        go_through_days(config, run_words, ranks)
+        outcome = go_through_days(config, run_words, ranks)
     finally:
         if ranks.is_first and (page := write_days(Path(config.output))):
             print(f"page: {page}")
+    if ranks.is_first and outcome.exit_code:
+        sys.exit(outcome.exit_code)
 
 
 def run_words(name: str, words: Sequence[str], log: Path) -> None:

@@ -82,6 +82,7 @@ class InputConfig(Section):
 class SplitConfig(Section):
     val: Share | None = None
     test: Share | None = None
+    by: Literal["end", "content"] = REQUIRED
 
 
 @dataclass(slots=True)

@@ -1,14 +1,19 @@
 """The configuration of dlrm-days. Values and their explanations are in conf/days.yaml."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import REQUIRED, Count, Section, Share, Whole, required
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.schema import REQUIRED, Count, NonNegative, Section, Share, Whole, required
+from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
@@ -57,15 +62,19 @@ class DaysSettings(Section):
     replay_window: Whole = REQUIRED
     full_retrain: Count | None = None
     retrain_window: Count = REQUIRED
-    min_rows: Share = REQUIRED
-    max_auc_drop: Share = REQUIRED
-    max_unseen_rise: Share = REQUIRED
     accept: list[str] = field(default_factory=list)
     export: bool = REQUIRED
+    verify_files: bool = REQUIRED
     keep: Count = REQUIRED
+    on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order."""
+        """Problems: invalid dates, or dates in the wrong order; a command that is no command."""
+        if self.on_held is not None and not self.command_on_held:
+            rule = "must be a command: words as in a shell, or a list of texts"
+            yield Problem(
+                "on_held", rule, "as 'mail -s held ops@example.com', or [notify, --page]", self.on_held
+            )
         for key, day in [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]:
             if day and _date(day) is None:
                 yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)
@@ -81,10 +90,41 @@ class DaysSettings(Section):
         return [first + timedelta(number) for number in range((last - first).days + 1)]
 
     @property
+    def command_on_held(self) -> list[str]:
+        """The words of ``on_held``; none if it is null, or no command."""
+        if isinstance(self.on_held, list):
+            return self.on_held if all(isinstance(word, str) for word in self.on_held) else []
+        try:
+            return shlex.split(self.on_held) if isinstance(self.on_held, str) else []
+        except ValueError:
+            return []
+
+    @property
     def num_kept(self) -> int:
         """The number of days whose datasets and models are kept: ``keep``, or the longest window if that is larger."""
         retrained = self.retrain_window if self.full_retrain else 1
         return max(self.keep, self.replay_window + 1, retrained + 1)
+
+
+Factor = Annotated[float, Meta(ge=1, le=1e6)]
+
+
+@dataclass(slots=True)
+class GateConfig(Section):
+    window: Count = REQUIRED
+    min_rows: Share = REQUIRED
+    max_click_change: Factor = REQUIRED
+    max_missing_change: Share = REQUIRED
+    max_unseen_rise: Share = REQUIRED
+    max_shift: NonNegative = REQUIRED
+    max_id_shift: NonNegative = REQUIRED
+    max_known_rows: Share = REQUIRED
+    min_hour_rows: Share = REQUIRED
+    max_auc_drop: Share = REQUIRED
+    max_ne_rise: NonNegative = REQUIRED
+    max_calibration_change: Factor = REQUIRED
+    max_logloss_rise: NonNegative = REQUIRED
+    max_calibration: Factor = REQUIRED
 
 
 def _date(text: str) -> date | None:
@@ -102,6 +142,7 @@ class DaysConfig(Section):
     dataset: str = REQUIRED
     output: str = REQUIRED
     days: DaysSettings = field(default_factory=DaysSettings)
+    gate: GateConfig = field(default_factory=GateConfig)
     preprocess: list[str] = field(default_factory=list)
     train: list[str] = field(default_factory=list)
     export: list[str] = field(default_factory=list)
@@ -117,6 +158,18 @@ class DaysConfig(Section):
                     yield Problem(key, "is what dlrm-days gives each day itself", "leave it out")
         if self.export and not self.days.export:
             yield Problem("export", "settings are for days.export=true", "add that, or leave them out")
+
+
+_SCHEMAS: dict[str, type[Any]] = {
+    "preprocess": PreprocessConfig,
+    "train": TrainConfig,
+    "export": ExportConfig,
+}
+
+
+def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """The whole configuration of ``dlrm-<command>`` with ``words``, the contents of YAML files included. Raises ConfigError."""
+    return asdict(compose_config(command, _SCHEMAS[command], words))
 
 
 def is_of(word: str, keys: Sequence[str]) -> bool:

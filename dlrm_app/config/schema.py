@@ -50,6 +50,9 @@ _REMOVED = {
     "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that": (
         "topology.loader_rows_per_second topology.loader_ids_per_second"
     ),
+    "the rules of dlrm-days are those of gate: gate.min_rows, gate.max_auc_drop, gate.max_unseen_rise": (
+        "days.min_rows days.max_auc_drop days.max_unseen_rise"
+    ),
     "restart dlrm-serve to serve another export": "watch_seconds",
     "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs": "paired",
     "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers": "report",

@@ -105,14 +105,19 @@ def read_clicks(
     return rows, clicks, log_odds.astype(np.float32)
 
 
+def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
+    """Raises DataError if the file has other bytes than were written."""
+    if difference := file_difference(folder / rule["file"], None, rule.get("checksum") or "none"):
+        raise DataError(f"{difference}: {_CURE}")
+
+
 def _read(
     folder: Path, rule: dict[str, Any], columns: list[str], rows: int, nullable: Collection[str] = ()
 ) -> pa.Table:
     """Those of ``columns`` that the file has."""
     path = folder / rule["file"]
     try:
-        if difference := file_difference(path, None, rule.get("checksum") or "none"):
-            raise DataError(f"{difference}: {_CURE}")
+        _refuse_difference(folder, rule)
         with pq.ParquetFile(path) as file:
             table = file.read([name for name in columns if name in file.schema_arrow.names])
     except (OSError, pa.ArrowException) as error:
@@ -137,6 +142,8 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
     for rule in [column.transform for column in manifest.dense]:
         if rule["kind"] == "target":
             looks[rule["file"]] = partial(read_clicks, folder, rule, sizes[rule["column"]])
+            if contents := rule.get("contents"):
+                looks[contents["file"]] = partial(_refuse_difference, folder, contents)
     for growth in manifest.lineage.growth if manifest.lineage else ():
         if growth.waiting_file:
             looks[growth.waiting_file] = partial(read_waiting, folder, growth)

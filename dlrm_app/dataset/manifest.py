@@ -109,6 +109,13 @@ class Source:
     """Time of the last change. None in datasets of early versions; 0 for an object of a store, which has ``tag`` instead."""
     tag: str = ""
     """An object's version, as given by its store."""
+    sample: str = ""
+    """The checksum of some of its bytes, which are compared more often than all; empty for an object of a store."""
+
+    @property
+    def version(self) -> tuple[int, int | None, str]:
+        """(bytes, date, tag)"""
+        return self.bytes, self.modified_ns, self.tag
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,10 @@ class Manifest:
     best: dict[str, float] | None = None
     lineage: Lineage | None = None
     kept: list[KeptColumn] = field(default_factory=list)
+    own_clicks: dict[str, float] = field(default_factory=dict)
+    """Split → the share of its rows whose own clicks are in the target columns that encode them."""
+    contents: dict[str, str] | None = None
+    """``file`` and ``checksum`` of a sample of the rows by the hashes of their contents, if rows were dealt by these."""
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
@@ -153,6 +164,7 @@ class Manifest:
         """The files beside the manifest for encoding raw rows and for the next growth, relative to the folder."""
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
         files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+        files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property
@@ -183,7 +195,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     value = asdict(manifest)
     for key in _NOT_WRITTEN:
         del value[key]
-    for key in ("lineage", "kept"):
+    for key in ("lineage", "kept", "own_clicks", "contents"):
         if not value[key]:  # manifests that do not need it stay as they were
             del value[key]
     write_json(folder / MANIFEST, value)
@@ -246,6 +258,8 @@ def _faults(manifest: Manifest) -> list[str]:
     files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
     names = [file for file in files if isinstance(file, str)] + paths
+    names += [rule["contents"]["file"] for _, rule in rules if "contents" in rule]
+    names += [manifest.contents["file"]] if manifest.contents else []
     names += manifest.lineage.files if manifest.lineage else []
     return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]
 

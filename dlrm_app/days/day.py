@@ -5,6 +5,7 @@
                            model/     the run, by dlrm-train
                            retrain/   the run from scratch, where one is due, and its rows
                            export/    by dlrm-export, if the model is published
+                           settings.json  all settings that decide the result
                            day.json   written last
 
 Every step leaves a file by which it is known to be done: a call after an interruption goes on behind the last one.
@@ -16,17 +17,20 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.days.gate import reason_after, reason_before, reason_judged
+from dlrm_app.days.gate import Days, judge_after, judge_before, reason
+from dlrm_app.days.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
 from dlrm_app.days.record import (
     RECORD,
     SECONDS,
+    SETTINGS,
     DayRecord,
     Holdout,
     Scores,
@@ -34,16 +38,28 @@ from dlrm_app.days.record import (
     redo,
 )
 from dlrm_app.days.rows import Earlier, write_rows
-from dlrm_app.days.words import evaluate_words, export_words, preprocess_words, train_words
+from dlrm_app.days.words import (
+    evaluate_words,
+    export_words,
+    preprocess_words,
+    setting_changes,
+    settings_of,
+    train_words,
+)
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import from_json
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.runs.events import RunResult
+from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
+_SHOWN_CHANGES = 8
+"""Changed settings that a message shows."""
+_COMPARED_DAYS = 31
+"""Published days whose rows are looked for among those of a new day."""
 
 Run = Callable[[str, Sequence[str], Path], None]
 """Runs a command with settings, and what it prints into a file. Raises DlrmError."""
@@ -77,26 +93,69 @@ class Day:
 
     def learn(self) -> DayRecord:
         """Does all that is not done yet, and gives the record, which is written."""
-        days = self.config.days
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._begin()
         dataset = self._encode()
-        unseen_share, unseen, vocabulary = _growth(dataset)
-        rows = read_manifest(self.folder / "rows").splits["test"]
-        scores = self._judge()
-        held, holdout, judgement, is_retrained = None, None, None, False
-        is_accepted = self.day.isoformat() in days.accept
-        if not is_accepted:
-            held = reason_before(
-                rows.rows, rows.positives or 0, unseen, scores.get("next_day"), self.published, days
-            )
+        record = self._measure(dataset)
+        is_accepted = self.day.isoformat() in self.config.days.accept
+        before = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
+        verdicts = judge_before(before)
+        held = reason(verdicts, is_accepted=is_accepted)
         if held is None:
             holdout = self._train()
-            judgement = read_judgement(self.folder / "model")
-            held = reason_after(holdout) or (None if is_accepted else reason_judged(judgement))
+            record = replace(record, holdout=holdout, judgement=read_judgement(self.folder / "model"))
+            after = judge_after(replace(before, day=record))
+            verdicts, held = [*verdicts, *after], reason(after, is_accepted=is_accepted)
         if held is None:
-            is_retrained = self._retrain()
+            record = replace(record, retrained=self._retrain())
             self._export()
-        record = DayRecord(
+        record = replace(record, rules=verdicts, published=held is None, held=held)
+        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
+        return record
+
+    @property
+    def _words(self) -> dict[str, list[str]]:
+        """Command → the settings that it is called with on this day."""
+        parent, folder = self.parent, self.folder
+        manifest = read_manifest(parent / "dataset") if parent else None
+        model = parent / "model" if parent else None
+        words = {
+            "preprocess": preprocess_words(self.config, self.day, manifest, folder / "dataset"),
+            "train": train_words(self.config, folder / "rows", model, folder / "model"),
+        }
+        if self.config.days.export:
+            words["export"] = export_words(self.config, folder / "rows", folder / "model", folder / "export")
+        return words
+
+    def _begin(self) -> None:
+        """Keeps the day's settings. An unfinished day that was begun with others begins anew."""
+        settings, path = settings_of(self.config, self._words), self.folder / SETTINGS
+        if self.is_first_rank and (before := read_settings(path)) != settings:
+            if self.folder.exists() and any(self.folder.iterdir()):
+                changes = setting_changes(before, settings) if before else ["its settings are not known"]
+                logger.warning(
+                    "%s was begun with other settings and begins anew:\n%s",
+                    self.day,
+                    bullets(changes, _SHOWN_CHANGES),
+                )
+                shutil.rmtree(self.folder)
+            elif self.parent and (
+                changes := setting_changes(read_settings(self.parent / SETTINGS), settings)
+            ):
+                shown = bullets(changes, _SHOWN_CHANGES)
+                logger.info("%s: other settings than on %s:\n%s", self.day, self.parent.name, shown)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, settings)
+        while read_settings(path) != settings:  # written by the first rank
+            time.sleep(POLL_SECONDS)
+
+    def _measure(self, dataset: Manifest) -> DayRecord:
+        """The record of the day before it is learnt: its rows, and the scores of earlier models on them."""
+        with self._timed("judge"):
+            self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
+        unseen_share, unseen, vocabulary = _growth(dataset)
+        rows, scores = read_manifest(self.folder / "rows").splits["test"], self._judge()
+        earlier = [self.days / record.day for record in self.window(_COMPARED_DAYS)]
+        return DayRecord(
             day=self.day.isoformat(),
             rows=rows.rows,
             positives=rows.positives or 0,
@@ -106,23 +165,20 @@ class Day:
             next_day=scores.get("next_day"),
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
-            holdout=holdout,
-            judgement=judgement,
-            published=held is None,
-            held=held,
-            retrained=is_retrained,
+            missing=missing_shares(dataset),
+            shift=shifts(dataset, self.parent) if self.parent else {},
+            known_rows=known_rows(self.folder, earlier),
+            hours=hours_of(dataset),
+            published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,
+            settings=checksum(self.folder / SETTINGS),
             sources=dataset.sources,
         )
-        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
-        return record
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""
-        days, output = self.config.days, self.folder / "dataset"
-        parent = read_manifest(self.parent / "dataset") if self.parent else None
-        words = preprocess_words(self.config, self.day, parent, output)
+        days, output, words = self.config.days, self.folder / "dataset", self._words["preprocess"]
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
         dataset = read_manifest(output)
@@ -237,6 +293,14 @@ def read_judgement(model: Path) -> Judgement | None:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged ({error}): {redo([model])}") from error
     return evaluation.judgement if evaluation is not None else None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Key → value of the settings that a day was begun with; empty if they are not known."""
+    try:
+        return from_json(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def read_seconds(folder: Path) -> dict[str, float]:

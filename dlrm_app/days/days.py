@@ -1,29 +1,61 @@
 """dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
+from dlrm_app.days.gate import rules_rows
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.folders import NoFilesError
 from dlrm_app.preprocess.units.parquet_units import footer_of
-from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
+from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
+from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
+_COMMAND_SECONDS = 600
+"""Seconds that days.on_held may take."""
+_MIN_HELD_OUT = 5
+"""Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
+Changed = Callable[[Source, ManifestSource], bool]
+"""True if a file has changed; reads it at most once."""
 
 
-def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
-    """Trains on each day that has files and is not done. Returns the records of all days that are done.
+HELD, MISSING, CHANGED = 3, 4, 5
+"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late."""
+
+    records: list[DayRecord]
+    missing: list[str]
+    changed: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the newest day is published and nothing is missing or changed."""
+        if self.records and not self.records[-1].published:
+            return HELD
+        return CHANGED if self.changed else MISSING if self.missing else 0
+
+
+def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
+    """Trains on each day that has files and is not done. Returns what all days have come to; only the first rank knows changes.
 
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
@@ -35,25 +67,53 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
             stack.enter_context(held_lock(output / ".lock", refusal))
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         records = read_records(output)
+        changed = cache(partial(has_changed, reads_all=config.days.verify_files))
         new, missing, late = days_to_do(config, [record.day for record in records])
         if missing and not (records or new):
             files = config.input.days.format(day=date.fromisoformat(missing[0]))
-            raise DataError(
+            raise _NoDaysError(
                 f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         if ranks.is_first:  # if the published day was deleted, the one before is published again
-            conclude(config, output, records)
+            conclude(config, output, records, changed)
         for day in new:
             published = [record for record in records if record.published]
             record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
-            logger.info(_summary(record))
+            logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
-                conclude(config, output, records)
+                conclude(config, output, records, changed)
+                if record.held:
+                    _report(config.days.command_on_held, output / DAYS / record.day / RECORD)
+        marks: dict[str, str] = {}
         if ranks.is_first:
-            _warn(missing, late, conclude(config, output, records), output)
+            marks = conclude(config, output, records, changed)
+            _warn(missing, late, marks, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
-    return records
+    last = records[-1].day if records else ""
+    return Outcome(records, [day for day in missing if day > last], [*late, *marks])
+
+
+class _NoDaysError(DataError):
+    """Raised if there is no day at all."""
+
+    exit_code = MISSING
+
+
+def _report(command: Sequence[str], record: Path) -> None:
+    """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
+    if not command:
+        return
+    try:
+        words = [*command, str(record)]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_COMMAND_SECONDS, check=False)
+        failure = f"ended with code {done.returncode}" if done.returncode else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        failure = f"failed: {error}"
+    if failure:
+        logger.warning(
+            "days.on_held: %s %s; %s says why the day is held back", shlex.join(command), failure, record
+        )
 
 
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
@@ -78,7 +138,7 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
 
 
 def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is at least one row. One line of a text is not counted: it may be a header."""
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text is not counted: it may be a header."""
     rows = 0
     try:
         for source in sources:
@@ -93,10 +153,12 @@ def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
                     return True
     except DlrmError:  # a damaged file is reported when its day is encoded
         return True
-    return rows * holdout >= 1
+    return rows * holdout >= _MIN_HELD_OUT
 
 
-def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> dict[str, str]:
+def conclude(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed
+) -> dict[str, str]:
     """Updates the link to the published day, deletes old files, and writes days.jsonl. Returns the marks of days that changed."""
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
@@ -106,7 +168,7 @@ def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> 
     now = {record.day: checksum(days / record.day / RECORD) for record in records}
     for record in records:
         is_kept = (days / record.day / "dataset").is_dir()
-        if is_kept and (change := _change(record, config)):
+        if is_kept and (change := _change(record, config, changed)):
             marks[record.day] = change
         elif record.parent in marks:
             marks[record.day] = f"made from {record.parent}, which has changed"
@@ -116,28 +178,22 @@ def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> 
     return marks
 
 
-def _change(record: DayRecord, config: DaysConfig) -> str | None:
+def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
     """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
     before = {source.path: source for source in record.sources}
     for source in files_of(config, date.fromisoformat(record.day)):
         known = before.get(str(source.path))
         if known is None:
             return f"its file {source.path} has come since"
-        version = (known.bytes, known.modified_ns, known.tag)
-        if source.version != version and _checksum(source) != known.checksum:
+        if changed(source, known):
             return f"its file {source.path} has changed since"
     return None
-
-
-@cache
-def _checksum(source: Source) -> str:
-    return content_checksum(source)
 
 
 def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
     if missing:
         logger.warning(
-            "without files, or with too few rows to hold one back, left out: %s", listed(missing, 7)
+            "without files, or with too few rows to hold some back, left out: %s", listed(missing, 7)
         )
     if late:
         logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))

@@ -9,7 +9,7 @@ Seconds are in seconds.json, so that an interrupted day has the same record as a
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import Source
@@ -20,43 +20,80 @@ from dlrm_app.records import from_json
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
-DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
-_NOT_IN_LINES = ("parent_record", "sources", "version")
+DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
+Z_95 = 1.96
+"""Standard errors on each side of an estimate: a 95% interval."""
+_NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a model on all rows of a day that it was not trained on; ``auc_low`` to ``auc_high``: the 95% interval."""
+    """Metrics of a model on rows that it was not trained on, with the bounds of their 95% intervals, and the normalized entropy."""
 
     auc: float | None
     auc_low: float | None
     auc_high: float | None
     logloss: float | None
     calibration: float | None
+    logloss_low: float | None = None
+    logloss_high: float | None = None
+    calibration_low: float | None = None
+    calibration_high: float | None = None
+    ne: float | None = None
 
     @classmethod
-    def of(cls, result: EvaluationResult) -> "Scores":
-        """The scores of the first model of an evaluation; undefined ones are None."""
-        auc, metrics = result.models[0].auc_interval, result.models[0].metrics
-        return cls(*_known(auc.value, auc.low, auc.high, metrics["logloss"], metrics["calibration"]))
+    def of(cls, result: EvaluationResult, model: int = 0) -> "Scores":
+        """The scores of the first model of an evaluation, or of another; undefined ones are None."""
+        scored = result.models[model]
+        auc, metrics, loss = scored.auc_interval, scored.metrics, scored.logloss_interval
+        low, high = (loss.low, loss.high) if loss else (math.nan, math.nan)
+        calibration, positives = metrics["calibration"], metrics["positives"]
+        share = positives / max(metrics["num_samples"], 1)
+        # clicks are counted, and their number is uncertain as a binomial's; the sum of the predictions is not
+        reach = math.exp(Z_95 * math.sqrt((1 - share) / positives)) if positives else math.nan
+        of_auc = auc.value, auc.low, auc.high
+        of_calibration = calibration / reach, calibration * reach
+        return cls(
+            *_known(*of_auc, metrics["logloss"], calibration, low, high, *of_calibration, metrics["ne"])
+        )
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """The day's new model on the held-out rows: its AUC, the previous model's, and their difference with its 95% interval."""
+    """The day's new model on the held-out rows: its AUC, the previous model's, and their difference with its 95% interval.
+
+    ``scores``, ``scores_before``: all metrics of both.
+    """
 
     auc: float | None
     before: float | None = None
     difference: float | None = None
     low: float | None = None
     high: float | None = None
+    scores: Scores | None = None
+    scores_before: Scores | None = None
 
     @classmethod
     def of(cls, result: EvaluationResult) -> "Holdout":
         """The scores from an evaluation of the new model, against the previous model if there is one."""
-        aucs = [model.auc_interval.value for model in result.models]
         gap = result.comparison and result.comparison.difference
-        return cls(*_known(*aucs, *((gap.value, gap.low, gap.high) if gap else ())))
+        new, *old = (Scores.of(result, model) for model in range(len(result.models)))
+        difference, low, high = _known(gap.value, gap.low, gap.high) if gap else (None, None, None)
+        before = old[0] if old else None
+        auc_before = None if before is None else before.auc
+        return cls(new.auc, auc_before, difference, low, high, new, before)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A rule of the gate on a day: what was measured, its limit, if that holds the day back, in words, and the cure if it does."""
+
+    rule: str
+    value: float | None
+    limit: float | None
+    holds: bool
+    says: str
+    cure: str = ""
 
 
 def _known(*values: float) -> list[float | None]:
@@ -79,7 +116,10 @@ class DayRecord:
 
     ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
     ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
-    day's, and of the newest one trained from scratch. ``judgement``: of the new model on the held-out rows. ``parent_record``: the checksum of the parent's record.
+    day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
+    index of each column against the parent's rows; ``known_rows``: share of rows that an earlier day had; ``hours``: hour → rows and
+    files, if files lie in folders of hours; ``rules``: the verdicts of the gate; ``judgement``: of the new model on the held-out rows. ``parent_record``, ``settings``: the checksums of
+    the parent's record and of the day's settings.json.
     """
 
     day: str
@@ -93,11 +133,17 @@ class DayRecord:
     full_retrain: Scores | None = None
     holdout: Holdout | None = None
     judgement: Judgement | None = None
+    missing: dict[str, float] = field(default_factory=dict)
+    shift: dict[str, float] = field(default_factory=dict)
+    known_rows: float | None = None
+    hours: dict[str, list[int]] = field(default_factory=dict)
+    rules: list[Verdict] = field(default_factory=list)
     published: bool
     held: str | None = None
     retrained: bool = False
     parent: str | None = None
     parent_record: str | None = None
+    settings: str = ""
     sources: list[Source]
     version: int = 1
 

@@ -1,17 +1,43 @@
 """The settings of the commands that a day calls. Typed settings come after those they may change and before fixed ones."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
+from typing import Any
 
-from dlrm_app.config.days import DaysConfig, is_of
+from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.text import quoted
+from dlrm_app.records import leaves
+from dlrm_app.text import quoted, without_credentials
 
 FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
 """Groups and sections of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
 EACH_DAY_KEYS = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
 """Keys that decide how vocabularies grow, which every day uses."""
+
+_FREE = {
+    "preprocess": ("threads", "memory_gib", "executor", "dask", "rejects"),
+    "train": (
+        "trainer.threads",
+        "trainer.log_every_steps",
+        "trainer.timeout_minutes",
+        "data.prefetch_batches",
+        "data.decode_workers",
+        "checkpoint",
+        "logging",
+        "report",
+        "sharding",
+        "topology",
+    ),
+    "export": ("threads",),
+}
+"""Command → groups, sections and keys that may change while a day is unfinished: they change no result."""
+_BRIEF = 60
+"""Characters of a value that a message shows."""
+_OF_DAYS = ("holdout", "replay", "replay_window", "full_retrain", "retrain_window", "export")
+"""Keys of ``days`` that decide what a day is made of."""
 
 
 def given(key: str, value: object) -> str:
@@ -23,7 +49,11 @@ def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, out
     """Settings of dlrm-preprocess for the rows of ``day``, encoded like those of ``parent`` if it exists, with grown vocabularies."""
     typed = config.preprocess
     encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
-    rows = [given("input.train", config.input.days.format(day=day)), f"split.val={config.days.holdout}"]
+    rows = [
+        given("input.train", config.input.days.format(day=day)),
+        f"split.val={config.days.holdout}",
+        "split.by=content",
+    ]
     return [f"dataset={config.dataset}", *rows, *encoded, given("output", output)]
 
 
@@ -80,3 +110,40 @@ def sample_words(config: DaysConfig) -> dict[str, list[str]]:
         "train": train_words(config, folder, None, folder),
     }
     return words | ({"export": export_words(config, folder, folder, folder)} if config.days.export else {})
+
+
+def settings_of(config: DaysConfig, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Key → value of all settings that decide the result of a day, the contents of YAML files included. ``words``: by command.
+
+    Paths that dlrm-days gives itself, and settings that change no result, are left out.
+    """
+    of_days = asdict(config.days)
+    settings = {"input.days": config.input.days} | {f"days.{key}": of_days[key] for key in _OF_DAYS}
+    for command, typed in words.items():
+        whole = _by_name(composed(command, typed))
+        left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
+        settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
+    plain: dict[str, Any] = json.loads(without_credentials(json.dumps(settings)))
+    return plain
+
+
+def _by_name(value: Any) -> Any:
+    """``value`` with lists of named mappings, such as columns and tables, as mappings by name, so that a change names what changed."""
+    if isinstance(value, dict):
+        return {key: _by_name(part) for key, part in value.items()}
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "name" in part for part in value):
+        named = {str(part["name"]): _by_name(part) for part in value}
+        order = {"order": list(named)}
+        return named | order if len(named) == len(value) else value
+    return value
+
+
+def setting_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """``key: value then → value now`` for each setting that differs."""
+    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    return [f"{key}: {_in_brief(before.get(key))} → {_in_brief(now.get(key))}" for key in keys]
+
+
+def _in_brief(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"

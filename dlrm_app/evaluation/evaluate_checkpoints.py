@@ -16,7 +16,7 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.groups import refuse_shared
-from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
+from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
@@ -82,7 +82,14 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             group_by=config.group_by,
             confidence=config.confidence,
             models=[
-                ModelResult(each.path, each.step, each.values, interval, each.judged(config.split))
+                ModelResult(
+                    each.path,
+                    each.step,
+                    each.values,
+                    interval,
+                    each.judged(config.split),
+                    logloss_interval(each.logits, each.labels, config.confidence),
+                )
                 for each, interval in zip(measured, intervals, strict=True)
             ],
             comparison=comparison,

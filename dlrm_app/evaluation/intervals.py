@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_splitters, rank_scores
@@ -36,6 +37,23 @@ def compare_aucs(
         interval,
         _p_value(difference, interval.standard_error),
     )
+
+
+def logloss_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
+    """The log loss of ``logits`` [n] with ``labels`` [n] bool in nats, and its interval by the normal approximation.
+
+    With a process group every rank passes its own rows; all get the same result. NaN without rows.
+    """
+    losses = [
+        binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none")
+        for some, truth in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
+    ]
+    sums = torch.stack([logits.new_zeros((), dtype=torch.float64), *(each.sum() for each in losses)]).sum()
+    rows, total = sum_in_rank_order(torch.stack([sums.new_tensor(logits.numel()), sums])).tolist()
+    mean = total / rows if rows else math.nan
+    squares = torch.stack([torch.zeros_like(sums), *((each - mean).square().sum() for each in losses)]).sum()
+    variance = float(sum_in_rank_order(squares)) / (rows - 1) / rows if rows > 1 else math.nan
+    return _interval(mean, variance, confidence, (0.0, math.inf))
 
 
 def _p_value(difference: float, standard_error: float) -> float:

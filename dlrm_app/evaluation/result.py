@@ -55,6 +55,7 @@ class ModelResult:
     metrics: dict[str, float]
     auc_interval: Interval
     judgement: Judgement | None = None
+    logloss_interval: Interval | None = None
 
     @property
     def name(self) -> str:

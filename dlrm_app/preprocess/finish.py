@@ -22,15 +22,23 @@ from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
-from dlrm_app.files import sync_folder, written_whole
+from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.preprocess.encode.columns import MadeColumns
-from dlrm_app.preprocess.encode.dense import is_target
+from dlrm_app.preprocess.passes.contents import (
+    CONTENTS,
+    DAY_CONTENTS,
+    Contents,
+    Seen,
+    read_contents,
+    warn_of_copies,
+)
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
-from dlrm_app.preprocess.passes.targets import OwnClicks
+from dlrm_app.preprocess.passes.targets import learnt_rows, own_click_share
 from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
+from dlrm_app.preprocess.units.remote import in_threads
+from dlrm_app.preprocess.units.source import MAX_RATIO, Source, content_checksum, sample_checksum
 from dlrm_app.table import text_table
 from dlrm_app.text import NONE, bytes_text, listed, next_line, percent
 
@@ -51,6 +59,11 @@ def finish(
     """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
+    if empty and not any(split.rejects for split in splits.values()):
+        raise DataError(
+            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by split.by={plan.splits_by} is less than a "
+            f"row of so few: give a larger share, then delete {plan.output} and start again"
+        )
     if empty:
         raise DataError(
             f"the {empty[0]} split has no rows, because all of its {splits[empty[0]].rejects:,} lines are malformed: "
@@ -75,6 +88,8 @@ def finish(
         best=_best(plan),
         lineage=columns.lineage,
         kept=list(plan.kept),
+        own_clicks=_own_clicks(plan, units, columns),
+        contents=_write_contents(plan, journal, units),
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -109,15 +124,17 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
 
 
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
-    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, that of the footer."""
-    sources = []
-    for source in plan.sources:
+    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, ``content_checksum``."""
+
+    def describe(source: Source) -> ManifestSource:
         read = [unit for unit in units if unit.text.source == source.index]
         crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
-        sources.append(ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version))
-    return sources
+        sample = sample_checksum(source)
+        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
+
+    return in_threads(describe, plan.sources)
 
 
 def _best(plan: Plan) -> dict[str, float] | None:
@@ -233,7 +250,7 @@ def report(manifest: Manifest, seconds: float | None = None) -> None:
     if manifest.lineage and manifest.lineage.growth:
         lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
     logger.info(
-        "\n".join([*lines, *_unknown_lookups(manifest), *_own_clicks(manifest), next_command(manifest)])
+        "\n".join([*lines, *_unknown_lookups(manifest), *_own_click_lines(manifest), next_command(manifest)])
     )
 
 
@@ -266,26 +283,43 @@ def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[
         yield reader.read(shard, index)
 
 
-def _own_clicks(manifest: Manifest) -> list[str]:
-    """A warning for each split whose target columns contain its rows' own clicks, estimated on some of its rows.
+def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
+    """Split → the share of its rows whose own clicks are in the target columns that encode them, if it is more than chance repeats."""
+    learnt, shares = learnt_rows(columns.dense, plan.output), {}
+    for name in plan.splits if learnt is not None else ():
+        seen = sum((unit.splits[name].seen for unit in units if name in unit.splits), Seen())
+        if learnt is not None and (share := own_click_share(seen, learnt)) is not None:
+            shares[name] = share
+    return shares
 
-    Training rows of a dataset that makes its own target columns see only clicks of other rows.
-    """
+
+def _write_contents(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> dict[str, str] | None:
+    """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
+    if plan.splits_by != "content" or not plan.are_told_apart:
+        return None
+    paths = [journal.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
+    sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
+    sample.write(plan.output / CONTENTS)
+    warn_of_copies(sample, "rows")
+    return {"file": CONTENTS, "checksum": checksum(plan.output / CONTENTS)}
+
+
+def _own_click_lines(manifest: Manifest) -> list[str]:
+    """A warning for each split whose target columns contain its rows' own clicks."""
     encoding, lines = manifest.config["encoding"], []
     known = encoding["path"] if encoding["kind"] == "from_dataset" else None
-    for name, split in manifest.splits.items() if any(is_target(c) for c in manifest.dense) else ():
-        if manifest.label is None or split.positives is None or (name == "train" and not known):
-            continue
-        own = OwnClicks(manifest)
-        for table in _look_at(manifest, name, [manifest.label, *(column.name for column in manifest.sparse)]):
-            own.add(table)
-        if own.share:
-            rows = f"rows of {known}" if known else "training rows"
-            cure = f"train on {known}, or give" if name == "train" else "metrics of new rows are worse; give"
-            lines.append(
-                f"warning: about {percent(own.share)} of the {name} rows seem to be {rows}, whose target columns contain "
-                f"their own clicks: {cure} other rows"
-            )
+    for name, share in manifest.own_clicks.items():
+        rows = f"rows of {known}" if known else "training rows"
+        cure = (
+            f"train on {known}, or give"
+            if known and name == "train"
+            else "metrics of new rows are worse; give"
+        )
+        lines.append(
+            f"warning: about {percent(share)} of the {name} rows are {rows}, whose target columns contain their own clicks: {cure} other rows"
+        )
     return lines
 
 

@@ -47,7 +47,12 @@ from dlrm_app.preprocess.units.journal import (
 )
 from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.preprocess.units.parquet_units import footer_of, read_footers
-from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
+from dlrm_app.preprocess.units.source import (
+    Source,
+    find_sources,
+    has_changed,
+    refuse_other_input,
+)
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.records import leaves
 from dlrm_app.text import first_lines, listed, without_credentials
@@ -187,6 +192,7 @@ def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) 
         kept=tuple(
             KeptColumn(c.name, c.kind or "") for name in config.keep for c in spec.sparse if c.name == name
         ),
+        splits_by=config.split.by,
     )
 
 
@@ -209,8 +215,13 @@ def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
     manifest = read_manifest(output)
     state = "a finished dataset"
     _refuse_other_config(manifest.config, with_choices(identity, manifest.config), output, state, _FREE)
-    known = {source.path: (source.bytes, source.modified_ns, source.tag) for source in manifest.sources}
+    known = {source.path: source.version for source in manifest.sources}
     refuse_other_input(known, plan.sources, output, state)
+    read = {source.path: source for source in manifest.sources}
+    if changed := [str(source.path) for source in plan.sources if has_changed(source, read[source.path])]:
+        rule = "has other bytes than were read, of the same size and date"
+        cure = f"delete {output} and run the same command"
+        raise ConfigError([f"{path} {rule}: {cure}" for path in changed])
     try:
         verify_shards(manifest)
         verify_encoding_files(manifest)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ from dlrm_app.preprocess.encode.columns import (
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish
+from dlrm_app.preprocess.passes.contents import tells_rows_apart
 from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocess.passes.growth import Rule
@@ -46,9 +48,12 @@ from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
     CountClicks,
     grow_target,
+    learnt_rows,
     refuse_if_clicks_are_too_many,
+    write_learnt,
 )
 from dlrm_app.preprocess.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
+from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
 from dlrm_app.preprocess.units.journal import WORK, Journal, R, landed_passes
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed
@@ -59,6 +64,8 @@ from dlrm_app.progress import work_bar
 from dlrm_app.text import day_number
 
 logger = logging.getLogger(__name__)
+_LOOK_ROWS = 1 << 17
+"""Rows by which it is judged if contents tell rows apart."""
 
 
 class UnitRecord(Protocol):
@@ -82,7 +89,23 @@ class Stages:
 
     def run(self, identity: dict[str, Any]) -> Manifest:
         """Runs all passes that have not been done, and writes the manifest; ``identity``: its configuration."""
-        return replace(self, plan=replace(self.plan, cuts=self.cut()))._run(identity)
+        plan = replace(self.plan, cuts=self.cut(), are_told_apart=self._are_told_apart())
+        return replace(self, plan=plan)._run(identity)
+
+    def _are_told_apart(self) -> bool:
+        """True if contents tell rows apart, in a unit of the training input; it is read only if rows are dealt by their contents."""
+        deals = self.config.dense.target_columns is not None or self.plan.splits_by == "content"
+        if not deals or (self.encoding.known is not None and self.plan.splits_by != "content"):
+            return True
+        source = next(iter(self.plan.sources_of({"train"})), None)
+        if source is None:
+            return True
+        columns = self.plan.columns_of(source) if source.format == "parquet" else {}
+        feed = unit_feeds(source, columns, self.plan.unit_bytes, lambda unit: unit == 0)[0]
+        spec = self.plan.file_specs[source.index]
+        for text in feed.items():
+            return tells_rows_apart(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
+        return True
 
     def _run(self, identity: dict[str, Any]) -> Manifest:
         columns = self.make_columns()
@@ -97,7 +120,7 @@ class Stages:
 
     def cut(self) -> Cuts | None:
         """The cuts of the training input into splits, if there are any."""
-        if not self.plan.fractions:
+        if not self.plan.fractions or self.plan.splits_by != "end":
             return None
         work = CountLines(self.plan, self._journal("lines", CountedUnit))
         sources = self.plan.sources_of({"train"})
@@ -211,7 +234,11 @@ class Stages:
         counted = self._journal("clicks", CountedUnit)
         count = CountClicks(self.plan, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self._over_units(count, self.plan.sources_of({"train"})))
-        add_up = AddUpClicks(self.plan, counted, units, columns, self._journal("targets", DenseColumn))
+        samples = [counted.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
+        contents = write_learnt(samples, self.plan.output) if self.plan.are_told_apart else {}
+        add_up = AddUpClicks(
+            self.plan, counted, units, columns, contents, self._journal("targets", DenseColumn)
+        )
         return self._over_numbers(add_up, len(columns))
 
     def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
@@ -221,7 +248,9 @@ class Stages:
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
         wants_sketch = bool(self.encoding.hashed)
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
-        work = EncodeUnits(self.plan, dense, sparse, wants_sketch, journal, folded)
+        learnt = learnt_rows(dense, self.plan.output)
+        wants_contents = self.plan.splits_by == "content"
+        work = EncodeUnits(self.plan, dense, sparse, wants_sketch, journal, folded, wants_contents, learnt)
         limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)
         in_threads(Source.check_unchanged, self.plan.sources)

@@ -7,10 +7,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from dlrm_app.days.day import read_seconds
+from dlrm_app.days.gate import rules_rows
 from dlrm_app.days.record import DAYS, DayRecord, read_marks, read_records
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, line_chart
 from dlrm_app.reports.page import page
+from dlrm_app.table import html_table
 from dlrm_app.text import count, duration, percent
 
 MODELS = {
@@ -42,6 +44,7 @@ def write_days(output: Path) -> Path | None:
         f"<h2>Is retraining worth it?</h2>{_answer(records, seconds)}",
         f'<ul class="problems">{items}</ul>' if items else "",
         charts_html(_charts(records, seconds), "days"),
+        f"<h2>The gate on {records[-1].day}</h2>{html_table(*rules_rows(records[-1].rules))}",
     ]
     path = output / "days.html"
     summary = "Each day's rows are scored by the models before they are learnt, so every score is on rows that are new to its model."

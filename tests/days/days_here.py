@@ -9,8 +9,7 @@ from dlrm_app.cli.commands import run_words
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.days import DaysConfig, with_words
-from dlrm_app.days.days import go_through_days
-from dlrm_app.days.record import DayRecord
+from dlrm_app.days.days import Outcome, go_through_days
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.synthetic import generate
 from tests.small_run import SMALL
@@ -55,7 +54,7 @@ def configured(words: Sequence[str]) -> DaysConfig:
     return compose_config("days", DaysConfig, with_words(words))
 
 
-def learn(words: Sequence[str], run: Any = run_words) -> list[DayRecord]:
+def learn(words: Sequence[str], run: Any = run_words) -> Outcome:
     """What ``dlrm-days *words`` does."""
     return go_through_days(configured(words), run, ONE_RANK)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_aucs, holm
+from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_aucs, holm, logloss_interval
 from tests.ranks import on_ranks
 
 NUM_RANKS = 3
@@ -129,3 +129,14 @@ def test_holm_rejects_what_closed_testing_rejects() -> None:
             closed.append(min(1.0, max(len(chosen) * min(p_values[i] for i in chosen) for chosen in sets)))
         assert holm(p_values) == pytest.approx(closed)
     assert holm([]) == []
+
+
+def test_the_interval_of_the_log_loss_is_that_of_a_mean() -> None:
+    logits, _, labels = draw(500, None)
+    chances = 1 / (1 + np.exp(-logits.double().numpy()))
+    losses = -np.log(np.where(labels.numpy(), chances, 1 - chances))
+    found = logloss_interval(logits, labels)
+    assert found.value == pytest.approx(losses.mean(), rel=1e-12)
+    assert found.standard_error == pytest.approx(losses.std(ddof=1) / math.sqrt(500), rel=1e-12)
+    assert found.high - found.value == pytest.approx(1.959964 * found.standard_error, rel=1e-6)
+    assert math.isnan(logloss_interval(logits[:0], labels[:0]).value)

@@ -187,6 +187,25 @@ def mix(key: int) -> int:
     return key ^ (key >> 33)
 
 
+def content_hash(row: Row) -> int:
+    """The hash of the content of a row whose values are numbers, hex digits or strings, without lists and times."""
+    missing = 1 << 63
+    bits = [
+        0x7FC00000 if value is None else struct.unpack("<I", struct.pack("<f", value + 0.0))[0]
+        for value in row.dense
+    ]
+    state = 0
+    for value in [*bits, *(missing if value is None else key_of(value) for value in row.sparse)]:
+        state = ((state ^ value) * 0x9E3779B97F4A7C15) & MASK
+        state ^= state >> 29
+    return mix(state)
+
+
+def deal_key(hashed: int, seed: int, purpose: int) -> int:
+    """The key by which a row is dealt to folds (purpose 1) or splits (2)."""
+    return mix(hashed ^ ((seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03 + 1) & MASK))
+
+
 def hash_id(value: object, num_embeddings: int) -> int:
     if value is MISSING:
         return 0

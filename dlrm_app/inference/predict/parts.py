@@ -18,8 +18,11 @@ from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
 from dlrm_app.loader.reader import TableReader
+from dlrm_app.preprocess.encode.content import content_hashes
 from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.passes.contents import Contents
 from dlrm_app.preprocess.passes.plan import unit_feeds
+from dlrm_app.preprocess.passes.targets import learnt_rows
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
@@ -57,6 +60,9 @@ class Tally:
     num_lines: int = 0
     num_rejects: int = 0
     rejects: list[tuple[int, str]] = field(default_factory=list)
+    num_looked: int = 0
+    num_learnt: int = 0
+    """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
 
     def leave_out(self, rejects: Sequence[RejectedLine]) -> None:
         """Adds rejected lines."""
@@ -154,6 +160,11 @@ class RawParts:
         self.origin_names = ("file", "line")
         self._first_line = 2 if self._spec.header else 1
 
+    @property
+    def learnt(self) -> Contents | None:
+        """A sample of the training rows whose clicks are in the model's target columns."""
+        return learnt_rows(self._manifest.dense, self._manifest.folder)
+
     def _look_at(self, source: Source) -> None:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         self._files.append((source, find_spec(source, self._spec, self._labels, _CURES)))
@@ -191,6 +202,7 @@ class RawParts:
     def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, tally: Tally) -> Iterator[Chunk]:
         cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
+        learnt = self.learnt
         for raw in cursor.rows(_CHUNK_ROWS, None):
             rejects = cursor.take_rejects()
             lines = without(before, cursor.line, [reject.line for reject in rejects])
@@ -199,6 +211,12 @@ class RawParts:
             beside = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
                 beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}
+            if learnt is not None:
+                seen = learnt.count_of(content_hashes(raw, spec))
+                tally.num_looked, tally.num_learnt = (
+                    tally.num_looked + seen.rows,
+                    tally.num_learnt + seen.known,
+                )
             yield encoder.encode(raw).table, pa.table(beside)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines = cursor.line

@@ -31,7 +31,8 @@ from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Ranges, Rows, arrange
-from dlrm_app.preprocess.passes.targets import OwnClicks
+from dlrm_app.preprocess.passes.contents import Seen
+from dlrm_app.preprocess.passes.targets import own_click_share
 from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import known_rows
@@ -96,7 +97,6 @@ def predict(config: PredictConfig) -> None:
         runtime.together(
             lambda: held.enter_context(held_output(output, "dlrm-predict")) if runtime.is_first else None
         )
-        own = OwnClicks(manifest) if isinstance(source, RawParts) else None
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         if runtime.is_first and scores.begin(identity):
             logger.info("%s is unfinished: continuing where it stopped", output)
@@ -107,19 +107,14 @@ def predict(config: PredictConfig) -> None:
 
         def score_all() -> None:
             score_rows = _scorer(model, manifest, config.batch_size)
-            with closing(prefetch_items(_read(source.parts(is_wanted), reader, own), _PREFETCHED)) as read:
+            with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
                 for part, chunks in read:
                     scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
                     scores.write(part.name, scored, part.tally)
 
         runtime.together(score_all)
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
-        if own is not None and own.share:
-            logger.warning(
-                "about %s of these rows seem to be training rows, whose target columns contain their own clicks: metrics of new "
-                "rows are worse; for honest scores of training rows give data.path=DATASET split=train",
-                percent(own.share),
-            )
+        _warn_of_own_clicks(scores, source)
         if runtime.is_first:
             rows = scores.finish()
             seconds = time.perf_counter() - started
@@ -166,9 +161,7 @@ def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
     return score
 
 
-def _read(
-    parts: Iterator[Part], reader: TableReader, own: OwnClicks | None
-) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
+def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
         for table, beside in part.read(part.tally):
@@ -177,9 +170,21 @@ def _read(
             if has_label:
                 beside = beside.append_column("label", array_of(columns.labels))
             chunks.append((arrange(columns, None), beside))
-            if own is not None:
-                own.add(table)
         yield part, chunks
+
+
+def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> None:
+    """Warns of raw rows whose own clicks are in the target columns that encode them."""
+    learnt = source.learnt if isinstance(source, RawParts) else None
+    if learnt is None:
+        return
+    seen = sum((Seen(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), Seen())
+    if (share := own_click_share(seen, learnt)) is not None:
+        logger.warning(
+            "about %s of these rows are training rows, whose target columns contain their own clicks: metrics of new rows are worse; for "
+            "honest scores of training rows give data.path=DATASET split=train",
+            percent(share),
+        )
 
 
 def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:

@@ -1,7 +1,8 @@
 """The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,8 +12,9 @@ import pyarrow as pa
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.passes.contents import ContentCounter, Contents, Seen
 from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketch
-from dlrm_app.preprocess.passes.plan import Plan
+from dlrm_app.preprocess.passes.plan import Dealt, Plan
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
@@ -27,7 +29,8 @@ from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 class EncodedSplit:
     """Rows of a unit that go to one split; ``missing`` [N + F]: how many values of each column are.
 
-    ``shard`` is None where rows are left in a run for a full shuffle; its path is relative to the journal's folder.
+    ``shard`` is None where rows are left in a run for a full shuffle; its path is relative to the journal's folder. ``seen``: the rows whose
+    own clicks are in the target columns that encode them, of a sample.
     """
 
     rows: int
@@ -35,6 +38,7 @@ class EncodedSplit:
     rejects: int
     missing: tuple[int, ...]
     shard: Shard | None
+    seen: Seen
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class EncodeUnits:
     """Encodes units into the journal's folder.
 
     ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
-    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out.
+    values of the studied rows, where ``wants_sketch``; ``<unit>.contents``: a sample of the rows, where ``wants_contents``;
+    ``<unit>.rejects``: lines left out.
     """
 
     title: ClassVar[str] = "encoding"
@@ -70,6 +75,9 @@ class EncodeUnits:
     journal: Journal[EncodedUnit]
     folded: Path | None = None
     """Where the values of target columns by fold lie."""
+    wants_contents: bool = False
+    learnt: Contents | None = None
+    """A sample of the rows whose clicks are in the target columns."""
 
     def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
@@ -77,9 +85,10 @@ class EncodeUnits:
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
         sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
         rejects: list[RejectedLine] = []
-        splits = {}
+        contents = ContentCounter()
+        splits: dict[str, EncodedSplit] = {}
         for split, stop in self.plan.segments(text):
-            splits[split] = self._encode(unit, split, stop, cursor, sketches, rejects)
+            splits |= self._encode(unit, split, stop, cursor, sketches, contents, rejects)
         text_range = text.finish()
         if rejects:
             with unit.write(".rejects") as temporary:
@@ -89,53 +98,43 @@ class EncodeUnits:
                 for sketch in sketches:
                     sketch.keep(UNIT_KEYS if text.unit or not text_range.is_last else TOTAL_KEYS)
                     sketch.write(file)
+        if self.wants_contents:
+            with unit.write(".contents") as temporary:
+                contents.sample.write(temporary)
         return unit.finish(EncodedUnit(text_range, cursor.line, splits))
 
     def _encode(
         self,
         unit: Unit[EncodedUnit],
-        split: str,
+        segment: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
         sketches: Sequence[Sketch],
+        contents: ContentCounter,
         rejects: list[RejectedLine],
-    ) -> EncodedSplit:
-        """Encodes the lines up to ``stop``, of ``split``; adds those left out to ``rejects``."""
-        spec = self.plan.file_specs[cursor.text.source]
-        folded = self.folded if split == "train" else None
-        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded, self.plan.kept)
-        is_studied = split in self.plan.studied
-        missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
-        rows = positives = 0
-
-        def parts() -> Iterator[Encoded]:
-            """The rows, a row group at a time; they are counted on the way."""
-            nonlocal rows, positives
+    ) -> dict[str, EncodedSplit]:
+        """Encodes the lines up to ``stop``, of ``segment``; adds those left out to ``rejects``. Returns what goes to each split."""
+        text, first = cursor.text, 0
+        has_keys = self.plan.are_told_apart
+        wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
+        with ExitStack() as opened:
+            parts = {
+                split: _SplitPart(self, unit, text, split, sketches, opened)
+                for split in self.plan.splits_of(segment)
+            }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                first, rows = rows, rows + len(raw.labels)
-                folds = None if folded is None else folds_of(self.plan.seed, cursor.text, first, rows - first)
-                encoded = encoder.encode(raw, folds)
-                positives += int(raw.labels.sum())
-                missing[:] += encoded.missing
-                for keys, features in encoded.keys if is_studied and self.wants_sketch else ():
-                    for column, feature in enumerate(features):
-                        sketches[feature].add(keys[column])
-                yield encoded
-
-        if split == "train" and self.plan.shuffle != "none":
-            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts())])
-            shard = self._write_shuffled(unit, cursor.text, table.combine_chunks())
-        else:
-            with open_shard(unit, f".{split}.parquet", self.plan.row_group_rows, encoder.schema) as writer:
-                for part in parts():
-                    writer.write(part)
-                shard = writer.finish()
+                for dealt in self.plan.deal(segment, raw, text, first, wants_keys=wants_keys):
+                    parts[dealt.split].add(dealt)
+                    if self.wants_contents and has_keys and dealt.keys is not None:
+                        contents.add(dealt.keys)
+                first += len(raw.labels)
+            found = {split: part.finish() for split, part in parts.items()}
         rejected = cursor.take_rejects()
         rejects += rejected
-        labelled = positives if spec.label else None
-        return EncodedSplit(rows, labelled, len(rejected), tuple(missing.tolist()), shard)
+        found[segment] = replace(found[segment], rejects=len(rejected))
+        return found
 
-    def _write_shuffled(
+    def write_shuffled(
         self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
     ) -> Shard | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
@@ -147,3 +146,64 @@ class EncodeUnits:
         with open_shard(unit, ".train.parquet", self.plan.row_group_rows, table.schema) as writer:
             writer.write_table(table.take(array_of(np.argsort(keys))))
             return writer.finish()
+
+
+class _SplitPart:
+    """The rows of a unit that go to one split, while they are encoded."""
+
+    def __init__(
+        self,
+        work: EncodeUnits,
+        unit: Unit[EncodedUnit],
+        text: UnitText | ParquetUnit,
+        split: str,
+        sketches: Sequence[Sketch],
+        opened: ExitStack,
+    ) -> None:
+        self._work, self._unit, self._text = work, unit, text
+        plan = work.plan
+        self._folded = work.folded if split == "train" else None
+        spec = plan.file_specs[text.source]
+        self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept)
+        self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
+        self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
+        self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
+        self._rows = self._positives = 0
+        self._seen = Seen()
+        self._tables: list[pa.Table] = []
+        self._writer = None
+        if split != "train" or plan.shuffle == "none":
+            writer = open_shard(unit, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
+            self._writer = opened.enter_context(writer)
+
+    def add(self, dealt: Dealt) -> None:
+        """Encodes and writes rows."""
+        encoded = self._encode(dealt)
+        if self._writer is None:
+            self._tables.append(encoded.table)
+        else:
+            self._writer.write(encoded)
+
+    def _encode(self, dealt: Dealt) -> Encoded:
+        raw, keys, plan = dealt.raw, dealt.keys, self._work.plan
+        folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
+        if self._learnt is not None and keys is not None:
+            self._seen += self._learnt.count_of(keys)
+        encoded = self._encoder.encode(raw, folds)
+        self._rows += len(raw.labels)
+        self._positives += int(raw.labels.sum())
+        self._missing += encoded.missing
+        for column_keys, features in encoded.keys if self._sketches else ():
+            for column, feature in enumerate(features):
+                self._sketches[feature].add(column_keys[column])
+        return encoded
+
+    def finish(self) -> EncodedSplit:
+        """Completes the files."""
+        if self._writer is not None:
+            shard: Shard | None = self._writer.finish()
+        else:
+            table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
+            shard = self._work.write_shuffled(self._unit, self._text, table)
+        labelled = self._positives if self._work.plan.spec.label else None
+        return EncodedSplit(self._rows, labelled, 0, tuple(self._missing.tolist()), shard, self._seen)

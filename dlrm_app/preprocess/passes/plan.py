@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SPLITS, KeptColumn
 from dlrm_app.errors import refuse_if
+from dlrm_app.preprocess.encode.content import content_hashes, deal_keys
+from dlrm_app.preprocess.passes.shuffle import row_keys
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocess.read.parquet_columns import names_of
@@ -20,6 +25,16 @@ from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
 
 _ROWS = 1 << 14
+FOLDS, SHARES = 1, 2
+"""Purposes that rows are dealt for: the folds of target columns, and splits."""
+
+
+class Dealt(NamedTuple):
+    """Rows of a unit that go to ``split``. ``keys`` [R]: random numbers to deal them by, where wanted; copies of a row have the same."""
+
+    split: str
+    raw: RawColumns
+    keys: NDArray[np.uint64] | None
 
 
 @dataclass(frozen=True)
@@ -46,10 +61,14 @@ class Plan:
     seed: int
     output: Path
     kept: tuple[KeptColumn, ...] = ()
+    splits_by: str = "end"
+    """"end": the last lines of the training input are val and test; "content": rows are dealt by the hashes of their contents."""
     file_specs: tuple[Spec, ...] = ()
     """The format of each source, once they were looked at."""
     cuts: Cuts | None = None
     """Of the training input, once its lines were counted."""
+    are_told_apart: bool = True
+    """False if contents say too little to deal rows by them: then they are dealt by their places."""
 
     @property
     def splits(self) -> list[str]:
@@ -89,11 +108,42 @@ class Plan:
                 start = stop
         return [*segments, ("test", None)]
 
-    def rows(self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS) -> Iterator[tuple[str, RawColumns]]:
-        """(split, up to ``capacity`` rows of it) of a unit, good until the next are asked for."""
+    def splits_of(self, split: str) -> list[str]:
+        """The splits that the rows of segment ``split`` are dealt to."""
+        is_dealt = split == "train" and self.fractions and self.splits_by == "content"
+        return [split, *self.fractions] if is_dealt else [split]
+
+    def rows(
+        self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS, *, wants_keys: bool = False
+    ) -> Iterator[Dealt]:
+        """The rows of a unit by split, up to ``capacity`` at a time, good until the next are asked for."""
+        first = 0
         for split, stop in self.segments(cursor.text):
             for raw in cursor.rows(capacity, stop):
-                yield split, raw
+                yield from self.deal(split, raw, cursor.text, first, wants_keys=wants_keys)
+                first += len(raw.labels)
+
+    def deal(
+        self, split: str, raw: RawColumns, text: UnitText | ParquetUnit, first: int, *, wants_keys: bool
+    ) -> Iterator[Dealt]:
+        """The rows of segment ``split`` by the splits that they go to. ``first``: the number of the first one in its unit."""
+        names = self.splits_of(split)
+        if len(names) == 1:
+            yield Dealt(split, raw, self._keys(raw, text, first) if wants_keys else None)
+            return
+        keys = self._keys(raw, text, first)
+        places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
+        ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
+        which = np.searchsorted(ends[:-1], places, side="right")
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(which == number)
+            if len(rows):
+                yield Dealt(name, raw.take(rows), keys[rows])
+
+    def _keys(self, raw: RawColumns, text: UnitText | ParquetUnit, first: int) -> NDArray[np.uint64]:
+        if self.are_told_apart:
+            return content_hashes(raw, self.file_specs[text.source])
+        return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
 
 
 def unit_feeds(

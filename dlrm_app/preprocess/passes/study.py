@@ -90,7 +90,7 @@ class Study:
         indexer = Indexer(np.full(len(counts), MISSING_KEY))
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
-        for split, raw in self.plan.rows(cursor, _MEASURED if self.wants_moments else _COUNTED):
+        for split, raw, _ in self.plan.rows(cursor, _MEASURED if self.wants_moments else _COUNTED):
             is_studied = split in self.plan.studied
             if self.wants_counts and (is_studied or self.sees_others):
                 _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))

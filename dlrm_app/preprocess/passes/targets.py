@@ -3,30 +3,38 @@
 The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)): with c clicks in the n training rows of the
 value's id, p the share of clicks in all of them, and a the strength of that prior. It is 0 for an id that no row has.
 
-A training row must not see its own click: training rows are dealt to NUM_FOLDS folds, and a row is encoded by the
-others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by all training rows.
+A training row must not see its own click: training rows are dealt to NUM_FOLDS folds by their contents, so that copies of a row are in
+one fold, and a row is encoded by the others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by
+all training rows.
 """
 
-import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import written_whole
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.preprocess.encode.content import deal_keys
 from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.passes.contents import (
+    ContentCounter,
+    Contents,
+    Seen,
+    known_contents,
+    read_contents,
+    warn_of_copies,
+)
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
-from dlrm_app.preprocess.passes.plan import CountedUnit, Plan
-from dlrm_app.preprocess.passes.shuffle import row_keys
+from dlrm_app.preprocess.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocess.passes.vocabulary import write_file
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Finish
@@ -37,8 +45,10 @@ from dlrm_app.preprocess.units.unit_text import UnitText
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
-_WORTH_SAYING, _MAX_ERROR = 0.5, 0.1
-"""A share of rows that saw their own clicks, and the standard error up to which it is believed."""
+OWN_WORTH_SAYING = 0.02
+"""The share of rows above which a warning is worth reading."""
+LEARNT_ROWS = "target/contents.npy"
+"""A sample of the training rows whose clicks are in the target columns."""
 STRONGEST = 1e5
 """The strength where values differ by no more than chance: it leaves next to nothing of a column."""
 _BYTES_PER_ID = 40 * NUM_FOLDS
@@ -47,7 +57,7 @@ _BYTES_PER_ID = 40 * NUM_FOLDS
 
 @dataclass(frozen=True)
 class CountClicks:
-    """Counts the training rows of a unit by id, fold and label, into ``<unit>.counts`` in the journal's folder.
+    """Counts the training rows of a unit by id, fold and label, into ``<unit>.counts`` in the journal's folder, samples in ``<unit>.contents``.
 
     columns: those of ``sparse`` that get a twin, whose vocabularies are in the output.
     """
@@ -61,29 +71,30 @@ class CountClicks:
 
     def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
         counts = [Counts() for _ in self.columns]
-        spec, first = self.plan.file_specs[text.source], 0
+        spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
-        for split, raw in self.plan.rows(cursor):
-            if split == "train":
+        for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
+            if split == "train" and row_keys is not None:
                 encoded = encoder.encode(raw)
-                folds = folds_of(self.plan.seed, text, first, len(encoded))
-                offsets = (2 * folds + raw.labels).astype(np.uint64)
+                offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
                 for count, column in zip(counts, self.columns, strict=True):
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
                     keys = ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
                     count.add(*np.unique(keys, return_counts=True))
-                first += len(encoded)
+                if self.plan.are_told_apart:
+                    contents.add(row_keys)
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         with unit.write(".counts") as temporary:
             write_counts(temporary, [count.sorted()[0] for count in counts])
+        with unit.write(".contents") as temporary:
+            contents.sample.write(temporary)
         return unit.finish(CountedUnit(text_range, cursor.line))
 
 
-def folds_of(seed: int, text: UnitText | ParquetUnit, first: int, num_rows: int) -> NDArray[np.uint8]:
-    """The folds [num_rows] of the training rows of a unit from number ``first`` on."""
-    keys = row_keys(seed, text.source, text.unit, num_rows, first)
-    return (keys % np.uint64(NUM_FOLDS)).astype(np.uint8)
+def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The folds [R] of training rows with these ``keys`` of ``Plan.rows``."""
+    return (deal_keys(keys, seed, FOLDS) % np.uint64(NUM_FOLDS)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,8 @@ class AddUpClicks:
     counted: Journal[CountedUnit]
     units: tuple[CountedUnit, ...]
     sources: tuple[SparseColumn, ...]
+    contents: dict[str, str]
+    """The file with the sample of the training rows, and its checksum; empty without one."""
     journal: Journal[DenseColumn]
 
     def __call__(self, number: int) -> Finish[DenseColumn]:
@@ -114,6 +127,7 @@ class AddUpClicks:
             "rate": rate,
             "strength": strength,
             "folds": NUM_FOLDS,
+            **({"contents": self.contents} if self.contents else {}),
         }
         return self.journal.unit(0, number).finish(DenseColumn(f"{source.name}_target", transform))
 
@@ -158,6 +172,9 @@ def grow_target(
     vocabularies, and gets the file.
     """
     rule = target.transform
+    if contents := rule.get("contents"):
+        (output / contents["file"]).parent.mkdir(exist_ok=True)
+        shutil.copyfile(parent.folder / contents["file"], output / contents["file"])
     source = next(column for column in sparse if column.name == rule["column"])
     num_before = next(column.num_embeddings for column in parent.sparse if column.name == source.name)
     before: Sequence[NDArray[Any]] = read_clicks(parent.folder, rule, num_before)
@@ -187,42 +204,27 @@ def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str
     ]
 
 
-class OwnClicks:
-    """Estimates the share of labelled rows whose own clicks are in the target columns that encode them.
+def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> Contents | None:
+    """A sample of the rows whose clicks are in the target columns ``dense`` of the dataset in ``folder``; None if there is none."""
+    rules = [column.transform.get("contents") for column in dense if is_target(column)]
+    return next((known_contents(folder / rule["file"], rule["checksum"]) for rule in rules if rule), None)
 
-    New rows are clicked as often as the columns say, whatever their ids' rates were by chance; rows that were counted are
-    clicked at just these rates. So the share is the slope of (label - said) over (rate - said).
+
+def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
+    """Writes the sample of all training rows, from those of units. Returns its file and checksum, for the manifest."""
+    sample = Contents.joined(map(read_contents, samples))
+    (output / LEARNT_ROWS).parent.mkdir(exist_ok=True)
+    sample.write(output / LEARNT_ROWS)
+    warn_of_copies(sample, "training rows")
+    return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
+
+
+def own_click_share(seen: Seen, learnt: Contents) -> float | None:
+    """The share of rows whose own clicks are in the target columns that encode them; None if it is no more than chance repeats.
+
+    Rows of a log repeat by nature as often as those of the training log do.
     """
-
-    def __init__(self, manifest: Manifest) -> None:
-        self._label = manifest.label or ""
-        self._columns = []
-        sizes = {column.name: column.num_embeddings for column in manifest.sparse}
-        for rule in [column.transform for column in manifest.dense if is_target(column)]:
-            rows, clicks, _ = read_clicks(manifest.folder, rule, sizes[rule["column"]])
-            said = (clicks + rule["strength"] * rule["rate"]) / (rows + rule["strength"])
-            rate = np.where(rows > 0, clicks / np.maximum(rows, 1), said)
-            self._columns.append((rule["column"], said, rate - said))
-        self._sums = np.zeros((len(self._columns), 6))
-
-    def add(self, table: pa.Table) -> None:
-        """Adds encoded rows; those without a label tell nothing."""
-        if self._label not in table.column_names:
-            return
-        labels = numbers_of(table.column(self._label))
-        for sums, (name, said, apart) in zip(self._sums, self._columns, strict=True):
-            ids = numbers_of(table.column(name))
-            x, y, p = apart[ids], labels - said[ids], said[ids]
-            sums += len(ids), x.sum(), y.sum(), x @ y, x @ x, (p * (1 - p)) @ (x * x)
-
-    @property
-    def share(self) -> float:
-        """The share of rows; 0 where it is less than half, or uncertain."""
-        rows, x, y, xy, xx, variance = self._sums[self._sums[:, 0] > 0].T
-        slopes, spread = float((xy - x * y / rows).sum()), float((xx - x * x / rows).sum())
-        if spread <= 0 or math.sqrt(variance.sum()) > _MAX_ERROR * spread:
-            return 0.0
-        return min(slopes / spread, 1.0) if slopes > _WORTH_SAYING * spread else 0.0
+    return seen.share if seen.least > learnt.repeated_share + OWN_WORTH_SAYING else None
 
 
 def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:

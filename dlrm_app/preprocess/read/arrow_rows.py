@@ -131,7 +131,7 @@ class ArrowCursor(Position):
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
-            lists, count = [_take(each, rows) for each in lists], len(rows)
+            lists, count = [each.take(rows) for each in lists], len(rows)
         return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
 
     def _reject(
@@ -238,15 +238,6 @@ class ArrowCursor(Position):
 
 
 _NO_SPANS = np.zeros((0, 2), np.int64)
-
-
-def _take(lists: RawList, rows: NDArray[np.int64]) -> RawList:
-    """The lists of ``rows`` alone."""
-    sizes = np.diff(lists.ends)
-    is_taken = np.zeros(len(sizes), bool)
-    is_taken[rows] = True
-    items = np.flatnonzero(np.repeat(is_taken, sizes))
-    return RawList(_ends_of(sizes[rows]), lists.keys[items], lists.spans[items[: len(lists.spans)]])
 
 
 def _shown(value: Any) -> str:

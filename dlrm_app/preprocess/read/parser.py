@@ -63,10 +63,20 @@ class RawList(NamedTuple):
     keys: NDArray[np.uint64]
     spans: NDArray[np.int64]
 
+    def take(self, rows: NDArray[np.int64]) -> "RawList":
+        """The lists of ``rows`` alone, given by their numbers in rising order."""
+        sizes = np.diff(self.ends)
+        is_taken = np.zeros(len(sizes), bool)
+        is_taken[rows] = True
+        items = np.flatnonzero(np.repeat(is_taken, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
+        return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
+
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing); with derived columns.
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing), with derived columns;
+    times float64 [T, R], seconds since 1970 (NaN if missing).
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -78,6 +88,22 @@ class RawColumns:
     """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
+    times: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> "RawColumns":
+        """Copies ``rows``, given by their numbers in rising order."""
+        values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
+        begins = np.arange(len(values)) * len(rows)
+        num_dense = len(self.dense)
+        return RawColumns(
+            self.labels[rows],
+            values[:num_dense].view(np.float64),
+            values[num_dense:],
+            Columns(values.reshape(-1), begins, begins + len(rows)),
+            self.spans[:, rows] if self.spans.shape[1] else self.spans,
+            [each.take(rows) for each in self.lists],
+            self.times[:, rows],
+        )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
         """(keys, spans) of each sparse column; for lists, those of all rows together."""
@@ -236,7 +262,7 @@ def raw_columns(
     lists = [_without_lone_missing(each) for each in lists]
     derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
     one_hot = Columns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists)
+    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
 
 
 def _without_lone_missing(lists: RawList) -> RawList:

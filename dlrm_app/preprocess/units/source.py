@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from isal import igzip, isal_zlib
@@ -32,6 +32,8 @@ from dlrm_app.text import without_credentials
 
 _LOOK = 1 << 14
 """Bytes of text by which copies are recognized; smaller files are not compared."""
+_SAMPLES, _SAMPLED = 16, 1 << 12
+"""Blocks of a file that are compared at every call, and their bytes."""
 _FOOTER = 1 << 19
 """Bytes that few footers are larger than."""
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -169,21 +171,54 @@ def _first_text(source: Source) -> bytes:
 
 
 def content_checksum(source: Source) -> str:
-    """``crc32:<hex>`` of the file's text, the same for a file and its .gz; of Parquet that of its footer.
+    """``crc32:<hex>`` of the file's text, the same for a file and its .gz; of Parquet that of all bytes.
 
-    The footer has the place, the size and mostly the extremes of every column's parts. Raises DamagedFileError.
+    Of a Parquet object of a store it is that of the footer; the store's tag tells its versions. Raises DamagedFileError.
     """
-    crc = 0
-    extent = source.end if source.format == "parquet" else (0, source.bytes)
+    crc, is_parquet = 0, source.format == "parquet"
+    is_remote = isinstance(source.path, Address)
+    extent = source.end if is_parquet and is_remote else (0, source.bytes)
     with source.open(extent) as raw, explained_damage(source):
-        if source.format == "parquet":
+        if is_parquet and is_remote:
             raw.seek(-8, os.SEEK_END)
             raw.seek(-8 - int.from_bytes(raw.read(4), "little"), os.SEEK_END)
             return f"footer-crc32:{isal_zlib.crc32(raw.read()):08x}"
-        with open_text(raw, source.format) as text:
+        with open_text(raw, source.format) as text:  # all bytes, of Parquet
             while block := text.read(1 << 22):
                 crc = isal_zlib.crc32(block, crc)
     return f"crc32:{crc:08x}"
+
+
+def sample_checksum(source: Source) -> str:
+    """``crc32:<hex>`` of some blocks of the file, evenly spread, the first and the last included; empty for an object of a store."""
+    if isinstance(source.path, Address):
+        return ""
+    crc, last = 0, max(source.bytes - _SAMPLED, 0)
+    with source.open() as raw:
+        for number in range(_SAMPLES):
+            raw.seek(last * number // (_SAMPLES - 1))
+            crc = isal_zlib.crc32(raw.read(_SAMPLED), crc)
+    return f"crc32:{crc:08x}"
+
+
+class Known(Protocol):
+    """A file as a manifest describes it."""
+
+    @property
+    def version(self) -> tuple[int, int | None, str]: ...
+    @property
+    def checksum(self) -> str: ...
+    @property
+    def sample(self) -> str: ...
+
+
+def has_changed(source: Source, known: Known, *, reads_all: bool = False) -> bool:
+    """True if the content of the file is not what it was.
+
+    It is read if its size, date, tag or sampled bytes differ, or always if it ``reads_all``.
+    """
+    is_alike = source.version == known.version and sample_checksum(source) == known.sample
+    return (reads_all or not is_alike) and content_checksum(source) != known.checksum
 
 
 def _named_files(key: str, name: str, problems: list[_Problem]) -> list[NamedFile]:

@@ -14,7 +14,8 @@ from sklearn.metrics import roc_auc_score
 from dlrm_app.check.check_dataset import check_dataset
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, OwnClicks, prior_strength
+from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, prior_strength
+from dlrm_app.text import percent
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run, spec_of, table_of
@@ -44,10 +45,11 @@ def dataset(clicks: Path) -> Manifest:
     return run(clicks.parent / "dataset", f"input.train={clicks}", *options)
 
 
-def fold_of(row: int) -> int:
-    """Of a training row of the first unit of the first source."""
-    salt = reference.mix(SEED ^ 0x9E3779B97F4A7C15)
-    return reference.mix(salt ^ row) % NUM_FOLDS
+def folds_of_rows(path: Path, count: int) -> NDArray[np.int64]:
+    """The fold of each of the first ``count`` rows."""
+    spec = spec_of("criteo_kaggle")
+    rows = [reference.parse_line(line, spec) for line in path.read_bytes().splitlines()[:count]]
+    return np.array([reference.deal_key(reference.content_hash(row), SEED, 1) % NUM_FOLDS for row in rows])
 
 
 def reference_value(ids: NDArray[np.int32], labels: NDArray[np.int64], strength: float, own: int) -> float:
@@ -58,10 +60,10 @@ def reference_value(ids: NDArray[np.int32], labels: NDArray[np.int64], strength:
     return math.log(clicks / others) - math.log(rate / (1 - rate))
 
 
-def test_a_row_is_encoded_by_the_rows_of_other_folds(dataset: Manifest) -> None:
+def test_a_row_is_encoded_by_the_rows_of_other_folds(clicks: Path, dataset: Manifest) -> None:
     train, val = table_of(dataset), table_of(dataset, "val")
     labels = train["label"].to_numpy().astype(np.int64)
-    folds = np.array([fold_of(row) for row in range(len(train))])
+    folds = folds_of_rows(clicks, len(train))
     for name in COLUMNS[::9]:
         transform = next(c.transform for c in dataset.dense if c.name == f"{name}_target")
         ids, new_ids = train[name].to_numpy(), val[name].to_numpy()
@@ -113,24 +115,47 @@ def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
     assert prior_strength(np.array([10, 0, 10]), np.array([0, 0, 10]), 0.5) == 1.0
 
 
-def test_rows_that_saw_their_own_clicks_are_told_from_new_ones(dataset: Manifest) -> None:
-    train, val = table_of(dataset), table_of(dataset, "val")
-    shares = []
-    for tables in (
-        [train],
-        [train.slice(0, 3000)],
-        [val],
-        [train.slice(0, 3000), val],
-        [val.slice(0, 5)],
-        [],
-    ):
-        own = OwnClicks(dataset)
-        for table in tables:
-            own.add(table)
-        own.add(val.drop_columns(["label"]))
-        shares.append(own.share)
-    assert shares[:2] == [pytest.approx(1, abs=0.1)] * 2
-    assert shares[2:] == [0.0] * 4
+def test_copies_of_rows_cost_target_columns_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A value's click rate is planted. With every row logged twice, the column of training rows must say as much as that of new rows."""
+    draw = np.random.default_rng(1)
+    rates = draw.beta(2, 6, 400)
+    items, noise = draw.integers(0, 400, 16_000), draw.integers(0, 1 << 30, 16_000)
+    labels = draw.random(16_000) < rates[items]
+    lines = [f"{int(y)},{item},{n}" for y, item, n in zip(labels, items, noise, strict=True)]
+    columns = "[{name: y, role: label}, {name: item, role: sparse, kind: integer}, {name: n, role: dense, kind: integer}]"
+    keys = ["dataset.name=twice", 'dataset.delimiter=","', f"dataset.columns={columns}", "encoding=vocab"]
+    (tmp_path / "new").write_text("\n".join(lines[8_000:]) + "\n")
+    (tmp_path / "twice").write_text("\n".join([*lines[:8_000], *reversed(lines[:8_000])]) + "\n")
+    paths = [f"input.train={tmp_path}/twice", f"input.val={tmp_path}/new"]
+    with caplog.at_level(logging.WARNING):
+        manifest = run(tmp_path / "out", *keys, *paths, "dense.target_columns=all")
+    assert "about 50% of the training rows are copies of others" in caplog.text
+    aucs = [
+        roc_auc_score(table["y"].to_numpy(), table["item_target"].to_numpy())
+        for table in (table_of(manifest), table_of(manifest, "val"))
+    ]
+    assert abs(aucs[0] - aucs[1]) < 0.02
+    assert aucs[1] > 0.6
+
+
+def test_rows_of_few_values_are_dealt_by_their_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All rows of an item are alike: in one fold, none would say anything of the others."""
+    draw = np.random.default_rng(1)
+    items = draw.integers(0, 9, 4_000)
+    labels = draw.random(4_000) < 0.1 * (items + 1)
+    lines = [f"{int(y)},{item}" for y, item in zip(labels, items, strict=True)]
+    (tmp_path / "few").write_text("\n".join(lines) + "\n")
+    columns = "[{name: y, role: label}, {name: item, role: sparse, kind: integer}]"
+    keys = ["dataset.name=few", 'dataset.delimiter=","', f"dataset.columns={columns}", "encoding=vocab"]
+    path = [f"input.train={tmp_path}/few", "split.val=0.2"]
+    with caplog.at_level(logging.WARNING):
+        manifest = run(tmp_path / "out", *keys, *path, "dense.target_columns=all", "split.by=content")
+    assert not caplog.text
+    table = table_of(manifest)
+    assert roc_auc_score(table["y"].to_numpy(), table["item_target"].to_numpy()) > 0.7
+    assert set(table["item"].to_numpy()) == set(table_of(manifest, "val")["item"].to_numpy())
 
 
 def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
@@ -150,18 +175,25 @@ def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_poin
         with pytest.raises(ConfigError, match=f"{name} gave the target columns of .*known their clicks"):
             run(tmp_path / "refused", f"input.train={tmp_path}/{name}", *known)
     with caplog.at_level(logging.INFO):
+        for share in (0.05, 0.4):
+            mixed = [*lines[: int(9000 * share)], *lines[9000 : 9000 + int(9000 * (1 - share))]]
+            (tmp_path / f"mixed_{share}").write_bytes(b"".join(mixed))
+            found = run(tmp_path / f"of_{share}", f"input.val={tmp_path}/mixed_{share}", *known)
+            assert found.own_clicks == {"val": pytest.approx(share, abs=0.001)}
+            assert f"about {percent(share)} of the val rows are rows of" in caplog.text
+            caplog.clear()
         run(tmp_path / "new", f"input.train={tmp_path}/first.tsv", *known)
         assert "own clicks" not in caplog.text
         run(tmp_path / "old", f"input.train={tmp_path}/less", *known)
-        assert "of the train rows seem to be rows of" in caplog.text
+        assert "of the train rows are rows of" in caplog.text
         caplog.clear()
         run(tmp_path / "val", f"input.val={tmp_path}/less", *known)
-        assert "of the val rows seem to be rows of" in caplog.text
+        assert "of the val rows are rows of" in caplog.text
         caplog.clear()
         run(tmp_path / "new_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/first.tsv", *keys)
         assert "own clicks" not in caplog.text
         run(tmp_path / "old_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/less", *keys)
-        assert "of the val rows seem to be training rows" in caplog.text
+        assert "of the val rows are training rows" in caplog.text
 
 
 def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
