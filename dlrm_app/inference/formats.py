@@ -25,7 +25,7 @@ Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
 PACKAGE, SCRIPT = "model.pt2", "model.ts"
-_CODE_BYTES, _LARGE_BYTES = 2**21, 2**20
+_CODE_BYTES, _LARGE_BYTES, _ASSEMBLED_BYTES = 2**21, 2**20, 2**28
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
 """Modules that torchrec's tracer does not trace into, as in its tutorial."""
@@ -69,6 +69,8 @@ def write_package(
         "freezing": True,  # stores the linear layers' weights in the layout of the CPU's products
         "cpp.dynamic_threads": True,  # uses the threads of the process that loads it, not of this one
         "aot_inductor.metadata": metadata,
+        # weights behind the code in its file, as torch does from 2 GB on: the assembler would hold them twice
+        "aot_inductor.force_mmap_weights": scored_bytes(model) > _ASSEMBLED_BYTES,
     }
     if cpu in _CPUS:
         settings |= dict(zip(("cpp.march", "cpp.simdlen"), _CPUS[cpu][:2], strict=True))
