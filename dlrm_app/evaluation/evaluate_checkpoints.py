@@ -111,17 +111,22 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
     if models:
-        known_rows(models[0], manifest)
+        rows_for(models[0], manifest, config)
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
     refuse_shared(manifest, config.split, config.group_by)
     return manifest
 
 
+def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
+    """``manifest`` as the model reads it. Raises DataError if it does not fit, or unless ``config`` says so has another label."""
+    return known_rows(trained, manifest, config.other_label == "ignore", "other_label=ignore")
+
+
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
     """``manifest`` as the model reads it, or the model's own dataset. Raises DataError where that was not made of the same files."""
     try:
-        return known_rows(trained, manifest)
+        return rows_for(trained, manifest, config)
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise

@@ -27,6 +27,8 @@ from dlrm_app.inference.record import (
 from dlrm_app.text import bullets
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
+WITHOUT_LABELS = "labels=false"
+"""The setting of dlrm-predict that scores rows of another label."""
 TOLERANCE = 1e-6
 """The largest allowed difference between a probability and its reference: other machines add in other orders."""
 
@@ -53,7 +55,14 @@ class ExportedModel:
     def check_columns(self, manifest: Manifest) -> Manifest:
         """``manifest`` as the model reads it. Raises DataError naming every column that is missing or encoded differently."""
         encoding = f"encoding.path={self.folder / ENCODING}"
-        return read_as_known(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
+        return read_as_known(
+            describe_columns(self.encoding),
+            manifest,
+            self.features,
+            self.folder,
+            encoding,
+            label_cure=WITHOUT_LABELS,
+        )
 
 
 def open_export(folder: Path) -> ExportedModel:

@@ -128,8 +128,8 @@ def check_warm_start(
     """The checkpoint ``path`` or, of a run folder, its newest. Raises DlrmError for differences that warm_start.allow does
     not list, and for rows whose ids or values have another meaning."""
     previous, then = read_previous(path)
-    _check_columns(previous, manifest, tables)  # first: other ids also mean other table sizes
     allow = config.warm_start.allow
+    _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
     problems = [
         *_changed_columns("features", previous.features, _features(tables), previous.folder, allow),
         *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
@@ -151,14 +151,26 @@ def _dense_names(manifest: Manifest) -> list[str]:
     return [column.name for column in manifest.dense]
 
 
-def _check_columns(previous: TrainedModel, manifest: Manifest, tables: Sequence[Table]) -> None:
-    """Raises DataError naming every column of both runs whose ids or values now have another meaning."""
+def _check_columns(
+    previous: TrainedModel, manifest: Manifest, tables: Sequence[Table], allow: Sequence[str]
+) -> None:
+    """Raises DataError naming every column of both runs whose ids or values now have another meaning, and another label."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
     common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
     features = [name for name in previous.features if name in _features(tables)]
     encoding = setting("encoding.path", previous.data_path)
-    refuse_other_columns(common, both, features, previous.folder, encoding, takes=("newer",))
+    cure = f"warm_start.allow={as_typed([*allow, 'label'], str)}"
+    refuse_other_columns(
+        common,
+        both,
+        features,
+        previous.folder,
+        encoding,
+        ("newer",),
+        any_label="label" in allow,
+        label_cure=cure,
+    )
 
 
 def _changed_columns(

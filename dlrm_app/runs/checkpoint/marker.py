@@ -190,7 +190,7 @@ class Marker:
     dataset: str
     """The dataset's fingerprint."""
     columns: dict[str, Any]
-    """The dataset's encoding, by ``describe_columns``."""
+    """The dataset's encoding and label, by ``describe_columns``."""
     config: dict[str, Any]
     world_size: int
     plan: dict[str, Any]
@@ -336,9 +336,15 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
-def known_rows(trained: TrainedModel, manifest: Manifest) -> Manifest:
-    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit."""
+def known_rows(
+    trained: TrainedModel, manifest: Manifest, any_label: bool = False, label_cure: str = ""
+) -> Manifest:
+    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit.
+
+    ``any_label``, ``label_cure``: as in ``refuse_other_columns``.
+    """
     if trained.marker.dataset == manifest.fingerprint():
         return manifest
     encoding = setting("encoding.path", trained.data_path)
-    return read_as_known(trained.columns, manifest, trained.features, trained.folder, encoding)
+    columns, features = trained.columns, trained.features
+    return read_as_known(columns, manifest, features, trained.folder, encoding, any_label, label_cure)
