@@ -14,11 +14,11 @@ from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_co
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import differences, write_json
+from dlrm_app.files import differences, text_checksum, write_json
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, in_order, resolve_tables
-from dlrm_app.text import bullets, setting
+from dlrm_app.text import bullets, json_text, setting
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
@@ -231,7 +231,8 @@ def write_marker(folder: Path, marker: Marker) -> None:
     for key in ("cuda_random_states", "tables"):
         if not value[key]:  # files of runs that do not need it stay as they were
             del value[key]
-    write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
+    value = {"format": FORMAT, "version": VERSION, **value}
+    write_json(folder / MARKER, {**value, "checksum": text_checksum(json_text(value))})
 
 
 def read_marker(folder: Path) -> Marker:
@@ -246,6 +247,9 @@ def read_marker(folder: Path) -> Marker:
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        digest = value.pop("checksum", None)  # early versions wrote none
+        if digest not in (None, text_checksum(json_text(value))):
+            raise ValueError("its values are not those that were written")
         written = (value.pop("format"), value.pop("version"))
         if written == (FORMAT, VERSION):
             return _parse(value)
