@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_trained, read_marker
-from dlrm_app.runs.checkpoint.names import choose_checkpoint
+from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.table import Column, text_table
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
@@ -117,9 +117,9 @@ _DECISIVE_KEYS = ("kind", "ensemble_size")
 
 def read_previous(path: Path) -> tuple[TrainedModel, TrainConfig]:
     """The newest checkpoint of a run folder, or the named checkpoint, and its configuration. Raises DataError."""
-    folder = choose_checkpoint(path, "newest")
+    folder, held = hold_checkpoint(path, "newest")
     marker = read_marker(folder)
-    return describe_trained(folder, marker), read_saved_config(marker.config, folder)
+    return replace(describe_trained(folder, marker), held=held), read_saved_config(marker.config, folder)
 
 
 def check_warm_start(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
@@ -290,6 +290,8 @@ class TrainedModel:
     """The dataset that the model was trained on."""
     dense: str = MODEL
     """MODEL, or EMA to use the average of the dense weights."""
+    held: IO[bytes] | None = field(default=None, compare=False)
+    """A file: while it is open, the run does not delete the checkpoint."""
 
     @property
     def columns(self) -> dict[str, Any]:
