@@ -122,7 +122,7 @@ def test_two_ranks_find_the_same(folder: Path) -> None:
         ({"score": [0.5] * 503, "row": list(range(503))[::-1]}, "has row without shard"),
         ({"score": [0.5] * 503, "file": ["a"] * 503}, "has file without line"),
         (
-            {"score": [0.5] * 503, "shard": ["a"] * 503, "row": np.arange(503) + 0.5},
+            {"score": [0.5] * 503, "shard": ["test/part-00000.parquet"] * 503, "row": np.arange(503) + 0.5},
             r"0\.500000 was truncated",
         ),
     ],
