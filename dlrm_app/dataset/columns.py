@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.dataset.label import described_label, label_in, other_labels
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import DataError
@@ -52,20 +52,18 @@ def refuse_other_columns(
     model: Path,
     encoding: str,
     takes: Collection[str] = (),
-    any_label: bool = False,
-    label_cure: str = "",
+    label: LabelRule = SAME_LABEL,
 ) -> None:
     """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently, and another label.
 
-    ``encoding``: the setting to preprocess with, as a cure; ``any_label`` accepts another label, and ``label_cure`` is the
-    setting that does so, if there is one. Other arguments as in ``column_problems``.
+    ``encoding``: the setting to preprocess with, as a cure; other arguments as in ``column_problems``.
     """
     refusals = []
-    if not any_label and (differ := other_labels(label_in(manifest), known)):
+    if not label.accepts and (differ := other_labels(label_in(manifest), known)):
         given, then = differ
         refusals.append(
             f"the label of {manifest.path} is {given.text}, {model} has learnt {then.text}: give a dataset with "
-            f"dataset.label={then.name}{label_cure and f', or add {label_cure}'}"
+            f"dataset.label={then.name}{label.setting and f', or add {label.setting}'}"
         )
     if problems := column_problems(known, manifest, features, takes):
         refusals.append(
@@ -82,16 +80,13 @@ def read_as_known(
     features: Collection[str],
     model: Path,
     encoding: str,
-    any_label: bool = False,
-    label_cure: str = "",
+    label: LabelRule = SAME_LABEL,
 ) -> Manifest:
     """``manifest`` as ``model`` reads it. If its vocabularies were grown from the model's, later ids are read as rare values.
 
     Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
-    refuse_other_columns(
-        known, manifest, features, model, encoding, ("newer", "older"), any_label, label_cure
-    )
+    refuse_other_columns(known, manifest, features, model, encoding, ("newer", "older"), label)
     relation = relate(known, describe_columns(manifest))
     return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)
 

@@ -40,3 +40,14 @@ def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, 
         return None
     then = from_json(Label, known["label"])
     return (given, then) if given != then else None
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """``accepts``: True if rows may have another label than a model has learnt. ``setting``: the one that accepts them, if there is one."""
+
+    accepts: bool = False
+    setting: str = ""
+
+
+SAME_LABEL = LabelRule()

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -120,7 +121,8 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
     """``manifest`` as the model reads it. Raises DataError if it does not fit, or unless ``config`` says so has another label."""
-    return known_rows(trained, manifest, config.other_label == "ignore", "other_label=ignore")
+    label = LabelRule(config.other_label == "ignore", "other_label=ignore")
+    return known_rows(trained, manifest, label)
 
 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dlrm_app.dataset.columns import describe_columns, read_as_known
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference.formats import LOADERS, Inputs, Run, cpu_instructions
@@ -27,8 +28,8 @@ from dlrm_app.inference.record import (
 from dlrm_app.text import bullets
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
-WITHOUT_LABELS = "labels=false"
-"""The setting of dlrm-predict that scores rows of another label."""
+WITHOUT_LABELS = LabelRule(setting="labels=false")
+"""dlrm-predict's, which scores rows of another label without it."""
 TOLERANCE = 1e-6
 """The largest allowed difference between a probability and its reference: other machines add in other orders."""
 
@@ -61,7 +62,7 @@ class ExportedModel:
             self.features,
             self.folder,
             encoding,
-            label_cure=WITHOUT_LABELS,
+            label=WITHOUT_LABELS,
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
@@ -160,17 +161,8 @@ def _check_columns(
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
     features = [name for name in previous.features if name in _features(tables)]
     encoding = setting("encoding.path", previous.data_path)
-    cure = f"warm_start.allow={as_typed([*allow, 'label'], str)}"
-    refuse_other_columns(
-        common,
-        both,
-        features,
-        previous.folder,
-        encoding,
-        ("newer",),
-        any_label="label" in allow,
-        label_cure=cure,
-    )
+    label = LabelRule("label" in allow, f"warm_start.allow={as_typed([*allow, 'label'], str)}")
+    refuse_other_columns(common, both, features, previous.folder, encoding, ("newer",), label)
 
 
 def _changed_columns(

@@ -161,7 +161,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
         trained.features,
         Path(trained.data_path),
         logits,
-        partial(known_rows, trained, label_cure=WITHOUT_LABELS),
+        partial(known_rows, trained, label=WITHOUT_LABELS),
     )
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, text_checksum, write_json
@@ -342,15 +343,13 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
-def known_rows(
-    trained: TrainedModel, manifest: Manifest, any_label: bool = False, label_cure: str = ""
-) -> Manifest:
+def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAME_LABEL) -> Manifest:
     """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit.
 
-    ``any_label``, ``label_cure``: as in ``refuse_other_columns``.
+    ``label``: as in ``refuse_other_columns``.
     """
     if trained.marker.dataset == manifest.fingerprint():
         return manifest
     encoding = setting("encoding.path", trained.data_path)
     columns, features = trained.columns, trained.features
-    return read_as_known(columns, manifest, features, trained.folder, encoding, any_label, label_cure)
+    return read_as_known(columns, manifest, features, trained.folder, encoding, label)
