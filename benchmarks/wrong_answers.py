@@ -222,6 +222,29 @@ def attack_calibration() -> None:
         attack(f"calibrate, {end}", line, lambda run=run: is_calibrated(run))
 
 
+def attack_labels(rows: Sequence[Sequence[str]], form: str) -> None:
+    """A model of clicks, and datasets of the same rows whose label is another column."""
+    names = [*NAMES, "order"]
+    for path, some in (("labels.csv", rows[:NUM_TRAIN]), ("later.csv", rows[NUM_TRAIN:])):
+        write_csv(path, [[*row, str(int(row[0] == "1" and len(row[1]) % 2))] for row in some], names)
+    Path("labels.yaml").write_text(f"{form}  - {{name: order, role: label}}\n", encoding="utf-8")
+    keys = "dlrm-preprocess dataset=labels.yaml encoding=vocab"
+    for label in ("label", "order"):
+        line = f"{keys} dataset.label={label} dense.target_columns=all input.train=labels.csv input.val=later.csv"
+        must(f"{line} output={label}_all")
+    tables = "tables=dataset trainer.max_steps=20"
+    must(f"dlrm-train data.path=label_all {tables} output=of_clicks")
+    for what, line in {
+        "evaluated": "dlrm-evaluate checkpoint=of_clicks split=val data.path=order_all",
+        "predicted": "dlrm-predict model=of_clicks split=val data.path=order_all output=orders.parquet",
+        "warm start": f"dlrm-train warm_start.checkpoint=of_clicks {tables} data.path=order_all output=warm_orders",
+        "resumed": f"dlrm-train resume=auto {tables} data.path=order_all output=of_clicks",
+        "target columns": "dlrm-preprocess dataset=labels.yaml dataset.label=order encoding=from_dataset "
+        "encoding.path=label_all input.val=later.csv output=mixed",
+    }.items():
+        attack(f"a model of clicks, rows of orders: {what}", line)
+
+
 def attack_ranks() -> None:
     """Tables whose rows do not reach for every rank, of several widths, by one rank and by four."""
     must(
@@ -475,6 +498,7 @@ def main() -> None:
         attack_encoding_files()
         attack_training_files(rows)
         attack_calibration()
+        attack_labels(rows, form)
         attack_ranks()
         attack_scores()
         attack_groups(rows)

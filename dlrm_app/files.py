@@ -236,6 +236,44 @@ def _lock(path: Path) -> IO[str] | None:
     return None
 
 
+def shared_lock(path: Path) -> IO[bytes] | None:
+    """Opens ``path``: ``unlink_unlocked`` of other processes leaves it while the file is open. None if it is gone.
+
+    Where the file system has no locks, the file is only opened.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return file
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def unlink_unlocked(path: Path) -> bool:
+    """Deletes ``path`` and returns True, unless a process holds its ``shared_lock``."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        path.unlink()
+    return True
+
+
 @contextmanager
 def held_output(output: Path, command: str, *, is_folder: bool = False) -> Iterator[None]:
     """Locks ``output`` while ``command`` makes it. Raises DlrmError if another process makes it, or if it exists."""

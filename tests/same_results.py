@@ -294,7 +294,9 @@ def run_results(folder: Path) -> dict[str, Any]:
         "curves": {split: digest(json.dumps(values).encode()) for split, values in curves.items()},
         "plan": yaml.safe_load((folder / "plan.yaml").read_text(encoding="utf-8")),
         "checkpoints": [path.name for path in checkpoints],
-        "progress": {key: value for key, value in marker.items() if key not in ("files", "config")},
+        "progress": {
+            key: value for key, value in marker.items() if key not in ("files", "config", "checksum")
+        },
         "tensors": dict(tensor_digests(checkpoints[-1])),
     }
 

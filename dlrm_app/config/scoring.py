@@ -58,6 +58,7 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
+    other_label: Literal["refuse", "ignore"] = REQUIRED
     confidence: Between = REQUIRED
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
@@ -80,7 +81,7 @@ class EvaluateConfig(Section):
 
     def unread(self, key: str) -> str:
         """Of scores alone: what loads and runs a model."""
-        is_of_model = key in ("against", "which", "ema", "batch_size")
+        is_of_model = key in ("against", "which", "ema", "batch_size", "other_label")
         return "is for checkpoints (checkpoint=RUN)" * (is_of_model and self.checkpoint is None)
 
 
@@ -118,7 +119,7 @@ class PredictConfig(Section):
         """Of each kind of rows: the settings for the other."""
         if self.data.path is None:
             return "is for a dataset (data.path=)" * (key == "split")
-        of_logs = ("encoding", "labels", "keep", "unit_mib", "rejects.max_fraction")
+        of_logs = ("encoding", "keep", "unit_mib", "rejects.max_fraction")
         return "is for raw logs (input=), the dataset at data.path has its own" * (key in of_logs)
 
 

@@ -108,7 +108,7 @@ class DistillationConfig(Section):
 class WarmStartConfig(Section):
     checkpoint: str | None = None
     optimizer: bool = True
-    allow: list[Literal["features", "dense", "layers"]] = field(default_factory=list)
+    allow: list[Literal["features", "dense", "layers", "label"]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,11 @@
-"""The encodings of a dataset's columns, as recorded in a checkpoint. A model can only read rows with the same encodings."""
+"""The encodings of a dataset's columns and its label, as recorded in a checkpoint. A model can only read rows with the same."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import DataError
@@ -15,7 +16,7 @@ from dlrm_app.text import bullets, day_number
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
     """Everything that decides which number a raw value becomes; files of encodings are given by their checksums.
 
-    Includes ``lineage``, without the growth of each day, if vocabularies grow.
+    Includes ``lineage``, without the growth of each day, if vocabularies grow, and ``label``, if rows have one.
     """
     lineage = manifest.encoding_lineage
     return {
@@ -30,6 +31,7 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
             for c in manifest.sparse
         ],
         **({"lineage": asdict(lineage)} if lineage else {}),
+        **described_label(manifest),
     }
 
 
@@ -50,26 +52,41 @@ def refuse_other_columns(
     model: Path,
     encoding: str,
     takes: Collection[str] = (),
+    label: LabelRule = SAME_LABEL,
 ) -> None:
-    """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently.
+    """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently, and another label.
 
     ``encoding``: the setting to preprocess with, as a cure; other arguments as in ``column_problems``.
     """
+    refusals = []
+    if not label.accepts and (differ := other_labels(label_in(manifest), known)):
+        given, then = differ
+        refusals.append(
+            f"the label of {manifest.path} is {given.text}, {model} has learnt {then.text}: give a dataset with "
+            f"dataset.label={then.name}{label.setting and f', or add {label.setting}'}"
+        )
     if problems := column_problems(known, manifest, features, takes):
-        raise DataError(
+        refusals.append(
             f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
             f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
         )
+    if refusals:
+        raise DataError("\n".join(refusals))
 
 
 def read_as_known(
-    known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
+    known: dict[str, Any],
+    manifest: Manifest,
+    features: Collection[str],
+    model: Path,
+    encoding: str,
+    label: LabelRule = SAME_LABEL,
 ) -> Manifest:
     """``manifest`` as ``model`` reads it. If its vocabularies were grown from the model's, later ids are read as rare values.
 
     Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
-    refuse_other_columns(known, manifest, features, model, encoding, takes=("newer", "older"))
+    refuse_other_columns(known, manifest, features, model, encoding, ("newer", "older"), label)
     relation = relate(known, describe_columns(manifest))
     return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -118,17 +119,23 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
     if models:
-        known_rows(models[0], manifest)
+        rows_for(models[0], manifest, config)
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
     refuse_shared(manifest, config.split, config.group_by)
     return manifest
 
 
+def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
+    """``manifest`` as the model reads it. Raises DataError if it does not fit, or unless ``config`` says so has another label."""
+    label = LabelRule(config.other_label == "ignore", "other_label=ignore")
+    return known_rows(trained, manifest, label)
+
+
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
     """``manifest`` as the model reads it, or the model's own dataset. Raises DataError where that was not made of the same files."""
     try:
-        return known_rows(trained, manifest)
+        return rows_for(trained, manifest, config)
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise

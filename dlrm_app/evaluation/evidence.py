@@ -4,6 +4,7 @@ Called only for an evaluation that has no good verdict from its metrics, so that
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
@@ -79,21 +80,25 @@ def gather(
 def _look(
     manifest: Manifest, split: str, features: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """(size of each dense column, AUC of each column alone, share of unknown lookups by feature), from samples of rows."""
+    """(size of each dense column, AUC of each column of the log alone, share of unknown lookups by feature), from samples of rows."""
     train, here = _sample(manifest, "train", features), _sample(manifest, split, features)
     columns = {column.name: column for column in manifest.sparse}
     dense, labels = np.concatenate([rows.dense for rows in train]), _labels(train)
-    scales, aucs, unknown = {}, {}, {}
+    scales: dict[str, float] = {}
+    unknown: dict[str, float] = {}
+    aucs: dict[str, list[float]] = defaultdict(list)  # by column of the log, which others are made of
     for number, column in enumerate(manifest.dense):
         values = dense[:, number].astype(np.float64)
         scales[column.name] = float(np.sqrt(np.mean(values**2)))
-        aucs[column.name] = auc_of(values, labels)
+        aucs[column.transform.get("column", column.name)].append(auc_of(values, labels))
     for number, name in enumerate(features):
         (ids, bags), (others, _) = _ids(train, number), _ids(here, number)
         unknown[name] = _unknown(ids, others, columns[name])
         if bags is None:
-            aucs[name] = _auc_of_ids(ids, labels)
-    return scales, {name: auc for name, auc in aucs.items() if not math.isnan(auc)}, unknown
+            aucs[columns[name].encoding.get("column", name)].append(_auc_of_ids(ids, labels))
+    known = {name: [auc for auc in some if not math.isnan(auc)] for name, some in aucs.items()}
+    best = {name: max(some, key=lambda auc: abs(auc - 0.5)) for name, some in known.items() if some}
+    return scales, best, unknown
 
 
 def _sample(manifest: Manifest, split: str, features: Sequence[str]) -> list[Rows]:

@@ -26,7 +26,7 @@ MOST_NE, MOST_AUC, MOST_COLUMN_AUC = 0.999, 0.99, 0.95
 HIGH_AUC = 0.9
 """From this AUC on, columns are looked at alone: a model may not have learnt yet all that a leaked one tells."""
 LEARNT_NE = 0.99
-"""A train loss below this part of a constant's: there is something to learn in train."""
+"""A loss below this part of a constant's: there is something to learn, and the model has learnt it."""
 NARROW, NARROW_NE = 0.05, 0.01
 """Half the widths of intervals that decide: a useful model would have an AUC outside of 0.5 ± NARROW, and an NE below 1 - NARROW_NE."""
 DIVERGED_FACTOR = 2.0
@@ -158,7 +158,9 @@ def _verdict(found: Measurements) -> str:
     if not found.num_samples or not found.has_classes:
         return UNDECIDED
     is_bad = math.isnan(found.auc) or not found.ne < MOST_NE
-    if is_bad and (math.isnan(found.auc) or (found.train_ne or 0.0) > DIVERGED_FACTOR):
+    # a bias that is fitted at the end (trainer.calibrate) hides a part of what went wrong from ne
+    has_diverged = (found.train_ne or 0.0) > DIVERGED_FACTOR and not found.ne < LEARNT_NE
+    if math.isnan(found.auc) or has_diverged:
         return DIVERGED
     ahead, reach = found.auc - 0.5, found.reach
     if ahead < -reach:

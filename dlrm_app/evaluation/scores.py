@@ -136,6 +136,11 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
     try:
         names = set(pq.read_schema(path).names)
         place, places = next((pair for pair in PLACES if set(pair) <= names), ()), None
+        if not place and (half := [pair for pair in PLACES if {*pair} & names]):
+            (only,), (other,) = {*half[0]} & names, {*half[0]} - names
+            raise ValueError(
+                f"it has {only} without {other}: add that, or leave {only} out if rows are in the split's order"
+            )
         table = pq.read_table(path, columns=[*({"score", "label"} & names), *place], partitioning=None)
         if place:
             order, places = _order(path, table, place, manifest, split)
@@ -146,7 +151,10 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
         scores = numbers_of(table.column("score").cast(pa.float64()))
         labels = None
         if "label" in names:
-            labels = torch.from_numpy(numbers_of(table.column("label").cast(pa.float32())) == 1)
+            values = numbers_of(table.column("label").cast(pa.float64()))
+            if len(others := values[(values != 0) & (values != 1)]):
+                raise ValueError(f"column label has {others[0]:g}, not 0 or 1 alone")
+            labels = torch.from_numpy(values == 1)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(
@@ -183,7 +191,7 @@ def _order(
             )
         known, names = [*expected], [name for name in found if name is not None]
     number = np.array([known.index(name) for name in names], np.int64)[codes]
-    rows = numbers_of(table.column(place[1])).astype(np.int64)
+    rows = numbers_of(table.column(place[1]).cast(pa.int64()))  # refuses what is not whole
     order: NDArray[np.int64] = np.lexsort((rows, number))
     number, rows = number[order], rows[order]
     again = np.flatnonzero((number[1:] == number[:-1]) & (rows[1:] == rows[:-1]))

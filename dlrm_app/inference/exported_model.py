@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dlrm_app.dataset.columns import describe_columns, read_as_known
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference.formats import LOADERS, Inputs, Run, cpu_instructions
@@ -27,6 +28,8 @@ from dlrm_app.inference.record import (
 from dlrm_app.text import bullets
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
+WITHOUT_LABELS = LabelRule(setting="labels=false")
+"""dlrm-predict's, which scores rows of another label without it."""
 TOLERANCE = 1e-6
 """The largest allowed difference between a probability and its reference: other machines add in other orders."""
 
@@ -53,7 +56,14 @@ class ExportedModel:
     def check_columns(self, manifest: Manifest) -> Manifest:
         """``manifest`` as the model reads it. Raises DataError naming every column that is missing or encoded differently."""
         encoding = f"encoding.path={self.folder / ENCODING}"
-        return read_as_known(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
+        return read_as_known(
+            describe_columns(self.encoding),
+            manifest,
+            self.features,
+            self.folder,
+            encoding,
+            label=WITHOUT_LABELS,
+        )
 
 
 def open_export(folder: Path) -> ExportedModel:

@@ -19,8 +19,8 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import open_soft_labels
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
-from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.checkpoint.names import checkpoint_name, choose_checkpoint, list_checkpoints
+from dlrm_app.runs.checkpoint.marker import Evaluation, TrainedModel
+from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
@@ -43,7 +43,7 @@ from dlrm_app.training.setup import (
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start, print_end
-from dlrm_app.training.warm_start import check_resumable, check_warm_start, with_lanes
+from dlrm_app.training.warm_start import check_resumable, check_warm_start, read_previous, with_lanes
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,13 @@ def prepare(
         previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     elif config.warm_start.checkpoint is not None:
         earlier = Path(config.warm_start.checkpoint)
-        begun = runtime.on_first(lambda: choose_checkpoint(earlier, "newest"))
+        newest: list[TrainedModel] = []
+
+        def choose() -> Path:
+            newest.append(read_previous(earlier)[0])  # held from now on
+            return newest[0].folder
+
+        begun = runtime.on_first(choose)
         previous = runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
     if previous is not None:
         tables = in_order(tables, previous.order)

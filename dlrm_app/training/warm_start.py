@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
+from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_trained, read_marker
-from dlrm_app.runs.checkpoint.names import choose_checkpoint
+from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.table import Column, text_table
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
@@ -117,9 +118,9 @@ _DECISIVE_KEYS = ("kind", "ensemble_size")
 
 def read_previous(path: Path) -> tuple[TrainedModel, TrainConfig]:
     """The newest checkpoint of a run folder, or the named checkpoint, and its configuration. Raises DataError."""
-    folder = choose_checkpoint(path, "newest")
+    folder, held = hold_checkpoint(path, "newest")
     marker = read_marker(folder)
-    return describe_trained(folder, marker), read_saved_config(marker.config, folder)
+    return replace(describe_trained(folder, marker), held=held), read_saved_config(marker.config, folder)
 
 
 def check_warm_start(
@@ -128,8 +129,8 @@ def check_warm_start(
     """The checkpoint ``path`` or, of a run folder, its newest. Raises DlrmError for differences that warm_start.allow does
     not list, and for rows whose ids or values have another meaning."""
     previous, then = read_previous(path)
-    _check_columns(previous, manifest, tables)  # first: other ids also mean other table sizes
     allow = config.warm_start.allow
+    _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
     problems = [
         *_changed_columns("features", previous.features, _features(tables), previous.folder, allow),
         *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
@@ -151,14 +152,17 @@ def _dense_names(manifest: Manifest) -> list[str]:
     return [column.name for column in manifest.dense]
 
 
-def _check_columns(previous: TrainedModel, manifest: Manifest, tables: Sequence[Table]) -> None:
-    """Raises DataError naming every column of both runs whose ids or values now have another meaning."""
+def _check_columns(
+    previous: TrainedModel, manifest: Manifest, tables: Sequence[Table], allow: Sequence[str]
+) -> None:
+    """Raises DataError naming every column of both runs whose ids or values now have another meaning, and another label."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
     common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
     features = [name for name in previous.features if name in _features(tables)]
     encoding = setting("encoding.path", previous.data_path)
-    refuse_other_columns(common, both, features, previous.folder, encoding, takes=("newer",))
+    label = LabelRule("label" in allow, f"warm_start.allow={as_typed([*allow, 'label'], str)}")
+    refuse_other_columns(common, both, features, previous.folder, encoding, ("newer",), label)
 
 
 def _changed_columns(

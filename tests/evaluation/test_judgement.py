@@ -32,6 +32,8 @@ EVIDENCE = Evidence(train=(20_000, 80_000), here=(2500, 10_000), trained=Trained
         ({"auc": 0.5, "ne": 5e8, "train_ne": 1e9}, "diverged"),
         ({"auc": math.nan, "ne": math.nan}, "diverged"),
         ({"auc": math.nan, "ne": math.nan, "positives": 0}, "undecided"),
+        ({"auc": 0.546, "ne": 0.9908, "train_ne": 1e7}, "diverged"),
+        ({"auc": 0.7, "ne": 0.995}, "learnt"),
         ({"train_ne": 3.0}, "learnt"),  # a bad start that was overcome
     ],
 )

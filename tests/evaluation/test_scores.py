@@ -117,6 +117,14 @@ def test_two_ranks_find_the_same(folder: Path) -> None:
         ({"score": [0.5] * 502 + [float("nan")]}, "must hold probabilities, from 0 to 1"),
         ({"score": [0.5] * 503, "label": [0] * 503}, "has other labels than the rows"),
         ({"score": [0.5] * 503, "label": ["no"] * 503}, "cannot be used .*label"),
+        ({"score": [0.5] * 503, "label": [2] * 503}, "label has 2, not 0 or 1"),
+        ({"score": [0.5] * 503, "label": [0.7] * 503}, r"label has 0\.7, not 0 or 1"),
+        ({"score": [0.5] * 503, "row": list(range(503))[::-1]}, "has row without shard"),
+        ({"score": [0.5] * 503, "file": ["a"] * 503}, "has file without line"),
+        (
+            {"score": [0.5] * 503, "shard": ["test/part-00000.parquet"] * 503, "row": np.arange(503) + 0.5},
+            r"0\.500000 was truncated",
+        ),
     ],
 )
 def test_other_files_are_refused_by_name(folder: Path, tmp_path: Path, columns: Any, said: str) -> None:

@@ -274,7 +274,7 @@ def test_what_cannot_work_is_refused_at_once(
         assert message in text
     keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet"]
     for words, message in (
-        (["data.path=x", "labels=true"], r"(?s)labels is for raw logs.*no dataset at x"),
+        (["data.path=x", "keep=[id]"], r"(?s)keep is for raw logs.*no dataset at x"),
         (["data.path=x", "rejects.max_fraction=0.1"], r"rejects\.max_fraction is for raw logs"),
         (["input=nothing.tsv"], r"input=nothing\.tsv: no such file"),
         (["input=nothing.tsv", "split=val"], r"split is for a dataset \(data\.path=\), got 'val'"),

@@ -104,7 +104,7 @@ def test_layers_of_another_shape_need_a_word(former: Path, narrow: Path, tmp_pat
     with pytest.raises(ConfigError, match=r"dim of t_c0 is 12, in .* 8: give dim=8"):
         begin_with(tmp_path / "other", former, narrow, "tables.embedding_dim=12", allow)
     with pytest.raises(
-        ConfigError, match=r"warm_start.allow must be one of features, dense, layers, got 'rows'"
+        ConfigError, match=r"warm_start.allow must be one of features, dense, layers, label, got 'rows'"
     ):
         begin_with(tmp_path / "other", former, narrow, "warm_start.allow=[rows]")
 

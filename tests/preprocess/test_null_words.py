@@ -228,6 +228,7 @@ def test_csv_and_parquet_agree_on_any_null_words(config: PreprocessConfig, table
         ({"role": "sparse", "kind": "hex"}, "ff", pa.array(["0FF", "fe"]), ["0FF", "fe"]),
         ({"role": "sparse", "kind": "string"}, "-1", pa.array(["-1.0", "-1"]), ["-1.0", "-1"]),
         ({"role": "dense", "kind": "score"}, "-1", pa.array([-1.0, 0.5]), ["-1.0", "0.5"]),
+        ({"role": "dense", "kind": "float"}, "-inf", pa.array([-float("inf"), 2.0]), None),
         ({"role": "sparse", "kind": "integer"}, "0", pa.array([False, True]), ["0", "1"]),
     ],
 )

@@ -184,16 +184,18 @@ def run_small(folder: Path, *files: str, separator: str = "") -> Any:
 
 
 def test_lists_of_every_kind_are_read(tmp_path: Path) -> None:
-    for number, kind in enumerate(
-        [pa.list_(pa.string()), pa.large_list(pa.string()), pa.list_(pa.string(), 2)]
-    ):
-        table = pa.table({"label": [0, 1], "x": pa.array([["a", "b"], ["b", None]], kind)})
+    text = pa.string()
+    kinds = [pa.list_(text), pa.large_list(text), pa.list_view(text), pa.large_list_view(text)]
+    for number, kind in enumerate([*kinds, pa.list_(text, 2)]):
+        rows = [["a", "b"], ["b", None], None, ["b", "a"]]
+        table = pa.table({"label": [0, 1, 0, 1], "x": pa.array(rows, kind)})
         pq.write_table(table, tmp_path / f"{number}.parquet")
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         manifest = run_small(tmp_path, f"{number}.parquet", separator="|")
         values = pq.read_table(tmp_path / "out" / "vocab" / "x.parquet")
         ids = dict(zip(values["value"].to_pylist(), values["id"].to_pylist(), strict=True))
-        assert table_of(manifest)["x"].to_pylist() == [[ids["a"], ids["b"]], [ids["b"], 0]]
+        a, b = ids["a"], ids["b"]
+        assert table_of(manifest)["x"].to_pylist() == [[a, b], [b, 0], [], [b, a]]
 
 
 KEYS: list[tuple[str, pa.Array, str | None]] = [

@@ -16,6 +16,7 @@ from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Judgement
 from tests.commands import Typed
 from tests.loader.dataset_fixture import LABEL, rewrite, write_dataset
+from tests.preprocess.running import run as preprocess
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, train_here
 
@@ -229,3 +230,27 @@ def test_few_rows_cannot_be_told_apart_from_chance(tmp_path: Path) -> None:
     assert (judgement.verdict, judgement.causes, judgement.is_bad) == ("undecided", [], False)
     assert "cannot be told apart from" in judgement.says
     assert "40 rows" in judgement.says
+
+
+def test_a_leak_is_named_by_its_column_of_the_log(tmp_path: Path) -> None:
+    """Its target column and its buckets are made of it: the description has neither."""
+    rng = np.random.default_rng(0)
+    clicks = rng.integers(0, 2, 6000)
+    wrong = rng.random(6000) < 0.005
+    lines = [
+        f"{click},{'paid' if click != is_wrong else 'open'}{rng.integers(9)},i{rng.integers(30)}\n"
+        for click, is_wrong in zip(clicks, wrong, strict=True)
+    ]
+    columns = "".join(f"  - {{name: {name}, role: sparse, kind: string}}\n" for name in ("state", "item"))
+    (tmp_path / "log.yaml").write_text(
+        f"name: log\ndelimiter: ','\nheader: true\ncolumns:\n  - {{name: click, role: label}}\n{columns}"
+    )
+    for name, some in (("train", lines[:5000]), ("val", lines[5000:])):
+        (tmp_path / f"{name}.csv").write_text("click,state,item\n" + "".join(some))
+    keys = [f"dataset={tmp_path}/log.yaml", "encoding=vocab", "dense.target_columns=all"]
+    preprocess(tmp_path / "data", *keys, f"input.train={tmp_path}/train.csv", f"input.val={tmp_path}/val.csv")
+    settings = [f"data.path={tmp_path}/data", "trainer.epochs=3", "optimizer.sparse.lr=0.1"]
+    judgement = train_here(tmp_path / "run", *settings).evals["val"].judgement
+    assert judgement is not None
+    assert judgement.causes[0].cure.startswith("if state is known only after the click")
+    assert "alone state ranks train rows" in judgement.says

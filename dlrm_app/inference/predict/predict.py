@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, explained_disk_errors, held_output
-from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.exported_model import WITHOUT_LABELS, open_export
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
@@ -78,7 +78,7 @@ def predict(config: PredictConfig) -> None:
         path = Path(config.model)
         model = _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
         columns_of = Path(config.data.path or config.encoding or model.encoding)
-        manifest = runtime.together(lambda: model.check(read_manifest(columns_of)))
+        manifest = runtime.together(lambda: model.check(_rows_of(columns_of, config)))
         reader = TableReader(manifest, model.features)
         begun = begun_tables(output) if runtime.is_first else []
         given = runtime.together(
@@ -121,6 +121,14 @@ def predict(config: PredictConfig) -> None:
             print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
 
 
+def _rows_of(folder: Path, config: PredictConfig) -> Manifest:
+    """The manifest at ``folder``, without its label if ``labels`` is false. Raises DataError for labels that are not there."""
+    manifest = read_manifest(folder)
+    if config.labels and config.data.path is not None:
+        label_of(manifest, config.split)
+    return replace(manifest, label=None) if config.labels is False else manifest
+
+
 def _from_export(path: Path, runtime: Runtime) -> Model:
     export = runtime.together(lambda: open_export(path))
 
@@ -143,7 +151,13 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
         return values
 
     identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
-    return Model(identity, trained.features, Path(trained.data_path), logits, partial(known_rows, trained))
+    return Model(
+        identity,
+        trained.features,
+        Path(trained.data_path),
+        logits,
+        partial(known_rows, trained, label=WITHOUT_LABELS),
+    )
 
 
 def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:

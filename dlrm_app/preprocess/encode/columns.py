@@ -8,6 +8,7 @@ from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns, is_opinion
+from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.preprocess.encode.dense import LOGIT, is_target
@@ -243,6 +244,14 @@ def _known_problems(
         problems.append(
             f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
             f"({listed([*dict.fromkeys(other)]) or 'in another order'}): give the dataset= it was made with ({known.dataset})"
+        )
+    label = Label(spec.label) if spec.label is not None else None
+    differ = other_labels(label, describe_columns(known)) if any(map(is_target, known.dense)) else None
+    if differ:
+        given_label, then = differ
+        problems.append(
+            f"the label here is {given_label.text}, but the target columns at {key}={known.path} are shares of {then.text}: give "
+            f"dataset.label={then.name}, or a dataset of rows with the label {given_label.text}"
         )
     return problems
 

@@ -305,8 +305,7 @@ def _as_lists(array: Any, column: Column, words: Sequence[str]) -> Any:
             pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
         )
         return pc.split_pattern(pc.if_else(is_empty, None, texts), column.separator)
-    is_known = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return array if is_known else array.cast(pa.large_list(kind.value_type))
+    return array  # a cast would give list views that were read from Parquet the values of other rows
 
 
 def _numeric(array: Any, column: Column) -> Any:

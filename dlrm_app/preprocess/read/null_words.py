@@ -30,6 +30,7 @@ from dlrm_app.preprocess.read.fields import (
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
@@ -75,7 +76,8 @@ def _rounded(words: Sequence[str], dtype: Any) -> NDArray[Any]:
         int(word) if _WHOLE.fullmatch(word) else float(word) for word in words if _NUMBER.fullmatch(word)
     ]
     if np.issubdtype(dtype, np.floating):
-        return np.array([n for n in numbers if abs(n) <= float(np.finfo(dtype).max)], dtype)
+        finite = [n for n in numbers if abs(n) <= float(np.finfo(dtype).max)]
+        return np.array([*finite, *(float(word) for word in words if _INFINITE.fullmatch(word))], dtype)
     limits = np.iinfo(dtype)
     return np.array([int(n) for n in numbers if limits.min <= n <= limits.max and n == int(n)], dtype)
 

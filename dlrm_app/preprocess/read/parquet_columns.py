@@ -145,7 +145,8 @@ def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None
 
 def is_list(kind: Any) -> bool:
     """True for Arrow's types of lists."""
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    views = pa.types.is_list_view, pa.types.is_large_list_view
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, *views)
     return any(is_such(kind) for is_such in kinds)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -33,7 +33,7 @@ from dlrm_app.runs.checkpoint.marker import (
     read_marker,
     verify_files,
 )
-from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
+from dlrm_app.runs.checkpoint.names import choose_checkpoint, hold_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.sharding.planner import plan_model, shard_model
@@ -218,9 +218,17 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
     of the dense weights in their place.
     """
-    folder = runtime.on_first(lambda: choose_checkpoint(path, which))
+    held: list[IO[bytes] | None] = []
+
+    def choose() -> Path:
+        folder, file = hold_checkpoint(path, which)
+        held.append(file)
+        return folder
+
+    folder = runtime.on_first(choose)
     marker = open_checkpoint(folder, runtime).marker
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
+    trained = replace(trained, held=held[0] if held else None)
     if ema and not keeps_ema(marker.config):
         raise ConfigError(
             [

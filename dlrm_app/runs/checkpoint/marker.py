@@ -8,17 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import differences, write_json
+from dlrm_app.files import differences, text_checksum, write_json
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, in_order, resolve_tables
-from dlrm_app.text import bullets, setting
+from dlrm_app.text import bullets, json_text, setting
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
@@ -190,7 +191,7 @@ class Marker:
     dataset: str
     """The dataset's fingerprint."""
     columns: dict[str, Any]
-    """The dataset's encoding, by ``describe_columns``."""
+    """The dataset's encoding and label, by ``describe_columns``."""
     config: dict[str, Any]
     world_size: int
     plan: dict[str, Any]
@@ -231,7 +232,8 @@ def write_marker(folder: Path, marker: Marker) -> None:
     for key in ("cuda_random_states", "tables"):
         if not value[key]:  # files of runs that do not need it stay as they were
             del value[key]
-    write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
+    value = {"format": FORMAT, "version": VERSION, **value}
+    write_json(folder / MARKER, {**value, "checksum": text_checksum(json_text(value))})
 
 
 def read_marker(folder: Path) -> Marker:
@@ -246,6 +248,9 @@ def read_marker(folder: Path) -> Marker:
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        digest = value.pop("checksum", None)  # early versions wrote none
+        if digest not in (None, text_checksum(json_text(value))):
+            raise ValueError("its values are not those that were written")
         written = (value.pop("format"), value.pop("version"))
         if written == (FORMAT, VERSION):
             return _parse(value)
@@ -286,6 +291,8 @@ class TrainedModel:
     """The dataset that the model was trained on."""
     dense: str = MODEL
     """MODEL, or EMA to use the average of the dense weights."""
+    held: IO[bytes] | None = field(default=None, compare=False)
+    """A file: while it is open, the run does not delete the checkpoint."""
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -336,9 +343,13 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
-def known_rows(trained: TrainedModel, manifest: Manifest) -> Manifest:
-    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit."""
+def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAME_LABEL) -> Manifest:
+    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit.
+
+    ``label``: as in ``refuse_other_columns``.
+    """
     if trained.marker.dataset == manifest.fingerprint():
         return manifest
     encoding = setting("encoding.path", trained.data_path)
-    return read_as_known(trained.columns, manifest, trained.features, trained.folder, encoding)
+    columns, features = trained.columns, trained.features
+    return read_as_known(columns, manifest, features, trained.folder, encoding, label)

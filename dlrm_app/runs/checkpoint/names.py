@@ -6,14 +6,17 @@ RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
 import re
 import shutil
 from pathlib import Path
+from typing import IO
 
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DataError
-from dlrm_app.files import sync_folder
+from dlrm_app.files import shared_lock, sync_folder, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
 
 REPLACED = ".replaced"
 NAME = re.compile(r"step-(\d{9,})$")
+_CHOICES = 20
+"""How often a checkpoint is chosen again because its run has deleted it meanwhile."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -67,8 +70,13 @@ def list_checkpoints(parent: Path) -> list[Path]:
     """Folders of complete checkpoints in ``parent``, the newest step first."""
     if not parent.is_dir():
         return []
-    folders = [path for path in parent.iterdir() if NAME.match(path.name) and (path / MARKER).is_file()]
-    return sorted(folders, key=checkpoint_step, reverse=True)
+    found: list[Path] = []
+    for _ in range(_CHOICES):
+        named = [path for path in parent.iterdir() if NAME.match(path.name)]
+        found = [path for path in named if (path / MARKER).is_file()]
+        if found or not named:
+            break  # else a run may have saved another one and deleted these since they were listed
+    return sorted(found, key=checkpoint_step, reverse=True)
 
 
 def resume_hint(parent: Path) -> str:
@@ -94,6 +102,23 @@ def choose_checkpoint(path: Path, which: str) -> Path:
     raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
 
+def hold_checkpoint(path: Path, which: str) -> tuple[Path, IO[bytes] | None]:
+    """``choose_checkpoint``, and a file: while it is open, no run deletes the checkpoint. None if there is no checkpoint.
+
+    A run that is training may delete the chosen one before it is held; then another one is chosen.
+    """
+    for _ in range(_CHOICES):
+        try:
+            folder = choose_checkpoint(path, which)
+        except DataError:
+            if not list_checkpoints(path / "checkpoints"):
+                raise
+            continue  # one was deleted while they were compared
+        if (held := shared_lock(folder / MARKER)) is not None or folder == path:
+            return folder, held
+    return choose_checkpoint(path, which), None
+
+
 def refuse_no_checkpoint(path: Path) -> None:
     """Raises DataError unless ``path`` is a checkpoint or a run folder with checkpoints."""
     if not list_checkpoints(path / "checkpoints"):
@@ -116,12 +141,15 @@ def looks_whole(folder: Path) -> bool:
 
 
 def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
-    """Deletes all checkpoints of ``parent`` except the newest and the best on val. Damaged ones are kept and not counted."""
+    """Deletes all checkpoints of ``parent`` except the newest and the best on val. Damaged ones are kept and not counted.
+
+    One that is being read (``hold_checkpoint``) is deleted by a later call.
+    """
     whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
     keep = {*whole[:keep_last], *best_first(whole)[:keep_best]}
     for path in whole:
-        if path not in keep:
-            (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
+        # the marker first, so that a half-deleted folder is no checkpoint
+        if path not in keep and unlink_unlocked(path / MARKER):
             shutil.rmtree(path)
     for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # left by interrupted saves
         for path in parent.glob(pattern):

@@ -124,7 +124,7 @@ def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]
 
 
 @given(
-    st.sampled_from([pa.list_, pa.large_list]),
+    st.sampled_from([pa.list_, pa.large_list, pa.list_view]),
     st.lists(st.none() | st.lists(st.none() | st.integers(-(2**62), 2**62), max_size=4), min_size=1),
     st.booleans(),
 )

@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
-from dlrm_app.runs.checkpoint.names import checkpoint_name
+from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
 
 
 def old_marker() -> dict[str, Any]:
@@ -58,7 +60,22 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7)
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
-    assert json.loads((tmp_path / MARKER).read_text()) == old_marker()
+    again = json.loads((tmp_path / MARKER).read_text())
+    assert again.pop("checksum").startswith("sha256:")
+    assert again == old_marker()
+
+
+def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
+    marker = read_marker(write(tmp_path, old_marker()))
+    write_marker(tmp_path, marker)
+    path = tmp_path / MARKER
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert read_marker(tmp_path) == marker
+        except DataError:
+            continue
 
 
 @pytest.mark.parametrize(
@@ -128,3 +145,46 @@ def test_damaged_files_are_named_and_another_checkpoint_is_not_taken_in_silence(
         DataError, match=r"000000030 is damaged; take it from a copy(.|\n)*other bytes than were written"
     ):
         open_trained(tmp_path, RUNTIME)
+
+
+def test_a_checkpoint_that_is_read_is_deleted_later(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, step, 0.5 + step / 10)
+    parent = tmp_path / "checkpoints"
+    folder, held = hold_checkpoint(tmp_path, "newest")
+    assert (folder.name, held is not None) == ("step-000000003", True)
+    for step in (4, 5):
+        write_checkpoint(tmp_path, step, 0.5)
+        remove_old(parent, keep_last=1, keep_best=0)
+    assert sorted(path.name for path in parent.iterdir()) == ["step-000000003", "step-000000005"]
+    assert held is not None
+    held.close()
+    remove_old(parent, keep_last=1, keep_best=0)
+    assert [path.name for path in parent.iterdir()] == ["step-000000005"]
+
+
+def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> None:
+    """A training deletes its checkpoints as fast as it can; a reader finds one that stays."""
+    write_checkpoint(tmp_path, 1, 0.5)
+    parent, is_over = tmp_path / "checkpoints", threading.Event()
+
+    def train() -> None:
+        step = 2
+        while not is_over.is_set():
+            folder = write_checkpoint(tmp_path / "new", step, 0.5)
+            folder.rename(parent / folder.name)
+            remove_old(parent, keep_last=1, keep_best=0)
+            step += 1
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for which in ["newest", "best"] * 20:
+            folder, held = hold_checkpoint(tmp_path, which)
+            time.sleep(0.02)
+            assert read_marker(folder).progress.step > 0
+            assert held is not None
+            held.close()
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,0 +1,53 @@
+"""What the rows of a dataset teach: the description of their label, as recorded in a checkpoint beside its columns."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.records import from_json
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label. Two labels with equal fields mean the same. ``name``: its column in the log."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        """The label in words."""
+        return self.name
+
+
+def label_in(manifest: Manifest) -> Label | None:
+    """The label of a dataset's rows; None if they have none."""
+    return Label(manifest.label) if manifest.label is not None else None
+
+
+def described_label(manifest: Manifest) -> dict[str, Any]:
+    """The entry ``label`` in a description of columns; nothing if the rows have no label."""
+    label = label_in(manifest)
+    return {"label": asdict(label)} if label else {}
+
+
+def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, Label] | None:
+    """(``given``, the label in ``known``, a description of columns) if they differ.
+
+    None if one of them has no label: rows can be scored without one, and early versions recorded none.
+    """
+    if given is None or "label" not in known:
+        return None
+    then = from_json(Label, known["label"])
+    return (given, then) if given != then else None
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """``accepts``: True if rows may have another label than a model has learnt. ``setting``: the one that accepts them, if there is one."""
+
+    accepts: bool = False
+    setting: str = ""
+
+
+SAME_LABEL = LabelRule()
