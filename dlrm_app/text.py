@@ -35,6 +35,15 @@ def json_text(value: Any, indent: int | None = None) -> str:
         return json.dumps(_without_nan(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+MAX_BRIEF = 60
+
+
+def in_brief(value: Any) -> str:
+    """``value`` as one short line of JSON."""
+    text = json_text(value)
+    return text if len(text) <= MAX_BRIEF else f"{text[:MAX_BRIEF]}…"
+
+
 def _without_nan(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nan(part) for key, part in value.items()}

@@ -10,7 +10,7 @@ from typing import Any
 from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.records import leaves
-from dlrm_app.text import quoted, without_credentials
+from dlrm_app.text import in_brief, json_text, quoted, without_credentials
 
 FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
 """Groups and sections of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
@@ -34,8 +34,6 @@ _FREE = {
     "export": ("threads",),
 }
 """Command → groups, sections and keys that may change while a day is unfinished: they change no result."""
-_BRIEF = 60
-"""Characters of a value that a message shows."""
 _OF_DAYS = ("holdout", "replay", "replay_window", "full_retrain", "retrain_window", "export")
 """Keys of ``days`` that decide what a day is made of."""
 
@@ -123,7 +121,7 @@ def settings_of(config: DaysConfig, words: Mapping[str, Sequence[str]]) -> dict[
         whole = _by_name(composed(command, typed))
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
         settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
-    plain: dict[str, Any] = json.loads(without_credentials(json.dumps(settings)))
+    plain: dict[str, Any] = json.loads(without_credentials(json_text(settings)))
     return plain
 
 
@@ -141,9 +139,4 @@ def _by_name(value: Any) -> Any:
 def setting_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """``key: value then → value now`` for each setting that differs."""
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    return [f"{key}: {_in_brief(before.get(key))} → {_in_brief(now.get(key))}" for key in keys]
-
-
-def _in_brief(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
+    return [f"{key}: {in_brief(before.get(key))} → {in_brief(now.get(key))}" for key in keys]

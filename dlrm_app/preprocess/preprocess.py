@@ -55,12 +55,12 @@ from dlrm_app.preprocess.units.source import (
 )
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.records import leaves
-from dlrm_app.text import first_lines, listed, without_credentials
+from dlrm_app.text import first_lines, in_brief, listed, without_credentials
 
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
-MAX_DIFFERENCES, MAX_VALUE = 8, 60
+MAX_DIFFERENCES = 8
 """The number of differing settings that an error shows, and the characters of each value."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
@@ -298,19 +298,13 @@ def _refuse_other_config(
     """
     old, new = dict(leaves(before)), dict(leaves(now))
     problems = [
-        f"{key}: {_in_brief(old.get(key))} → {_in_brief(new.get(key))}"
+        f"{key}: {in_brief(old.get(key))} → {in_brief(new.get(key))}"
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in open_keys))
     ]
     if problems:
         hint = f"{output} holds {state} of another configuration (then → now): give the same values, or another output=, or delete it"
         raise ConfigError([*first_lines(problems, MAX_DIFFERENCES), hint])
-
-
-def _in_brief(value: Any) -> str:
-    """``value`` as one short line of JSON."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 
 def with_file_specs(plan: Plan) -> Plan:
