@@ -202,7 +202,7 @@ def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[N
     system has no locks, the block runs without one, with a warning.
     """
     deadline = time.monotonic() + wait_seconds
-    while (file := _lock(path)) is None:
+    while (file := _open_locked(path, "w", fcntl.LOCK_EX)) is None:
         if time.monotonic() >= deadline:
             raise DlrmError(refusal)
         time.sleep(1)
@@ -213,65 +213,46 @@ def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[N
             path.unlink(missing_ok=True)
 
 
-def _lock(path: Path) -> IO[str] | None:
-    """Opens and locks ``path``; None if another process holds it, or has deleted it since it was opened."""
-    file = path.open("w")
+def shared_lock(path: Path) -> IO[Any] | None:
+    """Opens ``path``: ``unlink_unlocked`` of other processes leaves it while the file is open. None if it is gone."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            logger.warning(
-                "%s has no locks (%s): nothing keeps two commands from writing there at the same time",
-                path.parent,
-                error.strerror,
-            )
-            return file
-        file.close()
-        raise
-    file.close()
-    return None
-
-
-def shared_lock(path: Path) -> IO[bytes] | None:
-    """Opens ``path``: ``unlink_unlocked`` of other processes leaves it while the file is open. None if it is gone.
-
-    Where the file system has no locks, the file is only opened.
-    """
-    try:
-        file = path.open("rb")
+        return _open_locked(path, "rb", fcntl.LOCK_SH)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return file
-        file.close()
-        raise
-    file.close()
-    return None
 
 
 def unlink_unlocked(path: Path) -> bool:
     """Deletes ``path`` and returns True, unless a process holds its ``shared_lock``."""
-    with path.open("r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+    if (file := _open_locked(path, "r+b", fcntl.LOCK_EX)) is None:
+        return False
+    with file:
         path.unlink()
     return True
+
+
+def _open_locked(path: Path, mode: str, kind: int) -> IO[Any] | None:
+    """Opens and locks ``path``; None if another process holds it, or has deleted it since it was opened.
+
+    Where the file system has no locks, the file is only opened, with a warning if it is opened to be written.
+    """
+    file = path.open(mode)
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError as error:
+        is_ours = error.errno in _NO_LOCKS
+        if not is_ours:
+            file.close()
+            raise
+        if mode == "w":
+            warning = "%s has no locks (%s): nothing keeps two commands from writing there at the same time"
+            logger.warning(warning, path.parent, error.strerror)
+    if is_ours:
+        return file
+    file.close()
+    return None
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_d
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
+    Inputs,
     needed_instructions,
     write_package,
     write_torchscript,
@@ -180,43 +181,12 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
     features, proofs = _features_of(trained), []
     if scoring:
-        model = build_scoring_model(trained, source.types, config.shards)
-        num_rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
-        with source.batches(num_rows) as batches:  # the first rows of the held-out split
-            example = to_inputs(next(iter(batches)))
-        for name in scoring:
-            path = folder / LOADERS[name][0]
-            if name == "torchscript":
-                write_torchscript(path, model)
-            else:
-                logger.info("compiling %s, which takes a minute or less", path.name)
-                interface = {  # for programs that read only this file: one name a line, features with their number of ids
-                    "dlrm.dense": "\n".join(trained.dense_names),
-                    "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
-                    "dlrm.torch": installed()["torch"],
-                    "dlrm.cpu": " ".join(cpu),
-                }
-                write_package(path, model, example, config.cpu, interface)
-            rows[path.name] = locate_rows(path, model.tables.named_rows())
-        # the kernels of training are installed only now, because the files must not contain them
-        kernels = install(model, CPU, trained.trainer.kernels)
-        with torch.no_grad():
-            write_reference(folder, example, kernels(*example)[0])
-        del model, kernels
-        gc.collect()  # its parts refer to one another, and each of the models below may need the memory
+        example, located = _write_models(config, source, folder, scoring, features, cpu)
+        rows |= located
+        gc.collect()  # a model's parts refer to one another, and the next one may need the memory
         scored = _score_trained(source, config.batch_size, runtime)
         gc.collect()
-        if trained.marker.progress.judgement is None:  # never evaluated on val
-            judgement = judge(
-                Measurements.of(
-                    source.split,
-                    scored.compute(),
-                    scored.ne_error,
-                    steps=trained.marker.progress.counted_updates,
-                ),
-                None,
-            )
-            refuse_judged(trained.name, judgement, config.judgement)
+        _refuse_judged(trained, source.split, scored, config.judgement)
         for name in scoring:
             file, load = LOADERS[name]
             run = load(folder / file)
@@ -242,6 +212,53 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
+
+
+def _write_models(
+    config: ExportConfig,
+    source: _Source,
+    folder: Path,
+    scoring: Sequence[str],
+    features: Sequence[ExportedFeature],
+    cpu: Sequence[str],
+) -> tuple[Inputs, dict[str, list[RowsAt]]]:
+    """Writes the model in the formats ``scoring``, and reference rows with its scores.
+
+    Returns these rows, the first of the held-out split, and the files' names → the places of their tables' rows.
+    """
+    trained, rows = source.trained, {}
+    model = build_scoring_model(trained, source.types, config.shards)
+    num_rows = min(NUM_REFERENCE_ROWS, source.manifest.splits[source.split].rows)
+    with source.batches(num_rows) as batches:
+        example = to_inputs(next(iter(batches)))
+    for name in scoring:
+        path = folder / LOADERS[name][0]
+        if name == "torchscript":
+            write_torchscript(path, model)
+        else:
+            logger.info("compiling %s, which takes a minute or less", path.name)
+            interface = {  # for programs that read only this file: one name a line, features with their number of ids
+                "dlrm.dense": "\n".join(trained.dense_names),
+                "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
+                "dlrm.torch": installed()["torch"],
+                "dlrm.cpu": " ".join(cpu),
+            }
+            write_package(path, model, example, config.cpu, interface)
+        rows[path.name] = locate_rows(path, model.tables.named_rows())
+    # the kernels of training are installed only now, because the files must not contain them
+    kernels = install(model, CPU, trained.trainer.kernels)
+    with torch.no_grad():
+        write_reference(folder, example, kernels(*example)[0])
+    return example, rows
+
+
+def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choice: str) -> None:
+    """Raises DlrmError for a model that was never evaluated on val and is bad on the held-out ``split``."""
+    progress = trained.marker.progress
+    if progress.judgement is None:
+        steps = progress.counted_updates
+        found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
+        refuse_judged(trained.name, judge(found, None), choice)
 
 
 def _table_bytes(source: _Source) -> int:

@@ -92,15 +92,7 @@ def prepare(
     if checkpoint is not None:
         previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     elif config.warm_start.checkpoint is not None:
-        earlier = Path(config.warm_start.checkpoint)
-        newest: list[TrainedModel] = []
-
-        def choose() -> Path:
-            newest.append(read_previous(earlier)[0])  # held from now on
-            return newest[0].folder
-
-        begun = runtime.on_first(choose)
-        previous = runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
+        previous = choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime)
     if previous is not None:
         tables = in_order(tables, previous.order)
     log_start(config, manifest, tables, runtime)
@@ -146,6 +138,20 @@ def prepare(
         state,
         instruments,
     )
+
+
+def choose_previous(
+    path: Path, config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime
+) -> TrainedModel:
+    """The checkpoint at ``path`` or, of a run folder, its newest by the first rank's choice. Raises DlrmError on every rank."""
+    newest: list[TrainedModel] = []
+
+    def choose() -> Path:
+        newest.append(read_previous(path)[0])  # its run does not delete it until this function returns
+        return newest[0].folder
+
+    begun = runtime.on_first(choose)
+    return runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
 
 
 def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:
