@@ -59,10 +59,10 @@ logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
 _SMALLER = "quantize=int8 or int4"
 COPIES = {
-    "aoti": (4, f"use format=torchscript, which holds them once, or {_SMALLER}"),
+    "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
     "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
 }
-"""Format → the copies of the tables in memory at its peak (torch's compiler clones constants and joins them in one buffer), and
+"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and packs it), and
 what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 _FULL, _REBUILT = ".full", ".given"
 """Temporary folders while a delta is made: the full export, and the export that base and delta give."""

@@ -151,7 +151,7 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
         script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES)).eval()
         ensure_room(path.parent, scored_bytes(model))
         # torch keeps the code of a frozen module, and the constants in it, for the life of the process: tables stay attributes
-        tables = [name for name, values in script.named_buffers() if values.nbytes > _LARGE_BYTES]
+        tables = [name for name, values in script.named_parameters() if values.nbytes > _LARGE_BYTES]
         torch.jit.save(torch.jit.freeze(script, preserved_attrs=tables), str(path))
 
 

@@ -81,7 +81,6 @@ class QuantizedTables(nn.Module):
     ids in each; both int32. They are not checked here. Features are in the order of the tables.
     """
 
-    weights_host: torch.Tensor
     is_mean: torch.Tensor
     feature_of_column: torch.Tensor
 
@@ -101,7 +100,9 @@ class QuantizedTables(nn.Module):
         parts = laid_out.split_embedding_weights()
         for table, (rows, scales) in zip(tables, parts, strict=True):
             _fill(rows, scales, weights(table), TYPES[types[table.name]])
-        for name in ("weights_host", "weights_placements", "weights_offsets", "weights_tys", "D_offsets"):
+        # torch's compiler clones buffers, but not parameters
+        self.weights_host = nn.Parameter(laid_out.weights_host, requires_grad=False)
+        for name in ("weights_placements", "weights_offsets", "weights_tys", "D_offsets"):
             self.register_buffer(name, getattr(laid_out, name))
         self.register_buffer("no_bytes", torch.empty(0, dtype=torch.uint8))
         self.register_buffer("no_places", torch.empty(0, dtype=torch.int32))

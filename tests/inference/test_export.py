@@ -231,10 +231,10 @@ def test_an_export_parses_the_index_twice_for_any_number_of_tables(
 def test_formats_that_need_more_memory_than_there_is_are_refused(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables of the run, in fp32, take 33 kB; twice that is too little for the four copies of the compiler."""
+    """The tables of the run, in fp32, take 33 kB; twice that is too little for the three copies of the compiler."""
     monkeypatch.setattr(export, "machine_memory", lambda: 70_000)
     words = [f"checkpoint={trained}/run", "split=val", f"output={tmp_path}/export"]
-    with pytest.raises(ConfigError, match=r"format=aoti holds the tables 4 times .* use format=torchscript"):
+    with pytest.raises(ConfigError, match=r"format=aoti holds the tables 3 times .* use format=torchscript"):
         export_here(*words, "format=aoti")
     assert not (tmp_path / "export").exists()
     export_here(*words, "format=torchscript")
