@@ -8,6 +8,7 @@ import pytest
 
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
+from dlrm_app.preprocess.passes.contents import Seen
 from dlrm_app.preprocess.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocess.passes.study import Moments, StudiedUnit
 from dlrm_app.preprocess.units.journal import Journal
@@ -21,8 +22,8 @@ RECORDS = [
         RANGE,
         7,
         {
-            "train": EncodedSplit(5, 2, 1, (0, 3), Shard("a", 5, 9, "sha256:0", [4, 1])),
-            "test": EncodedSplit(1, None, 0, (0, 0), None),
+            "train": EncodedSplit(5, 2, 1, (0, 3), Shard("a", 5, 9, "sha256:0", [4, 1]), Seen(4, 3)),
+            "test": EncodedSplit(1, None, 0, (0, 0), None, Seen()),
         },
     ),
 ]
