@@ -13,7 +13,7 @@ from pathlib import Path
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
-from dlrm_app.days.gate import rules_rows
+from dlrm_app.days.gate import reason, rules_rows
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
@@ -23,7 +23,7 @@ from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.table import text_table
-from dlrm_app.text import count, fixed, listed, percent
+from dlrm_app.text import bullets, count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
@@ -78,7 +78,15 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             conclude(config, output, records, changed)
         for day in new:
             published = [record for record in records if record.published]
-            record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            try:
+                record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            except (
+                ConfigError
+            ) as error:  # found after work was started, so it does not end as a bad configuration
+                cure = (
+                    "mend its files or the settings and run the same command; a day without files is left out"
+                )
+                raise DataError(f"{day} failed, {cure}:\n{bullets(error.problems)}") from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
@@ -89,6 +97,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
         if ranks.is_first:
             marks = conclude(config, output, records, changed)
             _warn(missing, late, marks, output)
+            _warn_of_held(config, records, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     last = records[-1].day if records else ""
     return Outcome(records, [day for day in missing if day > last], [*late, *marks])
@@ -202,6 +211,19 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
     if first := min([*late, *marks], default=None):
         following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
         logger.warning("to learn from %s on again, %s", first, redo(following))
+
+
+def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
+    """Logs which finished days are still held back although days.accept would publish them now."""
+    for record in records:
+        is_accepted = config.days.is_accepted(date.fromisoformat(record.day))
+        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+            folders = [
+                output / DAYS / each.day for each in records if each.day >= record.day
+            ]  # each begins with the day before
+            logger.warning(
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+            )
 
 
 def _summary(record: DayRecord) -> str:
