@@ -28,6 +28,7 @@ from dlrm_app.text import bullets, count, fixed, listed, percent
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
+_MEND = "mend its files or the settings and run the same command; a day without files is left out"
 _MIN_HELD_OUT = 5
 """Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
 Changed = Callable[[Source, ManifestSource], bool]
@@ -80,13 +81,8 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             published = [record for record in records if record.published]
             try:
                 record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
-            except (
-                ConfigError
-            ) as error:  # found after work was started, so it does not end as a bad configuration
-                cure = (
-                    "mend its files or the settings and run the same command; a day without files is left out"
-                )
-                raise DataError(f"{day} failed, {cure}:\n{bullets(error.problems)}") from error
+            except ConfigError as error:  # found after work was started, so not one that started nothing
+                raise DataError(f"{day} failed, {_MEND}:\n{bullets(error.problems)}") from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
@@ -218,9 +214,10 @@ def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path
     for record in records:
         is_accepted = config.days.is_accepted(date.fromisoformat(record.day))
         if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
-            folders = [
-                output / DAYS / each.day for each in records if each.day >= record.day
-            ]  # each begins with the day before
+            following = [
+                each.day for each in records if each.day >= record.day
+            ]  # a late day would be left out
+            folders = [output / DAYS / day for day in following]
             logger.warning(
                 "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
             )
