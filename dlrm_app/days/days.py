@@ -19,6 +19,7 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.folders import NoFilesError
+from dlrm_app.preprocess.units.lake import partition_of
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
@@ -186,12 +187,26 @@ def conclude(
 def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
     """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
     before = {source.path: source for source in record.sources}
-    for source in files_of(config, date.fromisoformat(record.day)):
-        known = before.get(str(source.path))
+    files = files_of(config, date.fromisoformat(record.day))
+    gone = [before[path] for path in before.keys() - {source.path for source in files}]
+    for source in files:
+        known = before.get(source.path) or _moved(source, gone, changed)
         if known is None:
             return f"its file {source.path} has come since"
         if changed(source, known):
             return f"its file {source.path} has changed since"
+    return None
+
+
+def _moved(source: Source, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
+    """The file of ``gone`` that ``source`` is under another path, as one relative to another folder; it is taken out of ``gone``."""
+    for known in gone:
+        keys = partition_of(known.path)
+        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
+        if is_alike and has_keys and not changed(source, known):
+            gone.remove(known)
+            return known
     return None
 
 

@@ -245,6 +245,20 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
+def test_files_under_another_path_are_the_same_files(log: Path, three: Path, tmp_path: Path) -> None:
+    """A path relative to another folder, or a log on another disk; a copy beside a file is a new file."""
+    own = tmp_path / "log"
+    shutil.copytree(log, own)
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    words = days_words(own, output, NAMES[2])
+    assert learn(words, nothing).exit_code == 0
+    file = own / f"dt={NAMES[1]}" / "clicks.tsv"
+    (file.parent / "more").mkdir()
+    shutil.copy(file, file.parent / "more" / "clicks.tsv")
+    assert learn(words, nothing).changed == NAMES[1:3]
+    assert "has come since" in lines(output)[NAMES[1]]["mark"]
+
+
 def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
     log: Path, three: Path, tmp_path: Path
 ) -> None:
