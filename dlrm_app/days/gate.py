@@ -318,7 +318,7 @@ def _learnt(days: Days) -> Verdict | None:
     if judgement is None:
         return None
     cure = judgement.advice[0] if judgement.causes else ""
-    says = f"its model is {judgement.says}"
+    says = f"its model: {judgement.says}"
     return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, judgement.is_bad, says, cure)
 
 
