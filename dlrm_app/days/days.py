@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
 from dlrm_app.days.gate import reason, rules_rows
@@ -82,8 +83,13 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             published = [record for record in records if record.published]
             try:
                 record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
-            except ConfigError as error:  # found after work was started, so not one that started nothing
-                raise DataError(f"{day} failed, {_MEND}:\n{bullets(error.problems)}") from error
+            except DlrmError as error:
+                is_encoded = (output / DAYS / day.isoformat() / "dataset" / MANIFEST).is_file()
+                if is_encoded and not isinstance(error, ConfigError):
+                    raise
+                # a configuration error comes after work was started, so it is not one that started nothing
+                problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+                raise DataError(f"{day} failed, {_MEND}:\n{bullets(problems)}") from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:

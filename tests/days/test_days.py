@@ -399,6 +399,13 @@ def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path
     ) as found:
         learn(days_words(tmp_path / "log", output, NAMES[2]))
     assert found.value.exit_code == 1
+    first, second = (log / own.name / "clicks.tsv").read_text().splitlines()[:2]
+    few = [f"0\t{first.partition(chr(9))[2]}\n", f"1\t{second.partition(chr(9))[2]}\n"]
+    (own / "clicks.tsv").write_text("".join(few * 75))  # so alike that none is held out
+    with pytest.raises(
+        DataError, match=rf"{NAMES[2]} failed, mend its files(.|\n)*the val split has no rows"
+    ):
+        learn(days_words(tmp_path / "log", output, NAMES[2]))
 
 
 def test_a_held_day_that_is_accepted_later_is_named(
