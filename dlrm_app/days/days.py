@@ -1,7 +1,9 @@
 """dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
+import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -118,8 +120,13 @@ def _report(command: Sequence[str], record: Path) -> None:
         return
     try:
         words = [*command, str(record)]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_COMMAND_SECONDS, check=False)
-        failure = f"ended with code {done.returncode}" if done.returncode else ""
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                code = process.wait(timeout=_COMMAND_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                raise
+        failure = f"ended with code {code}" if code else ""
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         failure = f"failed: {error}"
     if failure:

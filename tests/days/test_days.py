@@ -19,6 +19,7 @@ from dlrm_app.cli.commands import run_words
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.days import days as days_module
 from dlrm_app.days.days import Outcome, days_to_do, files_of
 from dlrm_app.days.record import DayRecord
 from dlrm_app.days.words import preprocess_words
@@ -384,6 +385,21 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert learn(lost).exit_code == 3
     assert "No such file" in caplog.text
     assert lines(output)[NAMES[2]]["held"]
+
+
+def test_a_hanging_command_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(days_module, "_COMMAND_SECONDS", 0.5)
+    words = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"]
+    days_module._report(words, tmp_path / "day.json")
+    assert "timed out" in caplog.text
+    status = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
+    for _ in range(50):  # until it is gone, or a zombie that nobody waits for
+        if not status.is_file() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError("it still runs")
 
 
 def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path, tmp_path: Path) -> None:
