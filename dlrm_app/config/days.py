@@ -89,6 +89,10 @@ class DaysSettings(Section):
         assert last is not None
         return [first + timedelta(number) for number in range((last - first).days + 1)]
 
+    def is_accepted(self, day: date) -> bool:
+        """True if ``accept`` names the day."""
+        return day in map(_date, self.accept)
+
     @property
     def command_on_held(self) -> list[str]:
         """The words of ``on_held``; none if it is null, or no command."""

@@ -96,7 +96,7 @@ class Day:
         self._begin()
         dataset = self._encode()
         record = self._measure(dataset)
-        is_accepted = self.day.isoformat() in self.config.days.accept
+        is_accepted = self.config.days.is_accepted(self.day)
         before = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
         verdicts = judge_before(before)
         held = reason(verdicts, is_accepted=is_accepted)
@@ -242,7 +242,7 @@ class Day:
             return
         output = self.folder / "export"
         words = export_words(self.config, self.folder / "rows", self.folder / "model", output)
-        if self.day.isoformat() in self.config.days.accept:
+        if self.config.days.is_accepted(self.day):
             words.append("judgement=ignore")
         with self._timed("export"):
             self._once(output / "export.json", lambda: self.run("export", words, self._log))

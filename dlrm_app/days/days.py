@@ -1,7 +1,9 @@
 """dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
 
 import logging
+import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,23 +13,26 @@ from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.days.day import Day, Run, prune, publish
-from dlrm_app.days.gate import rules_rows
+from dlrm_app.days.gate import reason, rules_rows
 from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.folders import NoFilesError
+from dlrm_app.preprocess.units.lake import partition_of
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_files, has_changed
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.table import text_table
-from dlrm_app.text import count, fixed, listed, percent
+from dlrm_app.text import bullets, count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
+_MEND = "mend its files or the settings and run the same command; a day without files is left out"
 _MIN_HELD_OUT = 5
 """Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
 Changed = Callable[[Source, ManifestSource], bool]
@@ -78,7 +83,15 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             conclude(config, output, records, changed)
         for day in new:
             published = [record for record in records if record.published]
-            record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            try:
+                record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            except DlrmError as error:
+                is_encoded = (output / DAYS / day.isoformat() / "dataset" / MANIFEST).is_file()
+                if is_encoded and not isinstance(error, ConfigError):
+                    raise
+                # a configuration error comes after work was started, so it is not one that started nothing
+                problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+                raise DataError(f"{day} failed, {_MEND}:\n{bullets(problems)}") from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
@@ -89,6 +102,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
         if ranks.is_first:
             marks = conclude(config, output, records, changed)
             _warn(missing, late, marks, output)
+            _warn_of_held(config, records, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     last = records[-1].day if records else ""
     return Outcome(records, [day for day in missing if day > last], [*late, *marks])
@@ -106,8 +120,13 @@ def _report(command: Sequence[str], record: Path) -> None:
         return
     try:
         words = [*command, str(record)]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_COMMAND_SECONDS, check=False)
-        failure = f"ended with code {done.returncode}" if done.returncode else ""
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                code = process.wait(timeout=_COMMAND_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                raise
+        failure = f"ended with code {code}" if code else ""
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         failure = f"failed: {error}"
     if failure:
@@ -181,12 +200,26 @@ def conclude(
 def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
     """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
     before = {source.path: source for source in record.sources}
-    for source in files_of(config, date.fromisoformat(record.day)):
-        known = before.get(str(source.path))
+    files = files_of(config, date.fromisoformat(record.day))
+    gone = [before[path] for path in before.keys() - {source.path for source in files}]
+    for source in files:
+        known = before.get(source.path) or _moved(source, gone, changed)
         if known is None:
             return f"its file {source.path} has come since"
         if changed(source, known):
             return f"its file {source.path} has changed since"
+    return None
+
+
+def _moved(source: Source, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
+    """The file of ``gone`` that ``source`` is under another path, as one relative to another folder; it is taken out of ``gone``."""
+    for known in gone:
+        keys = partition_of(known.path)
+        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
+        if is_alike and has_keys and not changed(source, known):
+            gone.remove(known)
+            return known
     return None
 
 
@@ -202,6 +235,20 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
     if first := min([*late, *marks], default=None):
         following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
         logger.warning("to learn from %s on again, %s", first, redo(following))
+
+
+def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
+    """Logs which finished days are still held back although days.accept would publish them now."""
+    for record in records:
+        is_accepted = config.days.is_accepted(date.fromisoformat(record.day))
+        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+            following = [
+                each.day for each in records if each.day >= record.day
+            ]  # a late day would be left out
+            folders = [output / DAYS / day for day in following]
+            logger.warning(
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+            )
 
 
 def _summary(record: DayRecord) -> str:

@@ -26,6 +26,8 @@ MOST_ALLOWED = 2
 """However much the days before differ, no more than this many limits are let through."""
 _ENOUGH = 4
 """Days whose spread tells what is usual: the first ones differ because the model still learns."""
+_Z_HOURS = 4
+"""Standard errors that chance may take an hour's rows away: all hours of a day are judged, and nights have few rows."""
 CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 _DEVIATIONS = 1.4826
@@ -233,13 +235,16 @@ def _hours(days: Days) -> Verdict | None:
 
     def each(hour: str) -> tuple[float, float, bool, str]:
         rows, files = days.day.hours.get(hour, [0, 0])
-        rows_before, files_before = (median(hours[hour][part] for hours in with_hours) for part in (0, 1))
-        share, chance = rows / max(rows_before, 1), Z_95 * math.sqrt(rows + 1) / max(rows_before, 1)
-        words = f"hour {hour} has {rows:,} rows in {files} files, {rows_before:,.0f} in {files_before:g} on the days before"
+        rows_before, files_before = (
+            median(hours.get(hour, [0, 0])[part] for hours in with_hours) for part in (0, 1)
+        )
+        share, chance = rows / max(rows_before, 1), _Z_HOURS * math.sqrt(rows + 1) / max(rows_before, 1)
+        words = f"hour {hour} has {rows:,} rows in {files:,} files, {rows_before:,.0f} in {files_before:g} on the days before"
         return share, limit, share + chance < limit, words
 
-    usual_hours = set(with_hours[0]).intersection(*with_hours[1:])
-    worst = min((each(hour) for hour in sorted(usual_hours)), default=None)
+    all_hours = sorted(set().union(*with_hours))
+    # a held hour first, then the one with the lowest share
+    worst = min((each(hour) for hour in all_hours), key=lambda row: (not row[2], row[0]), default=None)
     cure = f"less than {_limit('min_hour_rows', limit)} of the rows: is an hour missing?"
     return worst and Verdict("hours", *worst, cure)
 
@@ -313,7 +318,7 @@ def _learnt(days: Days) -> Verdict | None:
     if judgement is None:
         return None
     cure = judgement.advice[0] if judgement.causes else ""
-    says = f"its model is {judgement.says}"
+    says = f"its model: {judgement.says}"
     return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, judgement.is_bad, says, cure)
 
 

@@ -149,7 +149,10 @@ def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
     paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
     if not paths or not (folder / CONTENTS).is_file():
         return None
-    return read_contents(folder / CONTENTS).seen_in(map(read_contents, paths)).share
+    try:
+        return read_contents(folder / CONTENTS).seen_in(map(read_contents, paths)).share
+    except DataError as error:
+        raise DataError(f"{error}; or delete this file, and no rows of its day are looked for") from error
 
 
 def hours_of(dataset: Manifest) -> dict[str, list[int]]:

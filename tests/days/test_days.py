@@ -1,5 +1,6 @@
 """Days in their order: learnt once, whatever interrupts; named where they are missing, late, changed or poisoned."""
 
+import json
 import logging
 import os
 import random
@@ -7,7 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from html import escape
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from dlrm_app.cli.commands import run_words
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.days import days as days_module
 from dlrm_app.days.days import Outcome, days_to_do, files_of
 from dlrm_app.days.record import DayRecord
 from dlrm_app.days.words import preprocess_words
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.reports.days import write_days
 from tests.commands import command, run, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
@@ -244,6 +246,20 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
+def test_files_under_another_path_are_the_same_files(log: Path, three: Path, tmp_path: Path) -> None:
+    """A path relative to another folder, or a log on another disk; a copy beside a file is a new file."""
+    own = tmp_path / "log"
+    shutil.copytree(log, own)
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    words = days_words(own, output, NAMES[2])
+    assert learn(words, nothing).exit_code == 0
+    file = own / f"dt={NAMES[1]}" / "clicks.tsv"
+    (file.parent / "more").mkdir()
+    shutil.copy(file, file.parent / "more" / "clicks.tsv")
+    assert learn(words, nothing).changed == NAMES[1:3]
+    assert "has come since" in lines(output)[NAMES[1]]["mark"]
+
+
 def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
     log: Path, three: Path, tmp_path: Path
 ) -> None:
@@ -369,6 +385,66 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert learn(lost).exit_code == 3
     assert "No such file" in caplog.text
     assert lines(output)[NAMES[2]]["held"]
+
+
+def test_a_hanging_command_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(days_module, "_COMMAND_SECONDS", 0.5)
+    words = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"]
+    days_module._report(words, tmp_path / "day.json")
+    assert "timed out" in caplog.text
+    status = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
+    for _ in range(50):  # until it is gone, or a zombie that nobody waits for
+        if not status.is_file() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError("it still runs")
+
+
+def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path, tmp_path: Path) -> None:
+    """Code 2 says that nothing was started; days before this one are done then."""
+    own = tmp_path / "log" / f"dt={NAMES[2]}"
+    own.mkdir(parents=True)
+    rows = (log / own.name / "clicks.tsv").read_text().splitlines()
+    (own / "clicks.tsv").write_text("".join(f"{row.rpartition(chr(9))[0]}\n" for row in rows))
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    with pytest.raises(
+        DataError, match=rf"{NAMES[2]} failed, mend its files(.|\n)*one column too few"
+    ) as found:
+        learn(days_words(tmp_path / "log", output, NAMES[2]))
+    assert found.value.exit_code == 1
+    first, second = (log / own.name / "clicks.tsv").read_text().splitlines()[:2]
+    few = [f"0\t{first.partition(chr(9))[2]}\n", f"1\t{second.partition(chr(9))[2]}\n"]
+    (own / "clicks.tsv").write_text("".join(few * 75))  # so alike that none is held out
+    with pytest.raises(
+        DataError, match=rf"{NAMES[2]} failed, mend its files(.|\n)*the val split has no rows"
+    ):
+        learn(days_words(tmp_path / "log", output, NAMES[2]))
+
+
+def test_a_held_day_that_is_accepted_later_is_named(
+    log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    path = output / "days" / NAMES[2] / "day.json"
+    record = json.loads(path.read_text())
+    for rule in record["rules"]:
+        rule["holds"] = rule["rule"] == "clicks"
+    path.write_text(json.dumps({**record, "published": False, "held": "clicks"}))
+    words = days_words(log, output, NAMES[2])
+    learn(words, nothing)
+    assert "days.accept" not in caplog.text
+    assert learn([*words, f"days.accept=[{NAMES[2]}]"], nothing).exit_code == 3
+    assert f"to publish it, delete {output}/days/{NAMES[2]} and run" in caplog.text
+
+
+def test_words_for_days_are_accepted_as_dates_are() -> None:
+    words = ['input.days="{day}"', "dataset=x", "output=o", "days.from=2026-11-01"]
+    days = compose_config("days", DaysConfig, [*words, "days.accept=[yesterday,2026-11-05]"]).days
+    accepted = [date.today() - timedelta(1), date(2026, 11, 5)]
+    assert [days.is_accepted(day) for day in (*accepted, date(2026, 11, 6))] == [True, True, False]
 
 
 def test_days_that_are_missing_at_the_end_have_a_code(log: Path, three: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +136,31 @@ def test_of_the_second_day_the_model_must_only_be_better_than_chance(gate: GateC
     assert held(a_day(auc=0.49), [first], gate) == ["auc"]
     assert held(a_day(auc=0.7, unseen={"user": 1.0}), [first], gate) == []
     assert held(a_day(2, None, positives=1, next_day=None), [], gate) == []
+
+
+def test_an_hour_that_chance_lets_pass_hides_no_other(gate: GateConfig) -> None:
+    before = [a_day(hours={"03": [2, 1], "12": [1000, 1]})]
+    assert held(a_day(hours={"12": [200, 1]}), before, gate) == ["hours"]
+
+
+def test_an_hour_that_one_day_lacks_is_still_looked_for(gate: GateConfig) -> None:
+    """Such a day is in the window if the user has accepted it."""
+    hours: dict[str, list[int]] = {"12": [1000, 1], "23": [1000, 1]}
+    before = [a_day(hours=hours), a_day(hours={"12": [1000, 1]}), a_day(hours=hours)]
+    assert held(a_day(hours={"12": [1000, 1]}), before, gate) == ["hours"]
+    assert held(a_day(hours=hours), [a_day(hours={"12": [1000, 1]})], gate) == []
+
+
+def test_hours_of_few_rows_are_seldom_held_by_chance(gate: GateConfig) -> None:
+    """A day of 24 hours of 5 rows each lacks one of them on 15% of days, those of Poisson's distribution."""
+    random = np.random.default_rng(1)
+    for mean in (1, 3, 5, 8, 12, 20):
+        before = [a_day(hours={f"{hour:02}": [mean, 1] for hour in range(24)})]
+        days = [
+            {f"{hour:02}": [int(rows), 1] for hour, rows in enumerate(random.poisson(mean, 24)) if rows}
+            for _ in range(200)
+        ]
+        assert sum(bool(held(a_day(hours=hours), before, gate)) for hours in days) <= 4
 
 
 def test_a_noisy_history_switches_no_rule_off(gate: GateConfig) -> None:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.dataset.manifest import Source, read_manifest
-from dlrm_app.days.measure import hours_of, profile_of, shift_of, shifts, write_measures
+from dlrm_app.days.measure import hours_of, known_rows, profile_of, shift_of, shifts, write_measures
+from dlrm_app.errors import DataError
+from dlrm_app.preprocess.passes.contents import CONTENTS, Contents
 from tests.loader.dataset_fixture import write_dataset
 
 
@@ -68,3 +70,17 @@ def test_hours_are_those_of_the_folders(tmp_path: Path) -> None:
     sources = [Source(path, "train", 1, "crc32:0", rows) for path, rows in zip(paths, (5, 6, 7), strict=True)]
     assert hours_of(replace(manifest, sources=sources)) == {"00": [6, 1], "01": [12, 2]}
     assert hours_of(replace(manifest, sources=[*sources, Source("log/d", "train", 1, "crc32:0", 1)])) == {}
+
+
+def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:
+    hashes = np.arange(10, dtype=np.uint64)
+    for day in ("first", "second", "third"):
+        (tmp_path / day).mkdir()
+        Contents.of(hashes).write(tmp_path / day / CONTENTS)
+    damaged = tmp_path / "first" / CONTENTS
+    damaged.write_bytes(b"")
+    earlier = [tmp_path / "first", tmp_path / "second"]
+    with pytest.raises(DataError, match=rf"{damaged} cannot be read .*delete this file"):
+        known_rows(tmp_path / "third", earlier)
+    damaged.unlink()
+    assert known_rows(tmp_path / "third", earlier) == 1.0
