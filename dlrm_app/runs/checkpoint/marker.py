@@ -241,13 +241,17 @@ def read_marker(folder: Path) -> Marker:
     path = folder / MARKER
     if not folder.is_dir():
         raise DataError(f"no checkpoint at {folder}: the folder does not exist")
-    if not path.is_file():
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError) as error:  # a run that trains may delete it at any moment
         raise DataError(
             f"{folder} is no complete checkpoint and no run folder that holds one: name a folder that dlrm-train wrote, once it "
             "has saved"
-        )
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(text)
         digest = value.pop("checksum", None)  # early versions wrote none
         if digest not in (None, text_checksum(json_text(value))):
             raise ValueError("its values are not those that were written")

@@ -164,7 +164,7 @@ def test_a_checkpoint_that_is_read_is_deleted_later(tmp_path: Path) -> None:
 
 
 def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> None:
-    """A training saves a hundred times a second and keeps the newest alone; a reader finds one that stays."""
+    """A training deletes its checkpoints as fast as it can; a reader finds one that stays."""
     write_checkpoint(tmp_path, 1, 0.5)
     parent, is_over = tmp_path / "checkpoints", threading.Event()
 
@@ -174,7 +174,6 @@ def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> 
             folder = write_checkpoint(tmp_path / "new", step, 0.5)
             folder.rename(parent / folder.name)
             remove_old(parent, keep_last=1, keep_best=0)
-            time.sleep(0.01)
             step += 1
 
     thread = threading.Thread(target=train)
@@ -189,3 +188,14 @@ def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> 
     finally:
         is_over.set()
         thread.join()
+
+
+def test_a_marker_deleted_before_it_is_read_is_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that trains deletes it after the folder was found."""
+    folder = write_checkpoint(tmp_path, 1, 0.5)
+    (folder / "complete.json").unlink()
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    with pytest.raises(DataError, match="no complete checkpoint"):
+        read_marker(folder)
