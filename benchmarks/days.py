@@ -24,7 +24,7 @@ from typing import Any
 from dlrm_app.cli.commands import run_words
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, with_words
-from dlrm_app.days.days import go_through_days
+from dlrm_app.daily.days import go_through_days
 from dlrm_app.distributed.ranks import Ranks
 
 FIRST = date(2026, 1, 1)

@@ -15,18 +15,18 @@ PACKAGE = ROOT / "dlrm_app"
 LAYERS = [
     {"cli"},
     {"reports"},
-    {"tuning", "days"},
+    {"tuning", "daily"},
     {"planning", "bench"},
     {"inference/serve"},
     {"inference/predict"},
     {"inference"},
     {"training"},
-    {"check"},
-    {"preprocess"},
-    {"preprocess/passes"},
-    {"preprocess/encode"},
-    {"preprocess/read"},
-    {"preprocess/units"},
+    {"checking"},
+    {"preprocessing"},
+    {"preprocessing/passes"},
+    {"preprocessing/encode"},
+    {"preprocessing/read"},
+    {"preprocessing/units"},
     {"evaluation"},
     {"runs"},
     {"runs/checkpoint"},
@@ -39,7 +39,7 @@ LAYERS = [
     {"kernels"},
     {"distributed"},
     {"config"},
-    {"doctor"},
+    {"diagnosis"},
     {"machine", "progress", "table"},
     {"files", "records"},
     {"text"},
@@ -110,11 +110,11 @@ def test_a_module_imports_only_what_lies_below_it() -> None:
 
 KNOWN_IN = {
     "TrainConfig": {"cli", "config", "training"},
-    "DaysConfig": {"cli", "config", "days"},
+    "DaysConfig": {"cli", "config", "daily"},
     "PlanConfig": {"cli", "config", "planning", "training"},
     "BenchConfig": {"cli", "config", "bench", "training"},
     "TuneConfig": {"cli", "config", "tuning", "training"},
-    "PreprocessConfig": {"cli", "config", "preprocess"},
+    "PreprocessConfig": {"cli", "config", "preprocessing"},
     "GenerateConfig": {"cli", "config", "synthetic", "bench"},  # whose rows dlrm-generate makes
     "EvaluateConfig": {"cli", "config", "evaluation", "inference"},  # which verifies an export
     "ExportConfig": {"cli", "config", "inference"},
@@ -139,7 +139,7 @@ def test_whole_configurations_are_known_to_the_job_alone() -> None:
 
 def test_the_rules_would_catch_an_offence() -> None:
     assert not may_import("loader", "training")
-    assert not may_import("preprocess", "training")
+    assert not may_import("preprocessing", "training")
     assert not may_import("errors", "config")
     assert not may_import(None, "errors")
     assert may_import("training", "loader")
@@ -177,7 +177,7 @@ HEAVY = {"torch", "torchrec", "fbgemm_gpu", "torchmetrics", "tensordict", "sklea
 
 
 def test_these_folders_and_the_manifest_import_no_torch_not_even_through_others() -> None:
-    folders = ["preprocess", "doctor", "config", "cli", "synthetic"]
+    folders = ["preprocessing", "diagnosis", "config", "cli", "synthetic"]
     code = "\n".join([*map(import_all, folders), "import dlrm_app.dataset.manifest"])
     assert modules_after(code) & HEAVY == set()
 

@@ -8,11 +8,11 @@ import pytest
 
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.passes.contents import Seen
-from dlrm_app.preprocess.passes.encode_pass import EncodedSplit, EncodedUnit
-from dlrm_app.preprocess.passes.study import Moments, StudiedUnit
-from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.unit_text import TextRange
+from dlrm_app.preprocessing.passes.contents import Seen
+from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
+from dlrm_app.preprocessing.passes.study import Moments, StudiedUnit
+from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.unit_text import TextRange
 from dlrm_app.records import from_json
 
 RANGE = TextRange(source=1, unit=2, size=3, file_bytes=4, crc=5, is_last=True)

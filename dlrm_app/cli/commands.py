@@ -45,8 +45,8 @@ def _lazily(place: str, *more: Callable[[], Any]) -> Job:
 
 def _check(config: Any) -> None:
     with loading():
-        from dlrm_app.check.check_dataset import check_dataset, conclude, log_tables
-        from dlrm_app.check.raw_logs import check_raw
+        from dlrm_app.checking.check_dataset import check_dataset, conclude, log_tables
+        from dlrm_app.checking.raw_logs import check_raw
 
     if config.input is not None:
         check_raw(config.input, config.output)
@@ -101,7 +101,7 @@ def report_runs(config: Any) -> None:
 def _check_days(config: Any) -> None:
     """Raises one error with all problems that can be found without a dataset, those of other commands' settings included."""
     from dlrm_app.config.compose import compose_config
-    from dlrm_app.days.words import sample_words
+    from dlrm_app.daily.words import sample_words
     from dlrm_app.files import output_problems
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
@@ -117,7 +117,7 @@ def _check_days(config: Any) -> None:
 
 def _days(config: Any) -> None:
     with loading():
-        from dlrm_app.days.days import go_through_days
+        from dlrm_app.daily.days import go_through_days
         from dlrm_app.reports.days import write_days
 
     ranks = started_ranks()
@@ -166,7 +166,7 @@ def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
 
 def _doctor(timeout: float) -> None:
     with loading():
-        from dlrm_app.doctor.examine import examine, report
+        from dlrm_app.diagnosis.examine import examine, report
 
     report(examine(timeout))
 
@@ -192,7 +192,7 @@ class Command:
 
 _with_recipe = _lazily("cli.auto_recipe.with_recipe")
 COMMANDS = {
-    "preprocess": Command("datasets.PreprocessConfig", _job("preprocess.preprocess.preprocess")),
+    "preprocess": Command("datasets.PreprocessConfig", _job("preprocessing.preprocess.preprocess")),
     "check": Command("datasets.CheckConfig", _check),
     "train": Command(
         "train.TrainConfig",

@@ -36,7 +36,7 @@ from dlrm_app.text import day_number, install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
 AUTO = "auto"
-"""The value of settings that are chosen from a sample of the rows (``dlrm_app.preprocess.choose``)."""
+"""The value of settings that are chosen from a sample of the rows (``dlrm_app.preprocessing.choose``)."""
 CHOSEN_KEYS = ("num_embeddings", "min_count", "top_k", "shared")
 """Keys of an encoding that can be combined with ``auto``."""
 VOCAB_KEYS = ("min_count", "top_k", "shared", "grow_from", "day", "capacity", "expire_days")
@@ -47,7 +47,7 @@ KINDS = (AUTO, *OWNERS.values())
 
 @dataclass(slots=True)
 class DatasetConfig(Section):
-    """The format of a raw log. ``dlrm_app.preprocess.read.spec`` describes the entries of ``columns``."""
+    """The format of a raw log. ``dlrm_app.preprocessing.read.spec`` describes the entries of ``columns``."""
 
     name: str = REQUIRED
     delimiter: str = "\t"

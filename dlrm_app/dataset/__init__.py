@@ -1,1 +1,1 @@
-"""The contract between preprocess/ and loader/: manifest, columns and their rules, shard files. Does not import torch."""
+"""The contract between preprocessing/ and loader/: manifest, columns and their rules, shard files. Does not import torch."""

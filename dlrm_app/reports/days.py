@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
 
-from dlrm_app.days.day import read_seconds
-from dlrm_app.days.gate import rules_rows
-from dlrm_app.days.record import DAYS, DayRecord, read_marks, read_records
+from dlrm_app.daily.day import read_seconds
+from dlrm_app.daily.gate import rules_rows
+from dlrm_app.daily.record import DAYS, DayRecord, read_marks, read_records
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, line_chart
 from dlrm_app.reports.page import page

@@ -25,10 +25,10 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
-from dlrm_app.preprocess.encode.sparse import SparseEncoder
-from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocess.read.spec import Column, Spec
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.encode.sparse import SparseEncoder
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
+from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count
 

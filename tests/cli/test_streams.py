@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.preprocess.clicks import make_clicks
+from tests.preprocessing.clicks import make_clicks
 
 GENERATE = str(Path(sys.executable).with_name("dlrm-generate"))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from tests.preprocess.clicks import make_clicks
+from tests.preprocessing.clicks import make_clicks
 
 KINDS = [np.uint8, np.int32, np.int64, np.uint64, np.float32, np.float64]
 
@@ -46,7 +46,7 @@ def test_neither_reading_nor_writing_a_dataset_imports_pandas(tmp_path: Path) ->
     code = f"""
 import sys
 from dlrm_app.loader.reader import SplitReader
-from tests.preprocess.running import Path, run
+from tests.preprocessing.running import Path, run
 made = run(Path("{tmp_path}/out"), "input.train={tmp_path}/clicks.tsv")
 SplitReader(made, "train", [column.name for column in made.sparse]).decode(0)
 assert "pandas" not in sys.modules

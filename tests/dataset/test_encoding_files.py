@@ -15,9 +15,9 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files, read_clicks, re
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
-from dlrm_app.preprocess.encode.encoder import Encoder
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import run, spec_of
+from dlrm_app.preprocessing.encode.encoder import Encoder
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import run, spec_of
 
 VOCAB, TARGET = "vocab/cat_3.parquet", "target/cat_3.parquet"
 

@@ -16,7 +16,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.ranking import MISSING_KEY, grouped_auc
 from tests.inference.conftest import predicted
-from tests.preprocess.running import run, table_of
+from tests.preprocessing.running import run, table_of
 from tests.ranks import on_ranks, train_on_ranks
 from tests.small_run import SMALL, evaluate_here, events, train_here
 

@@ -18,7 +18,7 @@ from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
 from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
-from tests.preprocess.running import run as preprocess
+from tests.preprocessing.running import run as preprocess
 from tests.ranks import start_ranks
 from tests.small_run import train_here
 

@@ -21,8 +21,8 @@ from dlrm_app.loader.batch import EvalBatches
 from tests.commands import MadeOnce
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset
-from tests.preprocess.running import AUTO
-from tests.preprocess.running import run as preprocess
+from tests.preprocessing.running import AUTO
+from tests.preprocessing.running import run as preprocess
 from tests.small_run import train_here
 
 TABLES = """

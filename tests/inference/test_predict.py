@@ -20,8 +20,8 @@ from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import Typed, command, succeed
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import run as preprocess
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import run as preprocess
 from tests.small_run import evaluate_here, train_here
 
 
@@ -83,7 +83,7 @@ def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.T
 
 
 def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_path: Path) -> None:
-    """As by dlrm-preprocess: tests/preprocess/read/test_beginning.py has all faults."""
+    """As by dlrm-preprocess: tests/preprocessing/read/test_beginning.py has all faults."""
     rows = draw_rows()[-NUM_TEST:]
     unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
     keys = [f"model={shop}/export", f"input={tmp_path}/given"]

@@ -17,7 +17,7 @@ from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.tables.specs import Table
 from tests.inference.conftest import export_here, predicted
-from tests.preprocess.running import run, table_of
+from tests.preprocessing.running import run, table_of
 from tests.small_run import CLOCK, evaluate_here, train_here
 
 YAML = """

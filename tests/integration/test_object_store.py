@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.preprocess.passes import encode_pass
+from dlrm_app.preprocessing.passes import encode_pass
 from tests.commands import Typed, command, succeed
 from tests.pages import blocks_of, type_commands
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import PLAIN, content, run
-from tests.preprocess.test_parquet_input import as_table
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import PLAIN, content, run
+from tests.preprocessing.test_parquet_input import as_table
 from tests.test_docs import link_clone
 
 fsspec = pytest.importorskip("fsspec")

@@ -9,7 +9,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.inference.conftest import export_here, predicted
-from tests.preprocess.running import run as preprocess
+from tests.preprocessing.running import run as preprocess
 from tests.small_run import evaluate_here, train_here
 
 FORM = """

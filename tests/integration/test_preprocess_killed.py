@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import content
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import content
 
 COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
 

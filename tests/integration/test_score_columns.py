@@ -11,7 +11,7 @@ import pytest
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from tests.inference.conftest import predicted
-from tests.preprocess.running import AUTO, rejects_of, run, table_of
+from tests.preprocessing.running import AUTO, rejects_of, run, table_of
 from tests.small_run import train_here
 
 FORMAT = """

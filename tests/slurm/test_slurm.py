@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands import wait_until
-from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import AUTO, content, run
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import AUTO, content, run
 from tests.slurm.cluster import Cluster, send
 from tests.small_run import SMALL, events, final_bytes
 

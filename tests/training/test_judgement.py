@@ -16,7 +16,7 @@ from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Judgement
 from tests.commands import Typed
 from tests.loader.dataset_fixture import LABEL, rewrite, write_dataset
-from tests.preprocess.running import run as preprocess
+from tests.preprocessing.running import run as preprocess
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, train_here
 

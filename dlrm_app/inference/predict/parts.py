@@ -18,20 +18,20 @@ from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
 from dlrm_app.loader.reader import TableReader
-from dlrm_app.preprocess.encode.content import content_hashes
-from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.passes.contents import Contents
-from dlrm_app.preprocess.passes.plan import unit_feeds
-from dlrm_app.preprocess.passes.targets import learnt_rows
-from dlrm_app.preprocess.read.arrow_rows import open_cursor
-from dlrm_app.preprocess.read.beginning import source_spec
-from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
-from dlrm_app.preprocess.read.parser import RejectedLine
-from dlrm_app.preprocess.read.spec import Cures, Spec, read_spec
-from dlrm_app.preprocess.units.lake import is_table
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit, read_footers
-from dlrm_app.preprocess.units.source import Source, find_files
-from dlrm_app.preprocess.units.unit_text import UnitText
+from dlrm_app.preprocessing.encode.content import content_hashes
+from dlrm_app.preprocessing.encode.encoder import Encoder
+from dlrm_app.preprocessing.passes.contents import Contents
+from dlrm_app.preprocessing.passes.plan import unit_feeds
+from dlrm_app.preprocessing.passes.targets import learnt_rows
+from dlrm_app.preprocessing.read.arrow_rows import open_cursor
+from dlrm_app.preprocessing.read.beginning import source_spec
+from dlrm_app.preprocessing.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
+from dlrm_app.preprocessing.read.parser import RejectedLine
+from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
+from dlrm_app.preprocessing.units.lake import is_table
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit, read_footers
+from dlrm_app.preprocessing.units.source import Source, find_files
+from dlrm_app.preprocessing.units.unit_text import UnitText
 from dlrm_app.text import listed
 
 _CHUNK_ROWS = 1 << 15

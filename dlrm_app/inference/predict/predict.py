@@ -31,9 +31,9 @@ from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Ranges, Rows, arrange
-from dlrm_app.preprocess.passes.contents import Seen
-from dlrm_app.preprocess.passes.targets import own_click_share
-from dlrm_app.preprocess.units.lake import with_versions
+from dlrm_app.preprocessing.passes.contents import Seen
+from dlrm_app.preprocessing.passes.targets import own_click_share
+from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import known_rows
 from dlrm_app.text import bullets, percent

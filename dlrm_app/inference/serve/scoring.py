@@ -18,9 +18,9 @@ from dlrm_app.inference.predict.parts import raw_spec, without
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
-from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.read.parser import Parser, RejectedLine
-from dlrm_app.preprocess.units.unit_text import PADDING
+from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocessing.read.parser import Parser, RejectedLine
+from dlrm_app.preprocessing.units.unit_text import PADDING
 
 Answer = list[float] | RequestError
 """A probability for every row of a request, or the reason why there is none."""

@@ -1,0 +1,262 @@
+"""dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, partial
+from pathlib import Path
+
+from dlrm_app.config.days import DaysConfig
+from dlrm_app.daily.day import Day, Run, prune, publish
+from dlrm_app.daily.gate import reason, rules_rows
+from dlrm_app.daily.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
+from dlrm_app.dataset.manifest import MANIFEST
+from dlrm_app.dataset.manifest import Source as ManifestSource
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.files import checksum, explained_disk_errors, held_lock
+from dlrm_app.preprocessing.units.folders import NoFilesError
+from dlrm_app.preprocessing.units.lake import partition_of
+from dlrm_app.preprocessing.units.parquet_units import footer_of
+from dlrm_app.preprocessing.units.source import Source, find_files, has_changed
+from dlrm_app.preprocessing.units.unit_text import beginning_of
+from dlrm_app.table import text_table
+from dlrm_app.text import bullets, count, fixed, listed, percent
+
+logger = logging.getLogger(__name__)
+_COMMAND_SECONDS = 600
+"""Seconds that days.on_held may take."""
+_MEND = "mend its files or the settings and run the same command; a day without files is left out"
+_MIN_HELD_OUT = 5
+"""Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
+Changed = Callable[[Source, ManifestSource], bool]
+"""True if a file has changed; reads it at most once."""
+
+
+HELD, MISSING, CHANGED = 3, 4, 5
+"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late."""
+
+    records: list[DayRecord]
+    missing: list[str]
+    changed: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the newest day is published and nothing is missing or changed."""
+        if self.records and not self.records[-1].published:
+            return HELD
+        return CHANGED if self.changed else MISSING if self.missing else 0
+
+
+def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
+    """Trains on each day that has files and is not done. Returns what all days have come to; only the first rank knows changes.
+
+    ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
+    """
+    output = Path(config.output).absolute()
+    with ExitStack() as stack:
+        if ranks.is_first:
+            (output / DAYS).mkdir(parents=True, exist_ok=True)
+            refusal = f"another dlrm-days is working on output={output}: wait for it"
+            stack.enter_context(held_lock(output / ".lock", refusal))
+        stack.enter_context(explained_disk_errors(output, "then run the same command again"))
+        records = read_records(output)
+        changed = cache(partial(has_changed, reads_all=config.days.verify_files))
+        new, missing, late = days_to_do(config, [record.day for record in records])
+        if missing and not (records or new):
+            files = config.input.days.format(day=date.fromisoformat(missing[0]))
+            raise _NoDaysError(
+                f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
+            )
+        if ranks.is_first:  # if the published day was deleted, the one before is published again
+            conclude(config, output, records, changed)
+        for day in new:
+            published = [record for record in records if record.published]
+            try:
+                record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            except DlrmError as error:
+                is_encoded = (output / DAYS / day.isoformat() / "dataset" / MANIFEST).is_file()
+                if is_encoded and not isinstance(error, ConfigError):
+                    raise
+                # a configuration error comes after work was started, so it is not one that started nothing
+                problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+                raise DataError(f"{day} failed, {_MEND}:\n{bullets(problems)}") from error
+            logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
+            records.append(record)
+            if ranks.is_first:
+                conclude(config, output, records, changed)
+                if record.held:
+                    _report(config.days.command_on_held, output / DAYS / record.day / RECORD)
+        marks: dict[str, str] = {}
+        if ranks.is_first:
+            marks = conclude(config, output, records, changed)
+            _warn(missing, late, marks, output)
+            _warn_of_held(config, records, output)
+            print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
+    last = records[-1].day if records else ""
+    return Outcome(records, [day for day in missing if day > last], [*late, *marks])
+
+
+class _NoDaysError(DataError):
+    """Raised if there is no day at all."""
+
+    exit_code = MISSING
+
+
+def _report(command: Sequence[str], record: Path) -> None:
+    """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
+    if not command:
+        return
+    try:
+        words = [*command, str(record)]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                code = process.wait(timeout=_COMMAND_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                raise
+        failure = f"ended with code {code}" if code else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        failure = f"failed: {error}"
+    if failure:
+        logger.warning(
+            "days.on_held: %s %s; %s says why the day is held back", shlex.join(command), failure, record
+        )
+
+
+def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
+    """(days to train on, days without rows, days whose files came after a later day was done). Raises ConfigError for a file of two days."""
+    files = {day: files_of(config, day) for day in config.days.days() if day.isoformat() not in done}
+    day_of: dict[str, date] = {}
+    for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
+        if (first := day_of.setdefault(path, day)) != day:
+            cure = "write two digits, as {day} does, or a delimiter after the day"
+            raise ConfigError([f"input.days takes {path} for {first} and for {day}: {cure}"])
+    missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
+    late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
+    return [day for day in files if day.isoformat() not in (*missing, *late)], missing, late
+
+
+def files_of(config: DaysConfig, day: date) -> list[Source]:
+    """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
+    try:
+        return find_files("input.days", config.input.days.format(day=day))
+    except NoFilesError:
+        return []
+
+
+def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text is not counted: it may be a header."""
+    rows = 0
+    try:
+        for source in sources:
+            if source.format == "parquet":
+                rows += footer_of(source).num_rows
+                continue
+            for text in beginning_of(source).items():
+                rows += (
+                    sum(int((each.text[each.start : each.stop] == 10).sum()) for each in text.blocks()) - 1
+                )
+                if not text.finish().is_last:
+                    return True
+    except DlrmError:  # a damaged file is reported when its day is encoded
+        return True
+    return rows * holdout >= _MIN_HELD_OUT
+
+
+def conclude(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed
+) -> dict[str, str]:
+    """Updates the link to the published day, deletes old files, and writes days.jsonl. Returns the marks of days that changed."""
+    days = output / DAYS
+    if published := [record.day for record in records if record.published]:
+        publish(days / published[-1])
+        prune(days, records, config.days.num_kept)
+    marks: dict[str, str] = {}
+    now = {record.day: checksum(days / record.day / RECORD) for record in records}
+    for record in records:
+        is_kept = (days / record.day / "dataset").is_dir()
+        if is_kept and (change := _change(record, config, changed)):
+            marks[record.day] = change
+        elif record.parent in marks:
+            marks[record.day] = f"made from {record.parent}, which has changed"
+        elif record.parent and now.get(record.parent) != record.parent_record:
+            marks[record.day] = f"made from another {record.parent} than the one that is there now"
+    write_lines(output, records, marks)
+    return marks
+
+
+def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
+    """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
+    before = {source.path: source for source in record.sources}
+    files = files_of(config, date.fromisoformat(record.day))
+    gone = [before[path] for path in before.keys() - {source.path for source in files}]
+    for source in files:
+        known = before.get(source.path) or _moved(source, gone, changed)
+        if known is None:
+            return f"its file {source.path} has come since"
+        if changed(source, known):
+            return f"its file {source.path} has changed since"
+    return None
+
+
+def _moved(source: Source, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
+    """The file of ``gone`` that ``source`` is under another path, as one relative to another folder; it is taken out of ``gone``."""
+    for known in gone:
+        keys = partition_of(known.path)
+        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
+        if is_alike and has_keys and not changed(source, known):
+            gone.remove(known)
+            return known
+    return None
+
+
+def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
+    if missing:
+        logger.warning(
+            "without files, or with too few rows to hold some back, left out: %s", listed(missing, 7)
+        )
+    if late:
+        logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))
+    for day, mark in marks.items():
+        logger.warning("%s: %s", day, mark)
+    if first := min([*late, *marks], default=None):
+        following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
+        logger.warning("to learn from %s on again, %s", first, redo(following))
+
+
+def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
+    """Logs which finished days are still held back although days.accept would publish them now."""
+    for record in records:
+        is_accepted = config.days.is_accepted(date.fromisoformat(record.day))
+        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+            following = [
+                each.day for each in records if each.day >= record.day
+            ]  # a late day would be left out
+            folders = [output / DAYS / day for day in following]
+            logger.warning(
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+            )
+
+
+def _summary(record: DayRecord) -> str:
+    end = f"held back: {record.held}" if record.held else "published"
+    first, scores = record.first_model, record.next_day
+    scored = f"; AUC of yesterday's model {fixed(scores.auc, 5)}" if scores else ""
+    scored += f", of the first day's {fixed(first.auc, 5)}" if first else ""
+    unseen = (
+        f", {percent(record.unseen_share)} of lookups never seen" if record.unseen_share is not None else ""
+    )
+    return f"{record.day}: {end}; {record.rows:,} rows{unseen}{scored}"

@@ -1,0 +1,168 @@
+"""What a day's rows are like: distributions of the columns, missing values, rows that an earlier day had, rows and files by hour.
+
+    OUTPUT/days/2026-11-02/profile.json   bins of each column, with the rows in them, of a sample of the day's rows
+                           contents.npy   a sample of the rows by the hashes of their contents
+
+Both stay when the day's dataset is deleted: coming days are compared with them.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.errors import DataError
+from dlrm_app.files import write_json
+from dlrm_app.preprocessing.passes.contents import CONTENTS, read_contents
+from dlrm_app.preprocessing.units.lake import partition_of
+from dlrm_app.records import from_json
+
+PROFILE = "profile.json"
+_SAMPLED_ROWS = 1 << 18
+"""The approximate number of rows that are looked at, in row groups that are evenly spread."""
+_BINS = 20
+"""Quantiles of a dense column, and most frequent ids of a sparse one."""
+_HOURS = ("hour", "hr", "hh")
+"""Keys of folders that stand for the hour."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A column's bins and the values in each. ``bounds``: the upper ends of a dense column's bins, or ids; the last bin has all others."""
+
+    bounds: list[float]
+    counts: list[int]
+
+
+Profile = dict[str, Bins]
+
+
+def profile_of(dataset: Manifest, bounds: Mapping[str, Sequence[float]] | None = None) -> Profile:
+    """The bins of every column, on a sample of the training rows; ``bounds``: those of other rows, for columns that have some."""
+    tables, profile = list(_sampled(dataset)), {}
+    for dense in dataset.dense:
+        numbers = np.concatenate([numbers_of(table.column(dense.name)) for table in tables])
+        known = None if bounds is None else bounds.get(dense.name)
+        ends = _quantiles(numbers) if known is None else np.array(known, np.float32)
+        places = np.searchsorted(ends, numbers, side="left")
+        profile[dense.name] = Bins(ends.tolist(), np.bincount(places, minlength=len(ends) + 1).tolist())
+    for sparse in dataset.sparse:
+        ids = np.concatenate([_flat(read_ids(table, sparse)) for table in tables])
+        known = None if bounds is None else bounds.get(sparse.name)
+        top = _top_ids(ids) if known is None else np.array(known, np.int64)
+        profile[sparse.name] = Bins(top.tolist(), _count_ids(ids, top))
+    return profile
+
+
+def _sampled(dataset: Manifest) -> Iterator[pa.Table]:
+    """Some row groups of the training rows, evenly spread."""
+    split = dataset.splits["train"]
+    groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
+    names = [*(column.name for column in dataset.dense), *(column.name for column in dataset.sparse)]
+    reader = ShardReader(dataset.folder, names)
+    for shard, index in groups[:: max(split.rows // _SAMPLED_ROWS, 1)]:
+        yield reader.read(shard, index)
+
+
+def _flat(ids: NDArray[np.int32] | Bags) -> NDArray[np.int32]:
+    return ids.values if isinstance(ids, Bags) else ids
+
+
+def _top_ids(ids: NDArray[np.int32]) -> NDArray[np.int64]:
+    distinct, counts = np.unique(ids, return_counts=True)
+    return np.sort(distinct[np.argsort(-counts, kind="stable")[:_BINS]]).astype(np.int64)
+
+
+def _count_ids(values: NDArray[np.int32], ids: NDArray[np.int64]) -> list[int]:
+    """The values of each of ``ids``, in rising order, and of all others."""
+    if not len(ids):
+        return [len(values)]
+    places = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+    is_there = ids[places] == values
+    counts = np.bincount(places[is_there], minlength=len(ids)).tolist()
+    return [*counts, int((~is_there).sum())]
+
+
+def _quantiles(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    if not len(values):
+        return np.empty(0, np.float32)
+    places = np.arange(1, _BINS) * (len(values) - 1) // _BINS
+    return np.unique(np.sort(values)[places])
+
+
+def shift_of(before: Sequence[int], now: Sequence[int]) -> float:
+    """The population stability index of two distributions over the same bins, less what chance gives so few rows.
+
+    It is the sum over the bins of (q - p) · log(q / p), p and q the shares of both, and is 0 where they are alike. By chance it is that of
+    chi-squared with one degree less than bins, times 1/n + 1/m; the mean and four standard deviations of that are taken off.
+    """
+    p, q = np.array(before) + 0.5, np.array(now) + 0.5
+    chance = float(1 / p.sum() + 1 / q.sum())
+    p, q = p / p.sum(), q / q.sum()
+    freedom = max(len(p) - 1, 0)
+    found = float(((q - p) * np.log(q / p)).sum())
+    return max(found - (freedom + 4 * math.sqrt(2 * freedom)) * chance, 0.0)
+
+
+def write_measures(dataset: Manifest, folder: Path) -> None:
+    """Keeps a day's profile and the sample of its rows in its ``folder``."""
+    if dataset.contents is not None:
+        shutil.copyfile(dataset.folder / dataset.contents["file"], folder / CONTENTS)
+    write_json(folder / PROFILE, {name: asdict(bins) for name, bins in profile_of(dataset).items()})
+
+
+def read_profile(folder: Path) -> Profile:
+    """The profile of the day in ``folder``. Raises DataError if it is damaged."""
+    path = folder / PROFILE
+    try:
+        return from_json(Profile, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}): delete {folder} and run the same command"
+        ) from error
+
+
+def shifts(dataset: Manifest, parent: Path) -> dict[str, float]:
+    """Column → the population stability index of the day's rows against those of the day in ``parent``."""
+    before = read_profile(parent)
+    now = profile_of(dataset, {name: bins.bounds for name, bins in before.items()})
+    return {name: shift_of(before[name].counts, bins.counts) for name, bins in now.items() if name in before}
+
+
+def missing_shares(dataset: Manifest) -> dict[str, float]:
+    """Column → the share of its values that are missing."""
+    shares = {column.name: column.missing_rate for column in dataset.dense}
+    return shares | {column.name: column.missing_rate for column in dataset.sparse}
+
+
+def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
+    """The share of the rows of the day in ``folder`` whose content one of the ``earlier`` days had; None if it is not known."""
+    paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
+    if not paths or not (folder / CONTENTS).is_file():
+        return None
+    try:
+        return read_contents(folder / CONTENTS).seen_in(map(read_contents, paths)).share
+    except DataError as error:
+        raise DataError(f"{error}; or delete this file, and no rows of its day are looked for") from error
+
+
+def hours_of(dataset: Manifest) -> dict[str, list[int]]:
+    """Hour → its rows and its files; empty if files do not lie in folders such as hour=00."""
+    hours: dict[str, list[int]] = {}
+    for source in dataset.sources:
+        keys = partition_of(str(source.path))
+        hour = next((keys[key] for key in keys if key.lower() in _HOURS), None)
+        if hour is None:
+            return {}
+        rows, files = hours.get(hour, [0, 0])
+        hours[hour] = [rows + source.rows, files + 1]
+    return dict(sorted(hours.items()))

@@ -1,0 +1,192 @@
+"""``encoding=auto`` and ``auto`` under ``dense.``: chooses the settings that were not typed, from a sample of the rows.
+
+The rules and the measurements behind them: docs/experiments/quality.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.preprocessing.encode.columns import chosen, per_column
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary
+from dlrm_app.preprocessing.read.spec import Spec, cross_name
+from dlrm_app.table import Column, text_table
+from dlrm_app.text import listed
+
+HASHED_ROWS = 100_000
+"""Rows of a table of hashed ids."""
+MIN_COUNT = 2
+"""The least number of rows of a value with its own id; rarer values share one id."""
+MOST_IDS = 3_000_000
+"""Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
+LONG_TAIL = 4.0
+"""A long tail: the highest 64th is more than this many times as far from the median as the lowest; then log1p is used."""
+BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
+"""Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
+CROSS_GAIN, MOST_CROSSES = 0.0015, 8
+"""The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
+AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sections ``encoding`` and ``dense`` with every choice made. ``reasons``: (choice, column, reason)."""
+
+    encoding: dict[str, Any]
+    dense: dict[str, Any]
+    reasons: list[tuple[str, str, str]]
+
+
+def choose(
+    summary: Summary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
+) -> Choice:
+    """Makes the choices that ``encoding`` and ``dense`` leave open, from ``summary`` alone. Typed values are kept."""
+    choice = Choice(asdict(encoding), asdict(dense), [])
+    if encoding.crosses == AUTO:
+        _choose_crosses(summary, spec, choice)
+    if encoding.kind == AUTO:
+        crosses = [cross_name(parts) for parts in choice.encoding["crosses"] or []]
+        _choose_ids(summary, [column.name for column in spec.sparse] + crosses, choice)
+    if dense.transform == AUTO:
+        _choose_transforms(summary, choice)
+    _choose_buckets(summary, choice)
+    if dense.target_columns == AUTO:
+        has_columns = choice.dense["bucket_columns"] or any(c.separator is None for c in spec.sparse)
+        pays = has_clicks and has_columns and summary.rows <= STUDIED_ROWS
+        choice.dense["target_columns"] = "all" if pays else None
+        if pays:
+            why = "what a value says of a click is learnt from fewer rows than its vector"
+            choice.reasons.append(("target column", "all one-hot columns", why))
+    return choice
+
+
+def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
+    """Takes the pairs that add most to their parts; none if settings are listed by column: a cross has no entry there."""
+    given, known = choice.encoding, {frozenset(column.of) for column in spec.derived}
+    is_listed = any(isinstance(given[key], list) for key in ("num_embeddings", "min_count", "top_k"))
+    useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
+    taken = [] if is_listed else useful[:MOST_CROSSES]
+    given["crosses"] = [[*pair.names] for pair in taken] or None
+    why = "together they tell more of a click than each by itself"
+    choice.reasons.extend(("cross", cross_name(pair.names), why) for pair in taken)
+
+
+def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
+    """Chooses vocabularies if the log is small enough to study, except for columns with too many values; otherwise hashes."""
+    given = choice.encoding
+    sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
+    needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
+    hashed, about = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
+    if summary.rows <= STUDIED_ROWS or needs_vocabulary:
+        unsized = [name for name in summary.sparse if sizes[name] is None]  # crosses have few values
+        too_many, why = (
+            _too_many(summary, [] if needs_vocabulary else unsized),
+            "its values are too many for a vocabulary",
+        )
+    else:
+        too_many, why = [name for name in names if sizes[name] is None], f"{about}: no pass over all values"
+    sizes |= dict.fromkeys(too_many, HASHED_ROWS)
+    choice.reasons.extend((hashed, name, why) for name in too_many)
+    if kept := [name for name in names if sizes[name] is None]:
+        least = given["min_count"] or MIN_COUNT
+        given |= {"kind": "vocab", "min_count": least}
+        given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
+        why = f"{about}: values can be counted"
+        choice.reasons.extend((f"vocabulary, min_count {least}", name, why) for name in kept)
+    else:
+        same = set(sizes.values())
+        given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+
+
+def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
+    """The columns among ``names`` with the most values, which must be hashed so that all vocabularies have at most MOST_IDS."""
+    scale, values = summary.rows / max(summary.seen, 1), summary.sparse
+    most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
+    order = sorted(most, key=lambda name: (-most[name], name))
+    behind = accumulate((most[name] for name in reversed(order)), initial=0)  # ids without the first names
+    num_left = sum(ids <= MOST_IDS for ids in behind) - 1
+    return order[: len(order) - num_left]
+
+
+def _choose_transforms(summary: Summary, choice: Choice) -> None:
+    rules: dict[str, Any] = {}
+    for name, numbers in summary.dense.items():
+        if is_count(numbers):
+            rules[name], what, why = "log1p", "log1p", "not negative, with a long tail or whole and small"
+        else:
+            rules[name] = {"kind": "standardize", "mean": numbers.mean, "deviation": numbers.deviation}
+            what, why = "standardize", "no count or amount with a long tail"
+        choice.reasons.append((what, name, why))
+    choice.dense["transform"] = rules or "log1p"
+
+
+def is_count(numbers: Numbers) -> bool:
+    """True for counts, amounts and similar numbers, rarely negative, whose logarithms are easier to learn from."""
+    points = numbers.quantiles or (0.0, 0.0)
+    low, middle, high = points[1], points[len(points) // 2], points[-2]
+    has_tail = numbers.is_whole if high < 10 else high - middle > LONG_TAIL * (middle - low)
+    return low >= -1 and has_tail
+
+
+def _choose_buckets(summary: Summary, choice: Choice) -> None:
+    dense = choice.dense
+    # with few rows in each bucket, more buckets lose more by badly learnt vectors than they gain
+    most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
+    if dense["bucket_columns"] == AUTO:
+        varied = [
+            name
+            for name, numbers in summary.dense.items()
+            if len(set(numbers.quantiles)) > 1 and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
+        ]
+        dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
+        why = "an id for each part of the range: what need not rise or fall"
+        choice.reasons.extend((f"buckets by quantiles, up to {most}", name, why) for name in varied)
+    if dense["bucket_boundaries"] == AUTO:
+        wanted = chosen(dense["bucket_columns"], list(summary.dense))
+        dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
+
+
+def boundaries(numbers: Numbers, most: int) -> list[float]:
+    """Rising boundaries of ``most`` buckets with about equal numbers of rows; a value that fills several has its own bucket."""
+    points = numbers.quantiles or (0.0,)
+    every = max((len(points) - 1) // most, 1)
+    return sorted({*points[every:-1:every]} - {points[0]}) or [points[-1]]
+
+
+def choice_table(choice: Choice) -> str:
+    """A table of choices, columns and reasons; equal lines are joined."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for what, name, why in choice.reasons:
+        together.setdefault((what, why), []).append(name)
+    rows = [[what, listed(names, 4), why] for (what, why), names in together.items()]
+    return text_table(
+        [Column("chosen", is_words=True), Column("of", is_words=True), Column("why", is_words=True)], rows
+    )
+
+
+def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The keys that the configuration ``typed`` leaves open, by section, with their current values."""
+    encoding, dense = typed["encoding"], typed["dense"]
+    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # the other dataset has all columns
+        return {}
+    ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
+    ids += ["crosses"] * (encoding["crosses"] == AUTO)
+    out = {
+        "encoding": {key: encoding[key] for key in ids},
+        "dense": {k: v for k, v in dense.items() if v == AUTO},
+    }
+    return {section: keys for section, keys in out.items() if keys}
+
+
+def with_choices(typed: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
+    made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
+    filled = {
+        section: {key: before[section][key] for key in keys if key in made.get(section, {})}
+        for section, keys in left.items()
+    }
+    if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:
+        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
+    return {**typed, **{section: {**typed[section], **values} for section, values in filled.items()}}

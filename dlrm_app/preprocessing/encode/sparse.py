@@ -1,0 +1,217 @@
+"""Sparse values: keys → ids, by 64-bit functions that are specified in docs/how-to/preprocessing.md and never change.
+
+A key's *hash* is ``mix(key)``; among n ids the hash takes ``(hash >> 32) * n >> 32``.
+hash   0 for a missing value, else 1 + reduce_hash(mix(key), n - 1)
+vocab  0 for a missing value, 1 for a value that is not in the vocabulary, else the vocabulary's id
+Both can be made multi-hot by ``expand``.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.encoding_files import read_vocabulary
+from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocessing.read.fields import MISSING_KEY, parse_string
+
+MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
+"""Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
+
+TABLE_FILL = 0.7
+TABLE_BYTES = 12
+"""Bytes per slot of a vocabulary in memory; ``TABLE_FILL`` of the slots are taken."""
+_M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_32, _33 = np.uint64(32), np.uint64(33)
+OpenTable = tuple[NDArray[np.uint64], NDArray[np.int32]]
+"""Keys and ids by slot; -1 is the id of a free slot."""
+T = TypeVar("T")
+_loading = threading.Lock()
+_loaded: dict[tuple[object, ...], Any] = {}
+"""The cache of ``once_per_file``."""
+
+
+@njit(nogil=True, cache=True, inline="always")
+def mix(key):  # type: ignore[no-untyped-def]  # compiled
+    """MurmurHash3's 64-bit finalizer (Appleby, public domain): one-to-one; every input bit affects every output bit."""
+    key = np.uint64(key)
+    key = (key ^ (key >> _33)) * _M1
+    key = (key ^ (key >> _33)) * _M2
+    return key ^ (key >> _33)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
+    """Reduces a hash to a number in [0, ``size``), without a division (Lemire 2019); ``size`` is below 2^32."""
+    return ((np.uint64(hashed) >> _32) * np.uint64(size)) >> _32
+
+
+@njit(nogil=True, cache=True, inline="always")
+def next_slot(slot, size):  # type: ignore[no-untyped-def]  # compiled
+    """The slot to probe after ``slot`` in an open table of ``size`` slots."""
+    return slot + 1 if slot + 1 < size else 0
+
+
+@njit(nogil=True, cache=True)
+def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-def]  # compiled
+    size = len(table_ids)
+    for i in range(len(keys)):
+        slot = np.int64(reduce_hash(mix(keys[i]), size))
+        while table_ids[slot] >= 0:
+            slot = next_slot(slot, size)
+        table_keys[slot] = keys[i]
+        table_ids[slot] = ids[i]
+
+
+@njit(nogil=True, cache=True)
+def look_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
+    """Writes the id of every key into ``ids``; returns the number of missing keys."""
+    count = 0
+    size = len(table_ids)
+    for i in range(len(keys)):
+        key = keys[i]
+        if key == MISSING_KEY:
+            ids[i] = MISSING_ID
+            count += 1
+            continue
+        slot = np.int64(reduce_hash(mix(key), size))
+        while table_ids[slot] >= 0 and table_keys[slot] != key:
+            slot = next_slot(slot, size)
+        number = table_ids[slot]
+        ids[i] = number if number >= 0 else RARE_ID
+    return count
+
+
+class SparseEncoder:
+    """Encodes ``columns`` of the manifest. ``folder``: the dataset's folder, with its vocabularies."""
+
+    def __init__(self, columns: Sequence[SparseColumn], folder: Path) -> None:
+        for column in columns:
+            if column.encoding["kind"] not in ("hash", "vocab"):
+                raise ValueError(f"no such sparse encoding: {column.encoding}")
+        self._sizes = np.array([column.num_embeddings for column in columns], np.int64)
+        self._tables = [
+            load_vocabulary(folder, column) if column.encoding["kind"] == "vocab" else None
+            for column in columns
+        ]
+
+    def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
+        ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
+        missing = np.zeros(len(keys), np.int64)
+        if not any(self._tables):
+            _hash_columns(keys.values, keys.begins, keys.ends, self._sizes, ids, missing)
+            return ids, missing
+        at = 0
+        for c, table in enumerate(self._tables):
+            out = ids[at : at + len(keys[c])]
+            if table is None:
+                missing[c] = _hashed(keys[c], self._sizes[c], out)
+            else:
+                missing[c] = look_up(keys[c], *table, out)
+            at += len(out)
+        return ids, missing
+
+
+def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
+    """The result of ``load()``, which is called once per process while ``path`` is the same file with ``rule``'s checksum."""
+    status = path.stat() if path.is_file() else None  # load raises if it is missing
+    version = (path, rule.get("checksum"), num_ids, status and (status.st_mtime_ns, status.st_ino))
+    with _loading:  # otherwise several threads would load it at once
+        if version not in _loaded:
+            _loaded[version] = load()
+        loaded: T = _loaded[version]
+        return loaded
+
+
+def open_table(keys: NDArray[np.uint64], ids: NDArray[Any]) -> OpenTable:
+    """The table that ``look_up`` takes: each of ``keys``, all distinct, has its one of ``ids``."""
+    size = int(len(keys) / TABLE_FILL) + 8
+    table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
+    _fill_table(keys, ids.astype(np.int32), table_keys, table_ids)
+    return table_keys, table_ids
+
+
+def load_vocabulary(folder: Path, column: SparseColumn) -> OpenTable:
+    """Loads the vocabulary of ``column``. Raises DataError like ``read_vocabulary``."""
+
+    def load() -> OpenTable:
+        table = read_vocabulary(folder, column)
+        return open_table(keys_of(table.column("value").combine_chunks()), numbers_of(table.column("id")))
+
+    return once_per_file(folder / column.encoding["file"], column.encoding, column.num_embeddings, load)
+
+
+def keys_of(values: pa.Array) -> NDArray[np.uint64]:
+    """The keys of raw values."""
+    if values.type != pa.string():
+        return numbers_of(values).astype(np.uint64)
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
+    text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    keys = np.empty(len(values), np.uint64)
+    _keys_of_strings(text, bounds, keys)
+    return keys
+
+
+@njit(nogil=True, cache=True)
+def _keys_of_strings(text, bounds, keys):  # type: ignore[no-untyped-def]  # compiled
+    for i in range(len(keys)):
+        keys[i], _ = parse_string(text, np.int64(bounds[i]), np.int64(bounds[i + 1]), -1)
+
+
+def hash_ids(keys: NDArray[np.uint64], num_embeddings: int) -> NDArray[np.int32]:
+    """The ids of ``keys`` by hashing."""
+    ids = np.empty(len(keys), np.int32)
+    _hashed(keys, num_embeddings, ids)
+    return ids
+
+
+@njit(nogil=True, cache=True)
+def _hashed(keys, num_embeddings, ids):  # type: ignore[no-untyped-def]  # compiled
+    count = 0
+    size = np.uint64(num_embeddings - 1)
+    for i in range(len(keys)):
+        is_missing = keys[i] == MISSING_KEY
+        hashed = np.int32(1) + np.int32(reduce_hash(mix(keys[i]), size))
+        ids[i] = MISSING_ID if is_missing else hashed
+        count += is_missing
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _hash_columns(keys, begins, ends, sizes, ids, missing):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for c in range(len(begins)):
+        behind = at + ends[c] - begins[c]
+        missing[c] = _hashed(keys[begins[c] : ends[c]], sizes[c], ids[at:behind])
+        at = behind
+
+
+def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) -> NDArray[np.int32]:
+    """Multi-hot ids [n * size] by MLPerf's rule: every id itself, followed by ``size - 1`` ids that belong to it.
+
+    MLPerf's DLRM-DCNv2 draws them in advance, uniformly, into a matrix for every row of every table
+    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number), with the
+    same distribution without 34 GB of matrices.
+    """
+    out = np.empty(len(ids) * size, np.int32)
+    _expand(ids, size, num_embeddings, column, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _expand(ids, size, num_embeddings, column, out):  # type: ignore[no-untyped-def]  # compiled
+    salt = mix(np.uint64(column + 1))
+    for i in range(len(ids)):
+        out[i * size] = ids[i]
+        for number in range(1, size):
+            key = salt ^ (np.uint64(ids[i]) | (np.uint64(number) << np.uint64(32)))
+            out[i * size + number] = np.int32(reduce_hash(mix(key), num_embeddings))

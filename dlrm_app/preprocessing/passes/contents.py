@@ -1,0 +1,209 @@
+"""Samples of rows by the hashes of their contents: which share of rows are copies, and which share another file has too.
+
+A sample holds all rows whose hash is below 2^(64 - bits), so two samples hold the same contents, whatever files they come from. Rows are
+also dealt by their contents, to folds and to splits, so that copies stay together.
+"""
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.errors import DataError
+from dlrm_app.files import file_difference, written_whole
+from dlrm_app.preprocessing.encode.content import content_hashes
+from dlrm_app.preprocessing.encode.sparse import once_per_file
+from dlrm_app.preprocessing.read.parser import RawColumns
+from dlrm_app.preprocessing.read.spec import Spec
+from dlrm_app.text import percent
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTENTS = 1 << 18
+"""Distinct contents that a sample holds at most: 4 MiB."""
+CONTENTS = "contents.npy"
+"""The sample of a dataset's own rows, in its folder."""
+DAY_CONTENTS = 1 << 14
+"""Distinct contents that it holds at most: 256 KiB, so that those of all days can be kept."""
+_COPIES_WORTH_SAYING = 0.01
+_Z_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A sample of rows: ``hashes`` [n] below 2^(64 - ``bits``), in rising order, each once, and how many rows have each."""
+
+    bits: int
+    hashes: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, hashes: NDArray[np.uint64], max_contents: int = MAX_CONTENTS) -> "Contents":
+        """A sample of the rows with these ``hashes``, which may repeat."""
+        distinct, counts = np.unique(hashes, return_counts=True)
+        return cls(0, distinct, counts).within(max_contents)
+
+    @classmethod
+    def joined(cls, samples: Iterable["Contents"], max_contents: int = MAX_CONTENTS) -> "Contents":
+        """The sample of all rows of ``samples``."""
+        parts = list(samples)
+        bits = max((part.bits for part in parts), default=0)
+        parts = [part.thinned(bits) for part in parts]
+        hashes = np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in parts)])
+        counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
+        distinct, places = np.unique(hashes, return_inverse=True)
+        totals = np.bincount(places, counts, len(distinct)).astype(np.int64)
+        return cls(bits, distinct, totals).within(max_contents)
+
+    def thinned(self, bits: int) -> "Contents":
+        """The sample with at least ``bits``."""
+        if bits <= self.bits:
+            return self
+        kept = int(np.searchsorted(self.hashes, np.uint64(1 << (64 - bits))))
+        return Contents(bits, self.hashes[:kept], self.counts[:kept])
+
+    def within(self, max_contents: int) -> "Contents":
+        """The largest sample of these rows with at most ``max_contents``."""
+        sample = self
+        while len(sample.hashes) > max_contents:
+            sample = sample.thinned(sample.bits + 1)
+        return sample
+
+    @property
+    def rows(self) -> int:
+        """Rows in the sample."""
+        return int(self.counts.sum())
+
+    @property
+    def copies(self) -> "Seen":
+        """Rows of the sample whose content an earlier row has."""
+        return Seen(self.rows, self.rows - len(self.hashes))
+
+    @property
+    def repeated_share(self) -> float:
+        """The share of rows that have the content of another row."""
+        return int(self.counts[self.counts > 1].sum()) / max(self.rows, 1)
+
+    def seen_in(self, others: Iterable["Contents"]) -> "Seen":
+        """Rows of this sample whose content one of ``others`` has."""
+        parts = list(others)
+        bits = max([self.bits, *(part.bits for part in parts)])
+        own = self.thinned(bits)
+        known = [own.hashes[:0], *(part.thinned(bits).hashes for part in parts)]
+        is_known = np.isin(own.hashes, np.concatenate(known))
+        return Seen(own.rows, int(own.counts[is_known].sum()))
+
+    def count_of(self, hashes: NDArray[np.uint64]) -> "Seen":
+        """The rows with ``hashes`` whose content is in the sample, among those whose content could be."""
+        if self.bits:
+            hashes = hashes[hashes < np.uint64(1 << (64 - self.bits))]
+        places = np.minimum(np.searchsorted(self.hashes, hashes), max(len(self.hashes) - 1, 0))
+        known = int((self.hashes[places] == hashes).sum()) if len(self.hashes) else 0
+        return Seen(len(hashes), known)
+
+    def write(self, path: Path) -> None:
+        """Writes the sample, whole or not at all."""
+        with written_whole(path) as temporary, temporary.open("wb") as file:
+            np.save(file, np.array([self.bits, len(self.hashes)], np.uint64))
+            np.save(file, self.hashes)
+            np.save(file, self.counts)
+
+
+def read_contents(path: Path, checksum: str | None = None) -> Contents:
+    """Reads a sample. Raises DataError if the file is damaged or has another ``checksum``."""
+    try:
+        if checksum is not None and (difference := file_difference(path, None, checksum)):
+            raise DataError(f"{difference}: copy the dataset folder again, or preprocess again")
+        with path.open("rb") as file:
+            head, hashes, counts = (np.load(file, allow_pickle=False) for _ in range(3))
+        return Contents(int(head[0]), hashes, counts)
+    except (OSError, ValueError, EOFError, IndexError) as error:
+        raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
+
+
+def known_contents(path: Path, checksum: str) -> Contents:
+    """``read_contents``, once per process."""
+    return once_per_file(path, {"checksum": checksum}, 0, lambda: read_contents(path, checksum))
+
+
+def warn_of_copies(sample: Contents, rows: str) -> None:
+    """Logs the share of copies among ``rows``, if it is worth saying."""
+    if sample.copies.share > _COPIES_WORTH_SAYING:
+        logger.warning(
+            "about %s of the %s are copies of others. They stay together in folds of target columns and in splits, and count as often as "
+            "they occur; if each should count once, remove them from the log",
+            percent(sample.copies.share),
+            rows,
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """``known`` of ``rows`` sampled rows have a content that was seen before."""
+
+    rows: int = 0
+    known: int = 0
+
+    def __add__(self, other: "Seen") -> "Seen":
+        return Seen(self.rows + other.rows, self.known + other.known)
+
+    @property
+    def share(self) -> float:
+        return self.known / max(self.rows, 1)
+
+    @property
+    def least(self) -> float:
+        """The lower end of the share's 95% interval (Wilson 1927)."""
+        n = max(self.rows, 1)
+        centre = self.share + _Z_95**2 / (2 * n)
+        reach = _Z_95 * math.sqrt(self.share * (1 - self.share) / n + (_Z_95 / (2 * n)) ** 2)
+        return max((centre - reach) / (1 + _Z_95**2 / n), 0.0)
+
+
+class ContentCounter:
+    """Collects a sample of the rows of a unit, within bounded memory."""
+
+    def __init__(self) -> None:
+        self._sample = Contents.of(np.empty(0, np.uint64))
+        self._parts: list[NDArray[np.uint64]] = []
+        self._waiting = 0
+
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        if self._sample.bits:
+            hashes = hashes[hashes < np.uint64(1 << (64 - self._sample.bits))]
+        self._parts.append(hashes)
+        self._waiting += len(hashes)
+        if self._waiting > 2 * MAX_CONTENTS:
+            self._join()
+
+    def _join(self) -> None:
+        if self._parts:
+            self._sample = Contents.joined([self._sample, Contents.of(np.concatenate(self._parts))])
+            self._parts, self._waiting = [], 0
+
+    @property
+    def sample(self) -> Contents:
+        self._join()
+        return self._sample
+
+
+def tells_rows_apart(raw: Iterable[RawColumns], spec: Spec) -> bool:
+    """False if the contents of these rows say too little to deal by: most rows have the content of another, with other labels.
+
+    Copies of a row have its label too; rows of a log with few columns and values are alike by nature.
+    """
+    hashes, labels = [], []
+    for rows in raw:
+        hashes.append(content_hashes(rows, spec))
+        labels.append(rows.labels.copy())
+    if not hashes:
+        return True
+    distinct, places = np.unique(np.concatenate(hashes), return_inverse=True)
+    clicks = np.bincount(places, np.concatenate(labels), len(distinct))
+    counts = np.bincount(places, minlength=len(distinct))
+    has_both = bool(((clicks > 0) & (clicks < counts)).any())
+    return not (has_both and len(places) - len(distinct) > len(places) / 2)

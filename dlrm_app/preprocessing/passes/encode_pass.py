@@ -1,0 +1,209 @@
+"""The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
+from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocessing.passes.contents import ContentCounter, Contents, Seen
+from dlrm_app.preprocessing.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketch
+from dlrm_app.preprocessing.passes.plan import Dealt, Plan
+from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
+from dlrm_app.preprocessing.passes.targets import folds_of
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocessing.read.parser import Cursor, RejectedLine, write_rejects
+from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.journal import Journal, Unit
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """Rows of a unit that go to one split; ``missing`` [N + F]: how many values of each column are.
+
+    ``shard`` is None where rows are left in a run for a full shuffle; its path is relative to the journal's folder. ``seen``: the rows whose
+    own clicks are in the target columns that encode them, of a sample.
+    """
+
+    rows: int
+    positives: int | None
+    rejects: int
+    missing: tuple[int, ...]
+    shard: Shard | None
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class EncodedUnit:
+    """``lines``: of the unit, rejected ones too; ``splits`` by name."""
+
+    text: TextRange
+    lines: int
+    splits: dict[str, EncodedSplit]
+
+    @property
+    def rows(self) -> int:
+        return sum(split.rows for split in self.splits.values())
+
+    @property
+    def rejects(self) -> int:
+        return sum(split.rejects for split in self.splits.values())
+
+
+@dataclass(frozen=True)
+class EncodeUnits:
+    """Encodes units into the journal's folder.
+
+    ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
+    values of the studied rows, where ``wants_sketch``; ``<unit>.contents``: a sample of the rows, where ``wants_contents``;
+    ``<unit>.rejects``: lines left out.
+    """
+
+    title: ClassVar[str] = "encoding"
+    plan: Plan
+    dense: tuple[DenseColumn, ...]
+    sparse: tuple[SparseColumn, ...]
+    wants_sketch: bool
+    journal: Journal[EncodedUnit]
+    folded: Path | None = None
+    """Where the values of target columns by fold lie."""
+    wants_contents: bool = False
+    learnt: Contents | None = None
+    """A sample of the rows whose clicks are in the target columns."""
+
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
+        unit = self.journal.unit(text.source, text.unit)
+        cursor = open_cursor(text, self.plan.file_specs[text.source])
+        max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
+        sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
+        rejects: list[RejectedLine] = []
+        contents = ContentCounter()
+        splits: dict[str, EncodedSplit] = {}
+        for split, stop in self.plan.segments(text):
+            splits |= self._encode(unit, split, stop, cursor, sketches, contents, rejects)
+        text_range = text.finish()
+        if rejects:
+            with unit.write(".rejects") as temporary:
+                write_rejects(temporary, rejects)
+        if self.wants_sketch:
+            with unit.write(".sketch") as temporary, temporary.open("wb") as file:
+                for sketch in sketches:
+                    sketch.keep(UNIT_KEYS if text.unit or not text_range.is_last else TOTAL_KEYS)
+                    sketch.write(file)
+        if self.wants_contents:
+            with unit.write(".contents") as temporary:
+                contents.sample.write(temporary)
+        return unit.finish(EncodedUnit(text_range, cursor.line, splits))
+
+    def _encode(
+        self,
+        unit: Unit[EncodedUnit],
+        segment: str,
+        stop: int | None,
+        cursor: Cursor | ArrowCursor,
+        sketches: Sequence[Sketch],
+        contents: ContentCounter,
+        rejects: list[RejectedLine],
+    ) -> dict[str, EncodedSplit]:
+        """Encodes the lines up to ``stop``, of ``segment``; adds those left out to ``rejects``. Returns what goes to each split."""
+        text, first = cursor.text, 0
+        has_keys = self.plan.are_told_apart
+        wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
+        with ExitStack() as opened:
+            parts = {
+                split: _SplitPart(self, unit, text, split, sketches, opened)
+                for split in self.plan.splits_of(segment)
+            }
+            for raw in cursor.rows(self.plan.row_group_rows, stop):
+                for dealt in self.plan.deal(segment, raw, text, first, wants_keys=wants_keys):
+                    parts[dealt.split].add(dealt)
+                    if self.wants_contents and has_keys and dealt.keys is not None:
+                        contents.add(dealt.keys)
+                first += len(raw.labels)
+            found = {split: part.finish() for split, part in parts.items()}
+        rejected = cursor.take_rejects()
+        rejects += rejected
+        found[segment] = replace(found[segment], rejects=len(rejected))
+        return found
+
+    def write_shuffled(
+        self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
+    ) -> Shard | None:
+        """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
+        keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
+        if self.plan.shuffle == "full":
+            with unit.write(".run") as temporary:
+                write_run(temporary, table, keys)
+            return None
+        with open_shard(unit, ".train.parquet", self.plan.row_group_rows, table.schema) as writer:
+            writer.write_table(table.take(array_of(np.argsort(keys))))
+            return writer.finish()
+
+
+class _SplitPart:
+    """The rows of a unit that go to one split, while they are encoded."""
+
+    def __init__(
+        self,
+        work: EncodeUnits,
+        unit: Unit[EncodedUnit],
+        text: UnitText | ParquetUnit,
+        split: str,
+        sketches: Sequence[Sketch],
+        opened: ExitStack,
+    ) -> None:
+        self._work, self._unit, self._text = work, unit, text
+        plan = work.plan
+        self._folded = work.folded if split == "train" else None
+        spec = plan.file_specs[text.source]
+        self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept)
+        self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
+        self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
+        self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
+        self._rows = self._positives = 0
+        self._seen = Seen()
+        self._tables: list[pa.Table] = []
+        self._writer = None
+        if split != "train" or plan.shuffle == "none":
+            writer = open_shard(unit, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
+            self._writer = opened.enter_context(writer)
+
+    def add(self, dealt: Dealt) -> None:
+        """Encodes and writes rows."""
+        encoded = self._encode(dealt)
+        if self._writer is None:
+            self._tables.append(encoded.table)
+        else:
+            self._writer.write(encoded)
+
+    def _encode(self, dealt: Dealt) -> Encoded:
+        raw, keys, plan = dealt.raw, dealt.keys, self._work.plan
+        folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
+        if self._learnt is not None and keys is not None:
+            self._seen += self._learnt.count_of(keys)
+        encoded = self._encoder.encode(raw, folds)
+        self._rows += len(raw.labels)
+        self._positives += int(raw.labels.sum())
+        self._missing += encoded.missing
+        for column_keys, features in encoded.keys if self._sketches else ():
+            for column, feature in enumerate(features):
+                self._sketches[feature].add(column_keys[column])
+        return encoded
+
+    def finish(self) -> EncodedSplit:
+        """Completes the files."""
+        if self._writer is not None:
+            shard: Shard | None = self._writer.finish()
+        else:
+            table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
+            shard = self._work.write_shuffled(self._unit, self._text, table)
+        labelled = self._positives if self._work.plan.spec.label else None
+        return EncodedSplit(self._rows, labelled, 0, tuple(self._missing.tolist()), shard, self._seen)

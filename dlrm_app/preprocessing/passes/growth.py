@@ -1,0 +1,87 @@
+"""One day of a vocabulary: which values are given ids, which lose theirs. Pure arithmetic over arrays.
+
+A value that was seen ``min_count`` times over all days so far, today among them, is given an id: the most frequent value
+first, equal counts by key, free ids before new ones, the lowest first. Without room for it, the value that was not seen for
+the longest time loses its id, but none that was seen today; the rarer one first, then the lower id. A value that was not
+seen for ``expire_days`` is forgotten. So what becomes of a day depends on its rows alone, and on the days before.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.preprocessing.encode.sparse import FIRST_ID
+
+Records = NDArray[np.void]
+_HISTORY = [("key", np.uint64), ("count", np.int64), ("last_seen", np.int32)]
+"""``count``: rows of all days, today's too once it is added."""
+WAITING = np.dtype([*_HISTORY, ("today", np.int64)])
+"""A value without an id; ``today``: this day's rows with it."""
+OWNERS = np.dtype([*_HISTORY, ("generation", np.int32), ("given_day", np.int32), ("is_living", np.bool_)])
+"""The value of an id, at place id - FIRST_ID; ``is_living`` is False where no value has the id."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """day: its number; rows: that the table may have at most, None for any number, those of missing and rare values included."""
+
+    day: int
+    min_count: int = 1
+    rows: int | None = None
+    expire_days: int | None = None
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A vocabulary after a day: OWNERS of its ids, and WAITING values; ``num_expired`` lost their ids, for whatever reason."""
+
+    owners: Records
+    waiting: Records
+    new: NDArray[np.int64]
+    """Places in ``owners`` of ids given today, in the order in which they were given."""
+    is_old: NDArray[np.bool_]
+    """[V]: whether an id has the value that it had before."""
+    num_expired: int
+    num_given_again: int
+
+
+def grow(
+    old: Records, today: NDArray[np.int64], is_seen: NDArray[np.bool_], waiting: Records, rule: Rule
+) -> Grown:
+    """The vocabulary of the V OWNERS ``old`` after a day of which it has seen ``today`` [V] rows of each value.
+
+    ``is_seen`` [V]: whether any row of the day has the value, those of val and test too; ``waiting``: all values that it lacks.
+    """
+    now = old.copy()
+    now["count"] += today
+    now["last_seen"][is_seen] = rule.day
+    is_living, expired = old["is_living"], np.zeros(len(old), np.bool_)
+    if rule.expire_days is not None:
+        expired = is_living & (rule.day - now["last_seen"] >= rule.expire_days)
+        waiting = waiting[rule.day - waiting["last_seen"] < rule.expire_days]
+    candidates = np.flatnonzero((waiting["today"] > 0) & (waiting["count"] >= rule.min_count))
+    candidates = candidates[np.lexsort((waiting["key"][candidates], -waiting["count"][candidates]))]
+    free = ~is_living | expired
+    room = len(candidates) if rule.rows is None else max(rule.rows - FIRST_ID - len(old), 0)
+    lacking = max(len(candidates) - room - int(free.sum()), 0)
+    displaced = np.flatnonzero(is_living & ~expired & (now["last_seen"] < rule.day) & (lacking > 0))
+    displaced = displaced[np.lexsort((displaced, now["count"][displaced], now["last_seen"][displaced]))]
+    displaced = displaced[:lacking]
+    free[displaced] = True
+    free_places = np.flatnonzero(free)
+    chosen = candidates[: len(free_places) + room]
+    again = free_places[: len(chosen)]
+    new = np.concatenate([again, len(old) + np.arange(len(chosen) - len(again))])
+    evicted = np.zeros(len(displaced), WAITING)
+    for name, _ in _HISTORY:
+        evicted[name] = now[name][displaced]
+    evicted["today"] = today[displaced]
+    now["count"][free], now["is_living"] = 0, ~free
+    now["generation"][again] += 1
+    owners = np.concatenate([now, np.zeros(len(new) - len(again), OWNERS)])
+    owners["key"][new], owners["count"][new] = waiting["key"][chosen], waiting["count"][chosen]
+    owners["given_day"][new] = owners["last_seen"][new] = rule.day
+    owners["is_living"][new] = True
+    still_waiting = np.concatenate([np.delete(waiting, chosen), evicted])
+    return Grown(owners, still_waiting, new, ~free, int(expired.sum()) + len(displaced), len(again))

@@ -1,0 +1,192 @@
+"""A look at the training rows before any pass, evenly spread over the input: what ``auto`` is chosen by.
+
+All rows of small inputs, some 64 MiB of text of larger ones. What is seen depends on the input alone, not on threads. Of a
+compressed file only the beginning can be had quickly, and of a row group of Parquet its first rows.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.errors import DataError
+from dlrm_app.preprocessing.encode.pairs import Pair, score_pairs
+from dlrm_app.preprocessing.passes.counting import Sketch
+from dlrm_app.preprocessing.passes.plan import Plan, unit_feeds
+from dlrm_app.preprocessing.read.arrow_rows import open_cursor
+from dlrm_app.preprocessing.read.fields import MISSING_KEY
+from dlrm_app.preprocessing.read.spec import SCORE
+from dlrm_app.preprocessing.units.executor import num_cores
+from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, footer_of, units_of
+from dlrm_app.preprocessing.units.source import DamagedFileError, Source
+from dlrm_app.preprocessing.units.unit_text import TextFeed
+
+_PIECES, _PIECE = 64, 1 << 20
+"""How many pieces of a large input are looked at, and bytes of text of each."""
+_WEIGHT = {"text": 1, "gzip": 4, "zstd": 4, "parquet": 4}
+"""Bytes of text for a byte of a file, about."""
+_STEP = 4
+"""Of the rows of a large input's pieces every fourth is kept: neighbours are alike."""
+_MOST = 1 << 17
+"""Rows by which columns are summed up, about."""
+NUM_QUANTILES = 64
+STUDIED_ROWS = 1_000_000
+"""Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A dense column: ``quantiles`` of its values at 0, 1/64, … 1 (none if all are missing), mean and deviation."""
+
+    quantiles: tuple[float, ...]
+    mean: float
+    deviation: float
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Values:
+    """A sparse column: values seen that are not missing, all elements of lists, and distinct ones among them."""
+
+    count: int
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``rows`` to learn from, about, of which ``seen`` were looked at; columns by name, sparse ones where rows are to be studied."""
+
+    rows: int
+    seen: int
+    dense: dict[str, Numbers]
+    sparse: dict[str, Values]
+    pairs: Sequence[Pair] = ()
+    """Of one-hot columns, where the rows are few enough to be studied."""
+
+
+class _Rows(NamedTuple):
+    """R rows: labels [R], dense [N, R], keys of each sparse column, lists joined."""
+
+    labels: NDArray[np.uint8]
+    dense: NDArray[np.float64]
+    keys: list[NDArray[np.uint64]]
+
+
+def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> Summary:
+    """Looks at rows of the splits that are studied. Raises DataError if a file is damaged.
+
+    Without ``wants_numbers``, the footers of Parquet tell enough of many rows.
+    """
+    sources = plan.sources_of(plan.studied)
+    in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
+    is_text = any(source.format != "parquet" for source in sources)
+    if not (wants_numbers or is_text) and (rows := _train_rows(plan, in_parquet)) > STUDIED_ROWS:
+        return Summary(rows, 0, {}, {})
+    sizes = [_size(source) for source in sources]
+    feeds = [
+        feed
+        for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
+        for feed in _feeds(plan, source, begin, sum(sizes))
+    ]
+    read = partial(_read, plan, 1 if sum(sizes) <= _PIECES * _PIECE else _STEP)
+    with ThreadPoolExecutor(threads or num_cores()) as pool:
+        try:
+            looks = list(pool.map(read, feeds))
+        except DamagedFileError as error:
+            raise DataError(f"{error}, then run the same command again") from error
+    text_bytes = sum(source.bytes for source in sources if source.format != "parquet")
+    lines, seen_bytes = sum(look[1] for look in looks), sum(look[2] for look in looks)
+    rows = in_parquet + lines * text_bytes // max(seen_bytes, 1)
+    return _sum_up(plan, [part for look in looks for part in look[0]], _train_rows(plan, rows))
+
+
+def _size(source: Source) -> int:
+    return source.bytes * _WEIGHT[source.format]
+
+
+def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed] | list[ParquetFeed]:
+    """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread.
+
+    ``begin``: the size of all sources before this one.
+    """
+    columns = plan.columns_of(source) if source.format == "parquet" else {}
+    piece = _PIECE * (_WEIGHT["parquet"] if columns else 1)
+    if total <= _PIECES * _PIECE:
+        return unit_feeds(source, columns, piece, lambda _: True)
+    spread = [(2 * number + 1) * total // (2 * _PIECES) - begin for number in range(_PIECES)]
+    places = [place // _WEIGHT[source.format] for place in spread if 0 <= place < _size(source)]
+    if source.is_compressed:
+        return [TextFeed(source, piece, last=len(places))] if places else []
+    wanted = {place // piece for place in places}
+    if columns:
+        groups = [unit.groups for unit in units_of(source, len(columns), piece)]
+        hits = Counter(groups[place * len(groups) // source.bytes] for place in places)
+        wanted = {
+            groups.index(group) + n for group in hits for n in range(min(hits[group], groups.count(group)))
+        }
+    return unit_feeds(source, columns, piece, wanted.__contains__)
+
+
+def _read(plan: Plan, step: int, feed: TextFeed | ParquetFeed) -> tuple[list[_Rows], int, int]:
+    """(every ``step``-th row of ``feed``, its lines and bytes in the file if it is text)."""
+    spec, parts = plan.file_specs[feed.source.index], []
+    lines = file_bytes = 0
+    for text in feed.items():
+        cursor = open_cursor(text, spec)
+        for raw in cursor.rows(_ROWS, None):
+            keys = [part[::step].copy() for part, _ in raw.sparse_keys(spec)]
+            parts.append(_Rows(raw.labels[::step].copy(), raw.dense[:, ::step].copy(), keys))
+        if isinstance(feed, TextFeed):
+            lines, file_bytes = lines + cursor.line, file_bytes + text.finish().file_bytes
+    return parts, lines, file_bytes
+
+
+def _train_rows(plan: Plan, rows: int) -> int:
+    """What the splits cut from the end of so many training rows leave."""
+    return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
+
+
+def _sum_up(plan: Plan, parts: Sequence[_Rows], rows: int) -> Summary:
+    """Sums up the training rows among ``parts``: these are spread over the input, so their beginning is that of the input."""
+    num_rows = sum(len(part.labels) for part in parts)
+    share = _train_rows(plan, num_rows) / max(num_rows, 1)
+    step = -(-round(share * num_rows) // _MOST) or 1
+
+    def beginning(kind: type, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        joined = np.concatenate([np.empty(0, kind), *arrays])
+        return joined[: round(share * len(joined)) : step]
+
+    dense = {
+        column.name: numbers_of_column(beginning(np.float64, [part.dense[number] for part in parts]))
+        for number, column in enumerate(plan.spec.dense)
+        if column.kind != SCORE
+    }
+    sparse, one_hot = {}, {}
+    for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
+        keys = beginning(np.uint64, [part.keys[number] for part in parts])
+        if column.separator is None and column.rule != "cross":
+            one_hot[column.name] = keys
+        present = keys[keys != MISSING_KEY]
+        distinct = Sketch(len(present))
+        distinct.add(present)
+        sparse[column.name] = Values(len(present), distinct.distinct())
+    labels = beginning(np.uint8, [part.labels for part in parts])
+    return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
+
+
+def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
+    """Sums up ``values``, NaN where missing; moments have six digits, that processors agree on them."""
+    present = np.sort(values[~np.isnan(values)])
+    if not len(present):
+        return Numbers((), 0.0, 1.0, is_whole=True)
+    places = np.arange(NUM_QUANTILES + 1) * (len(present) - 1) // NUM_QUANTILES
+    mean, deviation = (float(f"{value:.6g}") for value in (present.mean(), present.std()))
+    is_whole = bool((present == np.floor(present)).all())
+    return Numbers(tuple(present[places].tolist()), mean, deviation if deviation > 0 else 1.0, is_whole)

@@ -1,0 +1,206 @@
+"""The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import SPLITS, KeptColumn
+from dlrm_app.errors import refuse_if
+from dlrm_app.preprocessing.encode.content import content_hashes, deal_keys
+from dlrm_app.preprocessing.passes.shuffle import row_keys
+from dlrm_app.preprocessing.read import lines
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
+from dlrm_app.preprocessing.read.parquet_columns import names_of
+from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
+from dlrm_app.preprocessing.read.spec import Spec
+from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
+from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
+
+_ROWS = 1 << 14
+FOLDS, SHARES = 1, 2
+"""Purposes that rows are dealt for: the folds of target columns, and splits."""
+
+
+class Dealt(NamedTuple):
+    """Rows of a unit that go to ``split``. ``keys`` [R]: random numbers to deal them by, where wanted; copies of a row have the same."""
+
+    split: str
+    raw: RawColumns
+    keys: NDArray[np.uint64] | None
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Cuts of the training input: lines [0, train) train, [train, val) validate, the others test."""
+
+    train: int
+    val: int
+    first_lines: Mapping[tuple[int, int], int]
+    """The number of each unit's first line among all lines of the training input."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The run: its input, its format, and where the lines of a source go."""
+
+    spec: Spec
+    sources: tuple[Source, ...]
+    unlabelled: frozenset[str]
+    fractions: Mapping[str, float]
+    unit_bytes: int
+    row_group_rows: int
+    shuffle: str
+    seed: int
+    output: Path
+    kept: tuple[KeptColumn, ...] = ()
+    splits_by: str = "end"
+    """"end": the last lines of the training input are val and test; "content": rows are dealt by the hashes of their contents."""
+    file_specs: tuple[Spec, ...] = ()
+    """The format of each source, once they were looked at."""
+    cuts: Cuts | None = None
+    """Of the training input, once its lines were counted."""
+    are_told_apart: bool = True
+    """False if contents say too little to deal rows by them: then they are dealt by their places."""
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits of the dataset, in their order."""
+        given = {source.split for source in self.sources}
+        return [split for split in SPLITS if split in given or split in self.fractions]
+
+    @property
+    def studied(self) -> set[str]:
+        """The splits that vocabularies, moments and statistics are taken from."""
+        return {"train"} if "train" in self.splits else set(self.splits)
+
+    def sources_of(self, splits: set[str]) -> list[Source]:
+        return [source for source in self.sources if source.split in splits]
+
+    def columns_of(self, source: Source) -> dict[str, str]:
+        """Column → its name in the file, of a Parquet source."""
+        return names_of(source, self.file_specs[source.index])
+
+    def units_of(self, source: Source) -> list[UnitRows]:
+        """The units of a Parquet source."""
+        return units_of(source, len(self.columns_of(source)), self.unit_bytes)
+
+    def has_label(self, split: str) -> bool:
+        return self.spec.label is not None and split not in self.unlabelled
+
+    def segments(self, text: UnitText | ParquetUnit) -> list[tuple[str, int | None]]:
+        """(a split, the line of the unit up to which lines go to it; None: its end), in order."""
+        split = self.sources[text.source].split
+        if self.cuts is None or split != "train":
+            return [(split, None)]
+        segments: list[tuple[str, int | None]] = []
+        first, start = self.cuts.first_lines[text.source, text.unit], 0
+        for split, stop in ("train", self.cuts.train - first), ("val", self.cuts.val - first):
+            if stop > start:
+                segments.append((split, stop))
+                start = stop
+        return [*segments, ("test", None)]
+
+    def splits_of(self, split: str) -> list[str]:
+        """The splits that the rows of segment ``split`` are dealt to."""
+        is_dealt = split == "train" and self.fractions and self.splits_by == "content"
+        return [split, *self.fractions] if is_dealt else [split]
+
+    def rows(
+        self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS, *, wants_keys: bool = False
+    ) -> Iterator[Dealt]:
+        """The rows of a unit by split, up to ``capacity`` at a time, good until the next are asked for."""
+        first = 0
+        for split, stop in self.segments(cursor.text):
+            for raw in cursor.rows(capacity, stop):
+                yield from self.deal(split, raw, cursor.text, first, wants_keys=wants_keys)
+                first += len(raw.labels)
+
+    def deal(
+        self, split: str, raw: RawColumns, text: UnitText | ParquetUnit, first: int, *, wants_keys: bool
+    ) -> Iterator[Dealt]:
+        """The rows of segment ``split`` by the splits that they go to. ``first``: the number of the first one in its unit."""
+        names = self.splits_of(split)
+        if len(names) == 1:
+            yield Dealt(split, raw, self._keys(raw, text, first) if wants_keys else None)
+            return
+        keys = self._keys(raw, text, first)
+        places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
+        ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
+        which = np.searchsorted(ends[:-1], places, side="right")
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(which == number)
+            if len(rows):
+                yield Dealt(name, raw.take(rows), keys[rows])
+
+    def _keys(self, raw: RawColumns, text: UnitText | ParquetUnit, first: int) -> NDArray[np.uint64]:
+        if self.are_told_apart:
+            return content_hashes(raw, self.file_specs[text.source])
+        return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
+
+
+def unit_feeds(
+    source: Source, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
+) -> list[TextFeed] | list[ParquetFeed]:
+    """Feeds of the units that are wanted, by their numbers.
+
+    One for each in a plain file, one for all of a compressed file, wanted or not, one for those of Parquet that share a
+    row group. ``columns``: those of a ParquetFeed.
+    """
+    if source.format == "parquet":
+        rows = units_of(source, len(columns), unit_bytes)
+        wanted = filter(is_wanted, range(len(rows)))
+        shared = groupby(wanted, lambda number: rows[number].groups)
+        return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
+    if source.is_compressed:
+        return [TextFeed(source, unit_bytes)]
+    num_units = max(-(-source.bytes // unit_bytes), 1)
+    return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in filter(is_wanted, range(num_units))]
+
+
+def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
+    """Takes ``fractions`` of all lines from the end, rounded down; ``lines``: of each unit, in order.
+
+    Raises ConfigError if one is less than a line.
+    """
+    starts = [0, *accumulate(lines.values())]
+    total = starts[-1]
+    sizes = {name: int(total * fraction) for name, fraction in fractions.items()}
+    refuse_if(
+        [
+            f"split.{name}={fractions[name]} of the {total:,} lines of input.train is less than one, "
+            f"so the {name} split has no rows: give split.{name}={2 / total:.2g} or more"
+            for name, size in sizes.items()
+            if not size
+        ]
+    )
+    val = total - sizes.get("test", 0)
+    return Cuts(val - sizes.get("val", 0), val, dict(zip(lines, starts, strict=False)))
+
+
+@dataclass(frozen=True)
+class CountedUnit:
+    """``lines``: of the unit, the file's header left out."""
+
+    text: TextRange
+    lines: int
+
+
+@dataclass(frozen=True)
+class CountLines:
+    """Counts the lines of each unit."""
+
+    title: ClassVar[str] = "counting lines"
+    plan: Plan
+    journal: Journal[CountedUnit]
+
+    def __call__(self, text: UnitText) -> Finish[CountedUnit]:
+        count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
+        return self.journal.unit(text.source, text.unit).finish(CountedUnit(text.finish(), count))

@@ -1,0 +1,134 @@
+"""Row orders by seed. Every row has a random key, a hash of the seed and of the row's place in the input; shuffled
+rows are rows in the order of their keys. So a full shuffle is an external sort: each unit's rows are put in order on
+disk, then every shard gathers the rows of one range of keys from all units.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.dictionary import IndexedRows
+from dlrm_app.dataset.manifest import Shard
+from dlrm_app.dataset.parquet import ParquetWriter
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.journal import Journal, Unit
+
+KEY = "__order"
+
+
+def row_keys(seed: int, source: int, unit: int, num_rows: int, first: int = 0) -> NDArray[np.uint64]:
+    """The random keys of a unit's rows from number ``first`` on; no two rows of a dataset have the same."""
+    return _row_keys(np.uint64(seed), np.uint64(source), np.uint64(unit), first, num_rows)
+
+
+@njit(nogil=True, cache=True)
+def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-def]  # compiled
+    # 12 bits of source, 24 of unit and 28 of row make each row's place a number of its own, and mix is one-to-one
+    slot = (source << np.uint64(52)) | (unit << np.uint64(28))
+    salt = mix(seed ^ np.uint64(0x9E3779B97F4A7C15))
+    keys = np.empty(num_rows, np.uint64)
+    for row in range(num_rows):
+        keys[row] = mix(salt ^ (slot | np.uint64(first + row)))
+    return keys
+
+
+def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
+    """Writes rows into ``path`` in the order of their keys, keys included, for ``Gather`` to read by ranges."""
+    order = np.argsort(keys)
+    run = table.take(array_of(order)).append_column(KEY, array_of(keys[order])).combine_chunks()
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
+        writer.write_table(run)
+
+
+def key_ranges(num_parts: int) -> list[tuple[int, int]]:
+    """(the first, the last) of the keys of each of ``num_parts`` shards."""
+    bounds = [part * (1 << 64) // num_parts for part in range(num_parts + 1)]
+    return [(start, stop - 1) for start, stop in pairwise(bounds)]
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Makes shard ``part`` of ``num_parts`` out of the rows that all ``runs`` have in its range of keys.
+
+    Its path is relative to the journal's folder.
+    """
+
+    title: ClassVar[str] = "gathering"
+    runs: tuple[Path, ...]
+    num_parts: int
+    row_group_rows: int
+    journal: Journal[Shard]
+
+    def __call__(self, part: int) -> Finish[Shard]:
+        first, last = key_ranges(self.num_parts)[part]
+        rows = pa.concat_tables(_rows_between(self.runs, first, last)).combine_chunks()
+        order = np.argsort(numbers_of(rows.column(KEY)))
+        rows = rows.drop_columns([KEY]).take(array_of(order))
+        unit = self.journal.unit(0, part)
+        with open_shard(unit, ".train.parquet", self.row_group_rows, rows.schema) as writer:
+            writer.write_table(rows)
+            shard = writer.finish()
+        return unit.finish(shard)
+
+
+def _rows_between(runs: Sequence[Path], first: int, last: int) -> list[pa.Table]:
+    tables = []
+    for path in runs:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+            keys = numbers_of(table.column(KEY))
+            low, high = (
+                np.searchsorted(keys, np.uint64(first)),
+                np.searchsorted(keys, np.uint64(last), "right"),
+            )
+            # copied, so that the file's pages need not stay
+            tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
+    return tables
+
+
+class ShardWriter(ParquetWriter):
+    """Writes rows of ``schema`` as row groups to ``file``, which ``finish`` calls ``name``."""
+
+    def __init__(self, file: BinaryIO, row_group_rows: int, schema: pa.Schema, name: str = "") -> None:
+        self._file, self._name = file, name
+        self._digest = hashlib.sha256()
+        self._row_group_rows = row_group_rows
+        super().__init__(self._write, schema)
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+
+    def write_table(self, table: pa.Table) -> None:
+        """Adds ``table`` as row groups of ``row_group_rows``."""
+        for start in range(0, len(table), self._row_group_rows):
+            self.write(IndexedRows.of(table.slice(start, self._row_group_rows)))
+
+    def finish(self) -> Shard:
+        """Gives the shard's entry in the manifest. One without rows stays out of the dataset."""
+        self.close()
+        return Shard(
+            path=self._name,
+            rows=sum(self.row_groups),
+            bytes=self.num_bytes,
+            checksum=f"sha256:{self._digest.hexdigest()}",
+            row_groups=self.row_groups,
+        )
+
+
+@contextmanager
+def open_shard(unit: Unit[Any], suffix: str, row_group_rows: int, schema: pa.Schema) -> Iterator[ShardWriter]:
+    """A shard among the files of ``unit``; call ``finish`` in the block."""
+    with unit.write(suffix) as temporary, temporary.open("wb") as file:
+        yield ShardWriter(file, row_group_rows, schema, unit.path(suffix).name)

@@ -1,0 +1,148 @@
+"""The study of a unit before it can be encoded: counts of values for vocabularies, and moments of dense columns."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.dictionary import Columns, Indexer
+from dlrm_app.dataset.manifest import DenseColumn
+from dlrm_app.preprocessing.passes.counting import Counts, gather_texts, occurrences, write_counts
+from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocessing.read.fields import MISSING_KEY
+from dlrm_app.preprocessing.read.parser import Cursor
+from dlrm_app.preprocessing.read.spec import Spec
+from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+
+_MEASURED, _COUNTED = 1 << 14, 1 << 16
+"""Rows at a time. How many are measured decides how moments are rounded; values of more rows repeat more often."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number of values of a column, their mean, and the sum of squared distances from it."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def joined(self, other: "Moments") -> "Moments":
+        """The moments of both sets of values together (Chan, Golub, LeVeque 1983)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.count / count
+        squares = self.squares + other.squares + apart * apart * self.count * other.count / count
+        return Moments(count, mean, squares)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 for a column that does not vary, which is then only shifted."""
+        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
+
+
+def moments_of(values: NDArray[np.float64]) -> Moments:
+    """The moments of the values that are not missing."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return Moments()
+    mean = float(present.mean())
+    return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
+
+
+@dataclass(frozen=True)
+class StudiedUnit:
+    """``moments`` of each dense column; ``entries``: how many keys of each sparse one are in the unit's counts."""
+
+    text: TextRange
+    moments: tuple[Moments, ...]
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Counts the values and measures the dense columns of a unit's studied lines.
+
+    The counts go to ``<unit>.counts`` in the journal's folder, the moments into its record. Where it ``sees_others``, the
+    counts have values of the other lines too; one that only these have counts 0.
+    """
+
+    title: ClassVar[str] = "studying values"
+    plan: Plan
+    wants_counts: bool
+    wants_moments: bool
+    sees_others: bool
+    journal: Journal[StudiedUnit]
+
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
+        spec = self.plan.spec
+        counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
+        moments = [Moments()] * len(spec.dense)
+        indexer = Indexer(np.full(len(counts), MISSING_KEY))
+        wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
+        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
+        for split, raw, _ in self.plan.rows(cursor, _MEASURED if self.wants_moments else _COUNTED):
+            is_studied = split in self.plan.studied
+            if self.wants_counts and (is_studied or self.sees_others):
+                _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))
+            if self.wants_moments and is_studied:
+                moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
+        text_range = text.finish()
+        unit = self.journal.unit(text.source, text.unit)
+        features = [count.sorted() for count in counts]
+        if self.wants_counts:
+            texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None
+            with unit.write(".counts") as temporary:
+                write_counts(temporary, [columns for columns, _ in features], texts)
+        entries = tuple(len(columns["key"]) for columns, _ in features)
+        return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
+
+
+def _count(
+    counts: Sequence[Counts],
+    features: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
+    indexer: Indexer,
+    weight: int,
+) -> None:
+    """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each; of values that repeat each key once."""
+    indexed = indexer.index(Columns.joined([keys for keys, _ in features]))
+    for number, (count, (keys, spans)) in enumerate(zip(counts, features, strict=True)):
+        if len(distinct := indexed.distinct[number]):
+            firsts, times = occurrences(indexed.codes[number], len(distinct))
+            count.add(distinct, weight * times, spans[firsts] if len(spans) else spans)
+        elif len(spans):
+            count.add(keys.copy(), np.full(len(keys), weight), spans.copy())
+        else:
+            distinct, times = np.unique(keys, return_counts=True)
+            count.add(distinct, weight * times)
+
+
+def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
+    """The text behind each key of string columns; other columns' keys are their values, and their texts empty."""
+    quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
+    return [
+        gather_texts(text, part if column.kind == "string" else part * 0, quote)
+        for column, part in zip(spec.sparse, spans, strict=True)
+    ]
+
+
+def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> list[DenseColumn]:
+    """``dense`` with the moments of columns that lack them, joined in the units' order so that rounding is the same in every run."""
+    totals = [Moments()] * len(dense)
+    for unit in units:
+        totals = [total.joined(other) for total, other in zip(totals, unit.moments, strict=True)]
+    return [
+        replace(column, transform={**column.transform, "mean": total.mean, "deviation": total.deviation})
+        if column.transform == {"kind": "standardize"}
+        else column
+        for column, total in zip(dense, totals, strict=True)
+    ]

@@ -1,0 +1,267 @@
+"""Target encoding: what a sparse column's value says of a click, as a dense column beside it (Micci-Barreca 2001).
+
+The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)): with c clicks in the n training rows of the
+value's id, p the share of clicks in all of them, and a the strength of that prior. It is 0 for an id that no row has.
+
+A training row must not see its own click: training rows are dealt to NUM_FOLDS folds by their contents, so that copies of a row are in
+one fold, and a row is encoded by the others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by
+all training rows.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.encoding_files import read_clicks, read_rows
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.preprocessing.encode.content import deal_keys
+from dlrm_app.preprocessing.encode.dense import TARGET, folded_file, is_target
+from dlrm_app.preprocessing.encode.encoder import Encoder
+from dlrm_app.preprocessing.passes.contents import (
+    ContentCounter,
+    Contents,
+    Seen,
+    known_contents,
+    read_contents,
+    warn_of_copies,
+)
+from dlrm_app.preprocessing.passes.counting import Counts, read_counts, write_counts
+from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
+from dlrm_app.preprocessing.passes.vocabulary import write_file
+from dlrm_app.preprocessing.read.arrow_rows import open_cursor
+from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.source import Source, content_checksum
+from dlrm_app.preprocessing.units.unit_text import UnitText
+from dlrm_app.text import memory_text
+
+NUM_FOLDS = 10
+OWN_WORTH_SAYING = 0.02
+"""The share of rows above which a warning is worth reading."""
+LEARNT_ROWS = "target/contents.npy"
+"""A sample of the training rows whose clicks are in the target columns."""
+STRONGEST = 1e5
+"""The strength where values differ by no more than chance: it leaves next to nothing of a column."""
+_BYTES_PER_ID = 40 * NUM_FOLDS
+"""Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
+
+
+@dataclass(frozen=True)
+class CountClicks:
+    """Counts the training rows of a unit by id, fold and label, into ``<unit>.counts`` in the journal's folder, samples in ``<unit>.contents``.
+
+    columns: those of ``sparse`` that get a twin, whose vocabularies are in the output.
+    """
+
+    title: ClassVar[str] = "counting clicks"
+    plan: Plan
+    dense: tuple[DenseColumn, ...]
+    sparse: tuple[SparseColumn, ...]
+    columns: tuple[int, ...]
+    journal: Journal[CountedUnit]
+
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
+        counts = [Counts() for _ in self.columns]
+        spec, contents = self.plan.file_specs[text.source], ContentCounter()
+        cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
+        for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
+            if split == "train" and row_keys is not None:
+                encoded = encoder.encode(raw)
+                offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
+                for count, column in zip(counts, self.columns, strict=True):
+                    ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
+                    keys = ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
+                    count.add(*np.unique(keys, return_counts=True))
+                if self.plan.are_told_apart:
+                    contents.add(row_keys)
+        text_range = text.finish()
+        unit = self.journal.unit(text.source, text.unit)
+        with unit.write(".counts") as temporary:
+            write_counts(temporary, [count.sorted()[0] for count in counts])
+        with unit.write(".contents") as temporary:
+            contents.sample.write(temporary)
+        return unit.finish(CountedUnit(text_range, cursor.line))
+
+
+def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The folds [R] of training rows with these ``keys`` of ``Plan.rows``."""
+    return (deal_keys(keys, seed, FOLDS) % np.uint64(NUM_FOLDS)).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class AddUpClicks:
+    """Makes the file of one target column, and its values by fold in the journal's folder; lands as unit ``number``."""
+
+    title: ClassVar[str] = "adding up clicks"
+    plan: Plan
+    counted: Journal[CountedUnit]
+    units: tuple[CountedUnit, ...]
+    sources: tuple[SparseColumn, ...]
+    contents: dict[str, str]
+    """The file with the sample of the training rows, and its checksum; empty without one."""
+    journal: Journal[DenseColumn]
+
+    def __call__(self, number: int) -> Finish[DenseColumn]:
+        source = self.sources[number]
+        rows, clicks = self._add(number, source.num_embeddings)
+        all_rows, all_clicks = rows.sum(1), clicks.sum(1)
+        rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
+        strength = prior_strength(all_rows, all_clicks, rate)
+        file = f"target/{source.name}.parquet"
+        values = log_odds(all_rows, all_clicks, strength, rate)
+        self._write_folded(source.name, rows, clicks, strength)
+        transform = {
+            "kind": TARGET,
+            "column": source.name,
+            "file": file,
+            "checksum": _write(self.plan.output / file, all_rows, all_clicks, values),
+            "rate": rate,
+            "strength": strength,
+            "folds": NUM_FOLDS,
+            **({"contents": self.contents} if self.contents else {}),
+        }
+        return self.journal.unit(0, number).finish(DenseColumn(f"{source.name}_target", transform))
+
+    def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows, clicks) [ids, NUM_FOLDS] of all units."""
+        counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
+        for unit in self.units:
+            path = self.counted.path(unit.text.source, unit.text.unit, ".counts")
+            keys, numbers = read_counts(path, number)
+            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
+        by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
+        return by_label.sum(2), by_label[:, :, 1]
+
+    def _write_folded(
+        self, name: str, rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float
+    ) -> None:
+        """The values of rows of each fold, by the rows of the others."""
+        values = np.empty(rows.shape, np.float32)
+        for fold in range(NUM_FOLDS):
+            others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
+            rate = share_of(int(others[1].sum()), int(others[0].sum()))
+            values[:, fold] = log_odds(*others, strength, rate)
+        with (
+            written_whole(folded_file(self.journal.folder, name)) as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.save(file, values)
+
+
+def _write(path: Path, rows: NDArray[Any], clicks: NDArray[Any], values: NDArray[Any]) -> str:
+    """Writes the file of a target column, a line for each id; gives its checksum."""
+    arrays = {"rows": rows, "clicks": clicks, "log_odds": values}
+    return write_file(path, {name: array_of(values) for name, values in arrays.items()})
+
+
+def grow_target(
+    target: DenseColumn, parent: Manifest, output: Path, sparse: Sequence[SparseColumn], day: int
+) -> DenseColumn:
+    """The target column of a day's ``sparse`` columns: what is known of old ids stays.
+
+    An id that was given on ``day`` has no rows; it says what a value says that no vocabulary knows. ``output`` has the
+    vocabularies, and gets the file.
+    """
+    rule = target.transform
+    if contents := rule.get("contents"):
+        (output / contents["file"]).parent.mkdir(exist_ok=True)
+        shutil.copyfile(parent.folder / contents["file"], output / contents["file"])
+    source = next(column for column in sparse if column.name == rule["column"])
+    num_before = next(column.num_embeddings for column in parent.sparse if column.name == source.name)
+    before: Sequence[NDArray[Any]] = read_clicks(parent.folder, rule, num_before)
+    stays = np.flatnonzero(read_rows(output, source).given_day[:num_before] != day)
+    columns = [np.zeros(source.num_embeddings, old.dtype) for old in before]
+    columns[2][:] = before[2][source.encoding.get("rare_id", 0)]
+    for column, old in zip(columns, before, strict=True):
+        column[stays] = old[stays]
+    return replace(target, transform={**rule, "checksum": _write(output / rule["file"], *columns)})
+
+
+def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
+    """A problem for each training file whose clicks were used for the target columns of ``known``.
+
+    Each of its rows would see its own click. Files are compared by their text, plain or compressed.
+    """
+    encoding = known.config.get("encoding", {})
+    has_targets = any(is_target(column) for column in known.dense)
+    if not has_targets or encoding.get("path") or encoding.get("grow_from"):
+        return []  # in the last two cases its target columns come from other files
+    learnt = {source.checksum for source in known.sources if source.split == "train"}
+    return [
+        f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
+        f"their own. Train on {known.path}, or give other rows"
+        for source in sources
+        if source.split == "train" and learnt and content_checksum(source) in learnt
+    ]
+
+
+def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> Contents | None:
+    """A sample of the rows whose clicks are in the target columns ``dense`` of the dataset in ``folder``; None if there is none."""
+    rules = [column.transform.get("contents") for column in dense if is_target(column)]
+    return next((known_contents(folder / rule["file"], rule["checksum"]) for rule in rules if rule), None)
+
+
+def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
+    """Writes the sample of all training rows, from those of units. Returns its file and checksum, for the manifest."""
+    sample = Contents.joined(map(read_contents, samples))
+    (output / LEARNT_ROWS).parent.mkdir(exist_ok=True)
+    sample.write(output / LEARNT_ROWS)
+    warn_of_copies(sample, "training rows")
+    return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
+
+
+def own_click_share(seen: Seen, learnt: Contents) -> float | None:
+    """The share of rows whose own clicks are in the target columns that encode them; None if it is no more than chance repeats.
+
+    Rows of a log repeat by nature as often as those of the training log do.
+    """
+    return seen.share if seen.least > learnt.repeated_share + OWN_WORTH_SAYING else None
+
+
+def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:
+    """Number of rows that the prior counts for, in [1, STRONGEST], by the moments of the beta-binomial (Kleinman 1973).
+
+    rows, clicks [ids]; rate: of clicks in all rows. The more the ids' rates differ, beyond what so few rows would by
+    chance, the weaker. It needs no setting, so that it fits any column and any rate of clicks.
+    """
+    rows, clicks = rows[rows > 0], clicks[rows > 0]
+    spread = float((rows * (clicks / rows - rate) ** 2).sum()) / (rate * (1 - rate))
+    correlation = (spread - len(rows)) / max(int((rows - 1).sum()), 1)
+    return float(np.clip(1 / max(correlation, 1e-9) - 1, 1.0, STRONGEST))
+
+
+def log_odds(
+    rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float, rate: float
+) -> NDArray[np.float32]:
+    """The column's value of every id; rows, clicks [ids]."""
+    prior = strength * rate, strength * (1 - rate)
+    return (np.log((clicks + prior[0]) / (rows - clicks + prior[1])) - np.log(prior[0] / prior[1])).astype(
+        np.float32
+    )
+
+
+def share_of(clicks: int, rows: int) -> float:
+    """The share of clicks, kept off 0 and 1, which have no odds."""
+    return (clicks + 0.5) / (rows + 1)
+
+
+def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes: int) -> None:
+    """Raises ConfigError if counting the clicks of all ids of ``sources`` takes more than ``memory_bytes``."""
+    needed = sum(source.num_embeddings for source in sources) * _BYTES_PER_ID
+    if needed > memory_bytes:
+        raise ConfigError(
+            [
+                f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which takes "
+                f"{memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): raise "
+                "memory_gib, name fewer columns, or give fewer ids (encoding.min_count, encoding.num_embeddings)"
+            ]
+        )

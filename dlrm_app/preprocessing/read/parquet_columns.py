@@ -1,0 +1,191 @@
+"""Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dlrm_app.dataset.parquet_format import WRITER
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.preprocessing.read.spec import Column, Cures, Spec
+from dlrm_app.preprocessing.units.parquet_units import footer_of
+from dlrm_app.preprocessing.units.source import Source
+
+logger = logging.getLogger(__name__)
+
+NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
+_FITTING = {
+    "label": (NUMBER, TEXT, FLAG),
+    "integer": (NUMBER, TEXT, TIME, FLAG),
+    "float": (NUMBER, TEXT, TIME, FLAG),
+    "score": (NUMBER, TEXT),
+    "string": (NUMBER, TEXT, FLAG),
+    "hex": (TEXT,),
+    "seconds": (NUMBER, TEXT, TIME),
+    "milliseconds": (NUMBER, TEXT, TIME),
+    "iso": (TEXT, TIME),
+}
+LISTS = "lists of "
+READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
+TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+    """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
+
+    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with every problem.
+    """
+    if footer_of(source).created_by == WRITER:
+        what = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
+        raise ConfigError([f"{what}: give the raw rows, and an output= outside of their folder"])
+    stored = footer_of(source).schema.to_arrow_schema()
+    names = shown = names_in(source)
+    bare = spec.without_label()
+    alike = {name.strip().casefold() for name in names}
+    if not {column.name.casefold() for column in spec.columns} & alike:
+        for described in (spec.columns, bare.columns):
+            if len(described) == len(stored.names):
+                logger.info(
+                    f"{source.path} has other names than dataset={spec.name}: columns are taken by position"
+                )
+                names = [*(column.name for column in described), *names[len(stored.names) :]]
+                break
+    cure = f"{cures.columns}, or add them, with nulls where nothing is known"
+    if labels and spec.label not in names:
+        cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
+    found = spec.in_columns(names, labels, source.path, cure)
+    kinds = dict(zip(stored.names, stored.types, strict=True))
+    refuse_if(
+        key_faults(source, [name for name, c in zip(shown, found.order, strict=True) if c.role != "ignore"])
+        + [
+            f"{source.path}: column {name} is {kinds[name]}, {fault}"
+            for name, column in zip(shown, found.order, strict=True)
+            if name in kinds and (fault := _fault(column, kinds[name])) is not None
+        ]
+    )
+    return found
+
+
+def names_in(source: Source) -> list[str]:
+    """The names of the file's columns, then those keys of its partition that are not columns."""
+    names: list[str] = footer_of(source).schema.to_arrow_schema().names
+    return names + [key for key in source.partition if key not in names]
+
+
+def key_faults(source: Source, names: Sequence[str]) -> list[str]:
+    """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
+
+    The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
+    """
+    schema = footer_of(source).schema.to_arrow_schema()
+    doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
+    return [
+        f"{source.path}: {name}={source.partition[name] or ''} in its folder's name is also a column of the file, where "
+        f"{has}: drop the column from the files, or rename the key of the folders"
+        for name in doubled
+        if (has := _others_than(source, name, schema.field(name).type))
+    ]
+
+
+def _others_than(source: Source, name: str, kind: Any) -> str:
+    """The values of column ``name`` in words, if they may be others than the one in the name of the file's folder."""
+    footer, value = footer_of(source), source.partition[name]
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    if name not in paths:
+        return f"values are {kind}"
+    index = paths.index(name)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return "the footer does not say which values it has"
+        if value is None:
+            if statistics.null_count < group.num_rows:
+                return "values are not null"
+        elif statistics.null_count:
+            return "values are null"
+        elif group.num_rows and not statistics.has_min_max:
+            return "the footer does not say which values it has"
+        elif group.num_rows and {statistics.min, statistics.max} != {_as_kind(value, kind)}:
+            return f"values are {statistics.min} to {statistics.max}"
+    return ""
+
+
+def _as_kind(text: str, kind: Any) -> Any:
+    """``text`` as a value of Arrow type ``kind``; None if it is not one."""
+    try:
+        return pa.scalar(text).cast(kind.value_type if pa.types.is_dictionary(kind) else kind).as_py()
+    except pa.ArrowException:
+        return None
+
+
+def names_of(source: Source, spec: Spec) -> dict[str, str]:
+    """Column that is read → its name in the file. ``spec``: from ``parquet_spec``."""
+    pairs = zip(names_in(source), spec.fields, strict=False)
+    return {column.name: name for name, column in pairs if column.role != "ignore"}
+
+
+def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None:
+    """Raises ConfigError for every column that holds numbers in one Parquet file and strings in another."""
+    first: dict[str, tuple[str, str]] = {}
+    problems = []
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            schema = footer_of(source).schema.to_arrow_schema()
+            for name, stored in names_of(source, spec).items():
+                content = content_of(schema.field(stored).type) if stored in schema.names else TEXT
+                if content == NULL:
+                    continue
+                before, path = first.setdefault(name, (content, source.path))
+                if before != content:
+                    fault = f"column {stored} of {source.path} holds {content}, that of {path} {before}"
+                    problems.append(f"{fault}: cast one of them")
+    refuse_if(problems)
+
+
+def is_list(kind: Any) -> bool:
+    """True for Arrow's types of lists."""
+    views = pa.types.is_list_view, pa.types.is_large_list_view
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, *views)
+    return any(is_such(kind) for is_such in kinds)
+
+
+def content_of(kind: Any) -> str:
+    """The content of a column of Arrow type ``kind``, in words."""
+    if pa.types.is_dictionary(kind):
+        return content_of(kind.value_type)
+    if is_list(kind):
+        return f"{LISTS}{content_of(kind.value_type)}"
+    if pa.types.is_boolean(kind):
+        return FLAG
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return NUMBER
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return TIME
+    if pa.types.is_null(kind):
+        return NULL
+    return TEXT if kind in TEXTS else str(kind)
+
+
+def _fault(column: Column, kind: Any) -> str | None:
+    """The reason why ``column`` cannot be read from Arrow type ``kind``, with a cure; None if it can."""
+    if column.role == "ignore":
+        return None
+    content, fitting = content_of(kind), _FITTING["label" if column.role == "label" else column.kind or ""]
+    items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
+    fits = items == NULL or items in fitting
+    if column.separator is None:
+        fits, cure = (
+            fits and not is_list,
+            ", or add a separator to it in dataset.columns, which makes it a list",
+        )
+    else:
+        fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
+    if fits:
+        return None
+    what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
+    if column.separator is not None:
+        fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
+    lists = " in lists" * (column.separator is not None)
+    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    return f"{takes}; cast it{cure * is_list}"

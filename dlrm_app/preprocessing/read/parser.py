@@ -1,0 +1,368 @@
+"""Text → columns of raw values, a row group at a time, and rejected lines."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.preprocessing.read import fields, lines
+from dlrm_app.preprocessing.read.derived import derive
+from dlrm_app.preprocessing.read.fields import MISSING_KEY
+from dlrm_app.preprocessing.read.null_words import null_values, set_missing
+from dlrm_app.preprocessing.read.spec import Column, Spec, list_slots
+from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block, UnitText
+from dlrm_app.text import json_text
+
+REJECTS = "rejects.jsonl"
+EXCERPT_BYTES = 120
+OPENS_A_QUOTE = "opens a quote that its line does not close"
+_SHOWN_BYTES = 60
+_RULES = {
+    "label": "0 or 1",
+    "integer": "a whole number within ±(2^63 - 1)",
+    "float": "a number within the range of float32",
+    "score": "a probability, from 0 to 1",
+    "hex": "1 to 8 hex digits",
+    "string": "UTF-8 without NUL",
+    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
+    "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date",
+}
+NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
+_KINDS: dict[Any, int] = {
+    "label": fields.LABEL,
+    ("dense", "integer"): fields.DENSE_INTEGER,
+    ("dense", "float"): fields.DENSE_FLOAT,
+    ("dense", "score"): fields.DENSE_SCORE,
+    ("sparse", "integer"): fields.KEY_INTEGER,
+    ("sparse", "hex"): fields.KEY_HEX,
+    ("sparse", "string"): fields.KEY_STRING,
+    ("time", "seconds"): fields.TIME_SECONDS,
+    ("time", "milliseconds"): fields.TIME_MILLISECONDS,
+    ("time", "iso"): fields.TIME_ISO,
+}
+_ALL_LINES = 1 << 62
+_NO_STATES = np.zeros(0, np.uint8)
+_MAX_REJECTS = 4096
+_FIRST_LIST_ROOM = 4
+_STAGGER = 72
+"""Extra values in each column's array. If columns were a power of two apart, the places to which the values of a row
+are written would all share a few lines of the processor's caches."""
+
+
+class RawList(NamedTuple):
+    """A column of lists. Row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
+
+    ends: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    spans: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> "RawList":
+        """The lists of ``rows`` alone, given by their numbers in rising order."""
+        sizes = np.diff(self.ends)
+        is_taken = np.zeros(len(sizes), bool)
+        is_taken[rows] = True
+        items = np.flatnonzero(np.repeat(is_taken, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
+        return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumns:
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing), with derived columns;
+    times float64 [T, R], seconds since 1970 (NaN if missing).
+
+    Spans, if they are kept, are the positions of the keys' values in the text.
+    """
+
+    labels: NDArray[np.uint8]
+    dense: NDArray[np.float64]
+    keys: NDArray[np.uint64]
+    one_hot: Columns
+    """The bits of the dense columns, then the keys, all uint64."""
+    spans: NDArray[np.int64]
+    lists: Sequence[RawList]
+    times: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> "RawColumns":
+        """Copies ``rows``, given by their numbers in rising order."""
+        values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
+        begins = np.arange(len(values)) * len(rows)
+        num_dense = len(self.dense)
+        return RawColumns(
+            self.labels[rows],
+            values[:num_dense].view(np.float64),
+            values[num_dense:],
+            Columns(values.reshape(-1), begins, begins + len(rows)),
+            self.spans[:, rows] if self.spans.shape[1] else self.spans,
+            [each.take(rows) for each in self.lists],
+            self.times[:, rows],
+        )
+
+    def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """(keys, spans) of each sparse column; for lists, those of all rows together."""
+        for is_list, slot in list_slots(spec).values():
+            if is_list:
+                stop = self.lists[slot].ends[-1]
+                yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
+            else:
+                yield self.keys[slot], self.spans[slot]
+
+
+class RejectedLine(NamedTuple):
+    """A line of rejects.jsonl. ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file."""
+
+    file: str | None
+    line: int
+    reason: str
+    column: str | None
+    excerpt: str
+
+
+def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
+    """Turns a row of ``lines.parse_lines``'s rejects into a record."""
+    line, start, end, reason, detail, first, behind = reject
+    value = _text(text, first, behind, _SHOWN_BYTES)
+    column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
+    if column is None:
+        others = {lines.BLANK: "blank line", lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes"}
+        words = others.get(reason, f"{detail} columns, expected {len(spec.fields)}")
+    elif reason == lines.OPEN_QUOTE:
+        words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
+    else:
+        words = bad_value(column, value)
+    excerpt = _text(text, start, end, EXCERPT_BYTES)
+    return RejectedLine(None, line, words, column.name if column else None, excerpt)
+
+
+def bad_value(column: Column, value: str) -> str:
+    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
+    rule = _RULES["label" if column.role == "label" else column.kind or ""]
+    words = (
+        f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
+    )
+    if value.lower() in NULLS and column.role != "label":
+        return f"{words}: if it means a missing value, add it to dataset.null_values"
+    if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
+        return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
+    return words
+
+
+def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
+    return text[start : min(stop, start + most)].tobytes().decode("utf-8", "backslashreplace")
+
+
+def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
+    """Writes one JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for reject in rejects:
+            known = {key: part for key, part in reject._asdict().items() if part is not None}
+            file.write(json_text(known) + "\n")
+
+
+def read_rejects(path: Path) -> Iterator[RejectedLine]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})
+
+
+class Parser:
+    """Collects rows of ``spec`` in arrays of ``capacity`` rows, which are reused."""
+
+    def __init__(self, spec: Spec, capacity: int, *, keep_spans: bool = False) -> None:
+        self.spec = spec
+        self._capacity = capacity
+        self._keep_spans = keep_spans
+        self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
+        one_hot = [column.name for column in spec.sparse if column.separator is None]
+        self._columns = column_codes(spec)
+        self._nulls = {
+            column.name: nulls
+            for column in spec.fields
+            if len(nulls := null_values(kind_code(column), spec.null_values))
+        }
+        spans_room = capacity if keep_spans else 0
+        self._labels = np.zeros(capacity, np.uint8)
+        num_dense = len(spec.times) + len(spec.dense)
+        self._values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
+        self._dense, self._keys = self._values[:num_dense].view(np.float64), self._values[num_dense:]
+        self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
+        self._list_ends = np.zeros((len(spec.sparse) - len(one_hot), capacity + 1), np.int64)
+        self._list_keys = np.empty((len(self._list_ends), 0), np.uint64)
+        self._list_spans = np.zeros((len(self._list_ends), 0, 2), np.int64)
+        self._widen_lists(_FIRST_LIST_ROOM * capacity)
+        self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
+        self.rows = 0
+
+    def _widen_lists(self, more: int) -> None:
+        self._list_keys = np.pad(self._list_keys, ((0, 0), (0, more)))
+        self._list_spans = np.pad(self._list_spans, ((0, 0), (0, more * self._keep_spans), (0, 0)))
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows == self._capacity
+
+    def parse(
+        self, text: NDArray[np.uint8], start: int, stop: int, num_lines: int
+    ) -> tuple[int, int, list[RejectedLine]]:
+        """Reads up to ``num_lines`` lines of text[start:stop], until the rows are full or many are rejected.
+
+        Returns (position after the last line read, lines read, rejects among them).
+        """
+        out = (self._labels, self._dense, self._keys, self._spans)
+        at, self.rows, count, num_rejects, why = lines.parse_lines(
+            *(text, start, stop, num_lines, self._marks, self._columns, out),
+            *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
+        )
+        if why == lines.LISTS_FULL:
+            self._widen_lists(self._list_keys.shape[1] + MAX_LINE)
+        return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
+
+    def take(self) -> RawColumns:
+        """The collected rows, as views that are valid until the next parse."""
+        rows, self.rows = self.rows, 0
+        self._set_missing(rows)
+        lists = list(map(RawList, self._list_ends[:, : rows + 1], self._list_keys, self._list_spans))
+        return raw_columns(self.spec, self._labels[:rows], self._values, rows, self._spans[:, :rows], lists)
+
+    def _set_missing(self, rows: int) -> None:
+        """Removes the values that null words stand for, in the first ``rows`` rows."""
+        for slot, column in enumerate([*self.spec.times, *self.spec.dense]):
+            if (nulls := self._nulls.get(column.name)) is not None:
+                numbers = self._dense[slot, :rows]
+                set_missing(numbers, nulls, np.nan, numbers, _NO_STATES)
+        for name, (is_list, slot) in list_slots(self.spec).items():
+            if (nulls := self._nulls.get(name)) is not None:
+                keys = (
+                    self._list_keys[slot, : self._list_ends[slot, rows]]
+                    if is_list
+                    else self._keys[slot, :rows]
+                )
+                set_missing(keys, nulls, MISSING_KEY, keys, _NO_STATES)
+
+
+def raw_columns(
+    spec: Spec,
+    labels: NDArray[np.uint8],
+    values: NDArray[np.uint64],
+    rows: int,
+    spans: NDArray[np.int64],
+    lists: Sequence[RawList],
+) -> RawColumns:
+    """Makes ``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
+    num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
+    begins = np.arange(num_times, len(values)) * values.shape[1]
+    numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
+    lists = [_without_lone_missing(each) for each in lists]
+    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
+    one_hot = Columns(values.reshape(-1), begins, begins + rows)
+    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
+
+
+def _without_lone_missing(lists: RawList) -> RawList:
+    """``lists``, where a missing value alone is an empty list: text cannot tell one from the other."""
+    ends, keys, spans = lists
+    is_missing = keys[: ends[-1]] == MISSING_KEY
+    if not is_missing.any():
+        return lists
+    sizes = np.diff(ends)
+    is_lone = np.zeros(len(sizes), bool)
+    ones = np.flatnonzero(sizes == 1)
+    is_lone[ones] = is_missing[ends[ones]]
+    kept = np.flatnonzero(~np.repeat(is_lone, sizes))
+    ends = np.concatenate([ends[:1], np.cumsum(sizes - is_lone)])
+    return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
+
+
+def kind_code(column: Column) -> int:
+    """The code of a column's content in ``fields``."""
+    return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
+
+
+def column_codes(spec: Spec) -> NDArray[np.int64]:
+    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null words.
+
+    Times come before the dense columns.
+    """
+    nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
+    slots = {column.name: slot for slot, column in enumerate([*spec.times, *spec.dense])}
+    slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
+    codes = [
+        (
+            kind_code(column),
+            slots.get(column.name, 0),
+            ord(column.separator) if column.separator else -1,
+            *nulls,
+        )
+        for column in spec.fields
+    ]
+    return np.array(codes, np.int64)
+
+
+class Position:
+    """A position in a unit. ``line``: the number of lines, or rows, before it."""
+
+    def __init__(self, spec: Spec, keeps_spans: bool) -> None:
+        self.line = 0
+        self._spec, self._keeps_spans = spec, keeps_spans
+        self._rejects: list[RejectedLine] = []
+
+    def take_rejects(self) -> list[RejectedLine]:
+        """The lines rejected since the last call."""
+        rejects, self._rejects = self._rejects, []
+        return rejects
+
+
+class Cursor(Position):
+    """A position in the lines of a unit, without the file's header.
+
+    ``keeps_spans``: keeps the positions of strings in ``texts()``.
+    """
+
+    def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
+        super().__init__(spec, keeps_spans)
+        if keeps_spans:
+            text.load()
+        self.text = text
+        self._blocks = body(text, spec)
+        self._block = Block(np.empty(0, np.uint8), 0, 0)
+
+    def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
+        """The rows of the lines before number ``until``, up to ``capacity`` at a time, valid until the next are requested."""
+        parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
+        stop = _ALL_LINES if until is None else until
+        while self.line < stop:
+            if self._block.start == self._block.stop:
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._block = block
+            text, start, end = self._block
+            start, count, rejects = parser.parse(text, start, end, stop - self.line)
+            self._rejects += [reject._replace(line=self.line + reject.line) for reject in rejects]
+            self._block = Block(text, start, end)
+            self.line += count
+            if parser.is_full:
+                yield parser.take()
+        if parser.rows:
+            yield parser.take()
+
+    def texts(self) -> NDArray[np.uint8]:
+        """The text that spans refer to."""
+        return self.text.load().text
+
+
+def body(text: UnitText, spec: Spec) -> Iterator[Block]:
+    """The unit's blocks of lines, without the file's header."""
+    for block in text.blocks():
+        if spec.header and text.unit == 0 and block.start < block.stop:
+            yield block._replace(start=lines.line_end(block.text, block.start) + 1)
+            break
+        yield block
+    yield from text.blocks()

@@ -1,0 +1,218 @@
+"""Target encoding tells no row its own click: against a slow reference, with shuffled labels, and beside a planted leak."""
+
+import gzip
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from dlrm_app.checking.check_dataset import check_dataset
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocessing.passes.targets import NUM_FOLDS, STRONGEST, prior_strength
+from dlrm_app.text import percent
+from tests.preprocessing import reference
+from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.running import run, spec_of, table_of
+
+SEED = 5
+ROWS = 20_000
+COLUMNS = [column.name for column in spec_of("criteo_kaggle").sparse]
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labels that nothing in the row tells of: as if they had been shuffled."""
+    path = tmp_path_factory.mktemp("targets") / "clicks.tsv"
+    path.write_bytes(make_clicks(ROWS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(clicks: Path) -> Manifest:
+    options = [
+        "dense.target_columns=all",
+        "encoding=vocab",
+        "encoding.min_count=2",
+        "split.val=0.5",
+        f"seed={SEED}",
+    ]
+    return run(clicks.parent / "dataset", f"input.train={clicks}", *options)
+
+
+def folds_of_rows(path: Path, count: int) -> NDArray[np.int64]:
+    """The fold of each of the first ``count`` rows."""
+    spec = spec_of("criteo_kaggle")
+    rows = [reference.parse_line(line, spec) for line in path.read_bytes().splitlines()[:count]]
+    return np.array([reference.deal_key(reference.content_hash(row), SEED, 1) % NUM_FOLDS for row in rows])
+
+
+def reference_value(ids: NDArray[np.int32], labels: NDArray[np.int64], strength: float, own: int) -> float:
+    """What rows with ``ids`` and ``labels`` say of a row with id ``own``."""
+    rate = (labels.sum() + 0.5) / (len(labels) + 1)
+    clicks = labels[ids == own].sum() + strength * rate
+    others = (1 - labels[ids == own]).sum() + strength * (1 - rate)
+    return math.log(clicks / others) - math.log(rate / (1 - rate))
+
+
+def test_a_row_is_encoded_by_the_rows_of_other_folds(clicks: Path, dataset: Manifest) -> None:
+    train, val = table_of(dataset), table_of(dataset, "val")
+    labels = train["label"].to_numpy().astype(np.int64)
+    folds = folds_of_rows(clicks, len(train))
+    for name in COLUMNS[::9]:
+        transform = next(c.transform for c in dataset.dense if c.name == f"{name}_target")
+        ids, new_ids = train[name].to_numpy(), val[name].to_numpy()
+        found, found_new = train[f"{name}_target"].to_numpy(), val[f"{name}_target"].to_numpy()
+        for row in range(0, len(train), 500):
+            others = folds != folds[row]
+            expected = reference_value(ids[others], labels[others], transform["strength"], ids[row])
+            assert found[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        for row in range(0, len(val), 500):
+            expected = reference_value(ids, labels, transform["strength"], new_ids[row])
+            assert found_new[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_shuffled_labels_teach_nothing_and_a_leak_is_found(
+    clicks: Path, dataset: Manifest, tmp_path: Path
+) -> None:
+    """What a model learns from the columns of training rows has an AUC of 0.50 ± 0.01 on them and on val. The same rows
+    encoded as new ones, with their own clicks in, would have it believe in far more."""
+    lines = clicks.read_bytes().splitlines(keepends=True)
+    (tmp_path / "again.tsv").write_bytes(b"".join(lines[: dataset.splits["train"].rows]))
+    leaking = run(
+        tmp_path / "leaking",
+        f"input.train={tmp_path}/again.tsv",
+        "encoding=from_dataset",
+        f"encoding.path={dataset.path}",
+    )
+    labels, new_labels = (table_of(dataset, split)["label"].to_numpy() for split in ("train", "val"))
+    honest, new, leak = columns_of(dataset), columns_of(dataset, "val"), columns_of(leaking)
+    model = LogisticRegression().fit(honest, labels)
+    assert abs(roc_auc_score(new_labels, model.decision_function(new)) - 0.5) < 0.01
+    assert abs(roc_auc_score(labels, honest.sum(1)) - 0.5) < 0.01
+    assert roc_auc_score(labels, leak.sum(1)) > 0.55
+
+
+def columns_of(manifest: Manifest, split: str = "train") -> NDArray[np.float32]:
+    table = table_of(manifest, split)
+    return np.stack([table[f"{name}_target"].to_numpy() for name in COLUMNS], 1)
+
+
+def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.integers(1, 30, 20_000)
+    for strength in (4.0, 40.0):
+        rates = draw.beta(strength * 0.1, strength * 0.9, len(rows))
+        found = prior_strength(rows, draw.binomial(rows, rates), 0.1)
+        assert found == pytest.approx(strength, rel=0.1)
+    assert prior_strength(rows, draw.binomial(rows, 0.1), 0.1) > 500
+    assert prior_strength(np.array([10, 10]), np.array([1, 1]), 0.1) == STRONGEST
+    assert prior_strength(np.array([10, 0, 10]), np.array([0, 0, 10]), 0.5) == 1.0
+
+
+def test_copies_of_rows_cost_target_columns_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A value's click rate is planted. With every row logged twice, the column of training rows must say as much as that of new rows."""
+    draw = np.random.default_rng(1)
+    rates = draw.beta(2, 6, 400)
+    items, noise = draw.integers(0, 400, 16_000), draw.integers(0, 1 << 30, 16_000)
+    labels = draw.random(16_000) < rates[items]
+    lines = [f"{int(y)},{item},{n}" for y, item, n in zip(labels, items, noise, strict=True)]
+    columns = "[{name: y, role: label}, {name: item, role: sparse, kind: integer}, {name: n, role: dense, kind: integer}]"
+    keys = ["dataset.name=twice", 'dataset.delimiter=","', f"dataset.columns={columns}", "encoding=vocab"]
+    (tmp_path / "new").write_text("\n".join(lines[8_000:]) + "\n")
+    (tmp_path / "twice").write_text("\n".join([*lines[:8_000], *reversed(lines[:8_000])]) + "\n")
+    paths = [f"input.train={tmp_path}/twice", f"input.val={tmp_path}/new"]
+    with caplog.at_level(logging.WARNING):
+        manifest = run(tmp_path / "out", *keys, *paths, "dense.target_columns=all")
+    assert "about 50% of the training rows are copies of others" in caplog.text
+    aucs = [
+        roc_auc_score(table["y"].to_numpy(), table["item_target"].to_numpy())
+        for table in (table_of(manifest), table_of(manifest, "val"))
+    ]
+    assert abs(aucs[0] - aucs[1]) < 0.02
+    assert aucs[1] > 0.6
+
+
+def test_rows_of_few_values_are_dealt_by_their_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All rows of an item are alike: in one fold, none would say anything of the others."""
+    draw = np.random.default_rng(1)
+    items = draw.integers(0, 9, 4_000)
+    labels = draw.random(4_000) < 0.1 * (items + 1)
+    lines = [f"{int(y)},{item}" for y, item in zip(labels, items, strict=True)]
+    (tmp_path / "few").write_text("\n".join(lines) + "\n")
+    columns = "[{name: y, role: label}, {name: item, role: sparse, kind: integer}]"
+    keys = ["dataset.name=few", 'dataset.delimiter=","', f"dataset.columns={columns}", "encoding=vocab"]
+    path = [f"input.train={tmp_path}/few", "split.val=0.2"]
+    with caplog.at_level(logging.WARNING):
+        manifest = run(tmp_path / "out", *keys, *path, "dense.target_columns=all", "split.by=content")
+    assert not caplog.text
+    table = table_of(manifest)
+    assert roc_auc_score(table["y"].to_numpy(), table["item_target"].to_numpy()) > 0.7
+    assert set(table["item"].to_numpy()) == set(table_of(manifest, "val")["item"].to_numpy())
+
+
+def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
+    clicks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
+    lines = clicks.read_bytes().splitlines(keepends=True)
+    first, later = b"".join(lines[:9000]), b"".join(lines[9000:])
+    (tmp_path / "first.tsv").write_bytes(first)
+    run(tmp_path / "known", f"input.train={tmp_path}/first.tsv", *keys)
+    known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
+    (tmp_path / "first.tsv").write_bytes(later)  # the same name, other rows
+    files = {"copy": first, "copy.gz": gzip.compress(first), "less": b"".join(lines[1:9000])}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name in ("copy", "copy.gz"):
+        with pytest.raises(ConfigError, match=f"{name} gave the target columns of .*known their clicks"):
+            run(tmp_path / "refused", f"input.train={tmp_path}/{name}", *known)
+    with caplog.at_level(logging.INFO):
+        for share in (0.05, 0.4):
+            mixed = [*lines[: int(9000 * share)], *lines[9000 : 9000 + int(9000 * (1 - share))]]
+            (tmp_path / f"mixed_{share}").write_bytes(b"".join(mixed))
+            found = run(tmp_path / f"of_{share}", f"input.val={tmp_path}/mixed_{share}", *known)
+            assert found.own_clicks == {"val": pytest.approx(share, abs=0.001)}
+            assert f"about {percent(share)} of the val rows are rows of" in caplog.text
+            caplog.clear()
+        run(tmp_path / "new", f"input.train={tmp_path}/first.tsv", *known)
+        assert "own clicks" not in caplog.text
+        run(tmp_path / "old", f"input.train={tmp_path}/less", *known)
+        assert "of the train rows are rows of" in caplog.text
+        caplog.clear()
+        run(tmp_path / "val", f"input.val={tmp_path}/less", *known)
+        assert "of the val rows are rows of" in caplog.text
+        caplog.clear()
+        run(tmp_path / "new_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/first.tsv", *keys)
+        assert "own clicks" not in caplog.text
+        run(tmp_path / "old_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/less", *keys)
+        assert "of the val rows are training rows" in caplog.text
+
+
+def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
+    keys = [
+        "dataset.name=shop",
+        'dataset.delimiter=","',
+        f"dataset.columns={columns}",
+        "dense.transform=none",
+    ]
+    (tmp_path / "old").write_text("".join(f"{n % 2},{n % 7}\n" for n in range(70)))
+    (tmp_path / "new").write_text("".join(f"{n % 2},{n % 10 or ''}\n" for n in range(90)))
+    run(tmp_path / "known", *keys, f"input.train={tmp_path}/old", "encoding=vocab")
+    known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
+    assert "does not know: item 33%" in caplog.text
+    findings = check_dataset(tmp_path / "later")
+    # 7, 8 and 9 of 1 to 9; nothing is a missing value
+    assert findings.sparse["item"].unknown_share == pytest.approx(1 / 3)

@@ -1,0 +1,68 @@
+"""Dataset specs: what they may say, and every fault at once."""
+
+from typing import Any
+
+import pytest
+
+from dlrm_app.config.datasets import DatasetConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocessing.read.spec import read_spec
+from tests.preprocessing.running import spec_of
+
+
+def config_of(columns: list[Any], **settings: Any) -> DatasetConfig:
+    return DatasetConfig(**{"name": "mine", "delimiter": ",", **settings}, columns=columns)
+
+
+GOOD = [{"name": "y", "role": "label"}, {"name": "a", "role": "sparse", "kind": "hex"}]
+
+
+@pytest.mark.parametrize("dataset", ["criteo_kaggle", "criteo_1tb"])
+def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
+    spec = spec_of(dataset)
+    assert [column.name for column in spec.dense] == [f"int_{place}" for place in range(13)]
+    assert [column.name for column in spec.sparse] == [f"cat_{place}" for place in range(26)]
+    assert (spec.label, spec.delimiter, spec.header) == ("label", "\t", False)
+    assert len(spec.without_label().columns) == 39
+
+
+def given(**entry: Any) -> list[Any]:
+    return [*GOOD, {"name": "b", **entry}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "part"),
+    [
+        (GOOD, {"delimiter": ";;"}, "dataset.delimiter must be one ASCII character"),
+        (GOOD, {"delimiter": "e"}, "dataset.delimiter must be one ASCII character that no number holds"),
+        (GOOD, {"quote": ","}, "dataset.quote and dataset.delimiter must differ"),
+        ([*GOOD, "b"], {}, "dataset.columns[2] must be a mapping with name and role, got 'b'"),
+        (given(name=["b"], role="dense"), {}, "dataset.columns[2] must be a mapping with name and role"),
+        (given(role="dence"), {}, "role must be one of label, dense, sparse, time, ignore, got 'dence'"),
+        (given(role="dense", kind="hex"), {}, "must be one of integer, float, score, got 'hex'"),
+        (given(role="ignore", knd=1), {}, "knd is not a key of a column"),
+        (given(role="time", kind="iso", offset="+01:00"), {}, "times are in UTC, or name their offset"),
+        (given(name="a", role="sparse", kind="hex"), {}, "two columns are named a"),
+        (given(role="label"), {}, "y and b have the role label: say dataset.label"),
+        (GOOD, {"label": "a"}, "dataset.label must be a column with the role label, y, got 'a'"),
+        (given(name="../a", role="sparse", kind="hex"), {}, "'../a' cannot name a column"),
+        ([{**GOOD[1], "separator": ","}], {}, "separator must be one ASCII character that nothing else uses"),
+        (given(role="dense", kind="float", separator="|"), {}, "separator is for sparse"),
+    ],
+)
+def test_a_spec_that_cannot_work_is_refused(columns: list[Any], settings: dict[str, Any], part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_spec(config_of(columns, **settings))
+    assert part in str(caught.value)
+
+
+def test_every_fault_comes_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_spec(config_of([{"name": "a", "role": "x"}, {"name": "b", "role": "y"}], delimiter=""))
+    assert len(caught.value.problems) == 3
+
+
+def test_of_several_labels_the_chosen_one_is_read_and_a_file_may_lack_them_all() -> None:
+    spec = read_spec(config_of([*GOOD, {"name": "z", "role": "label"}], label="z"))
+    assert (spec.label, [column.role for column in spec.columns]) == ("z", ["ignore", "sparse", "label"])
+    assert [column.name for column in spec.without_label().columns] == ["a"]

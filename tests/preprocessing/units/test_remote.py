@@ -1,0 +1,268 @@
+"""Objects of a store give the bytes of files, however connections behave; their credentials go to the driver alone."""
+
+import gzip
+import io
+import json
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import hypothesis.strategies as st
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import HealthCheck, given, settings
+
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocessing.units import remote
+from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, units_of
+from dlrm_app.preprocessing.units.remote import RemoteFile, address_of, look_at
+from dlrm_app.preprocessing.units.source import Source, find_files
+from dlrm_app.preprocessing.units.unit_text import TextFeed
+
+
+class FlakyStore(MemoryFileSystem):
+    """Objects in memory; ``faults``: what the next answers are: an error to raise, or a function of (path, bytes)."""
+
+    protocol = "flaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    faults: ClassVar[list[Any]] = []
+    asked: ClassVar[list[tuple[int, int]]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("flaky://", "memory://").split("?sig")[0])
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"flaky://{name.lstrip('/')}"
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        assert start is not None
+        assert end is not None
+        self.asked.append((start, end))
+        data = super().cat_file(path, start=start, end=end)
+        fault = self.faults.pop() if self.faults else None
+        if isinstance(fault, Exception):
+            raise fault
+        return fault(path, data) if fault is not None else data
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The pauses made, which take no time."""
+    fsspec.register_implementation("flaky", FlakyStore, clobber=True)
+    FlakyStore.store.clear()
+    FlakyStore.faults.clear()
+    FlakyStore.asked.clear()
+    made: list[float] = []
+    monkeypatch.setattr(remote.time, "sleep", made.append)
+    monkeypatch.setattr(remote, "_PIECE", 1 << 12)
+    monkeypatch.setattr(remote, "_SMALL", 1 << 8)
+    monkeypatch.setattr(remote, "_MOST", 1 << 15)
+    monkeypatch.setattr(remote, "_NEAR", 1 << 6)
+    yield made
+    FlakyStore.faults.clear()
+
+
+def put(name: str, data: bytes) -> str:
+    FlakyStore().pipe_file(name, data)
+    return f"flaky://{name[1:]}"
+
+
+def lines_of(feed: TextFeed) -> list[tuple[bytes, int, int, bool]]:
+    found = []
+    for text in feed.items():
+        lines = b"".join(block.text[block.start : block.stop].tobytes() for block in text.blocks())
+        extent = text.finish()
+        found.append((lines, extent.size, extent.crc, extent.is_last))
+    return found
+
+
+TEXT = b"".join(b"%d\t%x\n" % (n, n * 7919) for n in range(30_000))
+FORMS = {"text": TEXT, "gzip": gzip.compress(TEXT), "zstd": pa.compress(TEXT, "zstd", asbytes=True)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_connection_cut_fifty_times_gives_the_same_units(
+    pauses: list[float], tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(FORMS[form])
+    (local,) = find_files("input", str(path))
+    (source,) = find_files("input", put("/bucket/log", FORMS[form]))
+    assert source.format == local.format == form
+    FlakyStore.faults[:] = [
+        ConnectionResetError("cut"),
+        None,
+        TimeoutError("late"),
+        lambda _, data: data[:100],
+    ] * 25
+    unit_bytes = 30_000
+    assert lines_of(TextFeed(source, unit_bytes)) == lines_of(TextFeed(local, unit_bytes))
+    assert len(pauses) >= 40
+    if form == "text":
+        units = range(-(-len(TEXT) // unit_bytes))
+        feeds = [TextFeed(source, unit_bytes, unit, unit + 1) for unit in units]
+        assert [unit for feed in feeds for unit in lines_of(feed)] == lines_of(TextFeed(local, unit_bytes))
+
+
+def test_parquet_is_read_by_the_columns_that_are_asked_for(pauses: list[float], tmp_path: Path) -> None:
+    draw = random.Random(0)
+    table = pa.table({name: [draw.random() for _ in range(20_000)] for name in "abcdef"})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=9_000)
+    data = (tmp_path / "log.parquet").read_bytes()
+    (source,) = find_files("input", put("/bucket/dt=5/log.parquet", data))
+    columns = {"first": "b", "day": "dt", "second": "e"}
+    units = units_of(source, 3, 50_000)
+    FlakyStore.faults[:] = [ConnectionResetError("cut"), None] * 20
+    FlakyStore.asked.clear()
+    got: list[pa.Table] = []
+    for groups in dict.fromkeys(unit.groups for unit in units):
+        wanted = tuple(number for number, unit in enumerate(units) if unit.groups == groups)
+        feed = ParquetFeed(source, columns, 50_000, wanted)
+        feed.fetch_ahead()  # as an executor does while it works on other units
+        got += [unit.table for unit in feed.items()]
+    whole = pa.concat_tables(got)
+    assert whole["first"].to_pylist() == table["b"].to_pylist()
+    assert whole["second"].to_pylist() == table["e"].to_pylist()
+    assert set(whole["day"].to_pylist()) == {"5"}
+    assert len(pauses) == 20
+    read = {byte for start, stop in FlakyStore.asked for byte in range(start, stop)}
+    assert len(read) < len(data) / 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 60_000),
+    st.lists(st.integers(0, 60_000), max_size=16),
+    st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 9_000)), max_size=12),
+)
+def test_any_reads_give_the_bytes_of_a_file(
+    pauses: list[float], size: int, cuts: list[int], reads: list[tuple[int, int]]
+) -> None:
+    data = random.Random(size).randbytes(size)
+    address = address_of(put("/bucket/any", data))
+    ends = sorted({min(cut, size) for cut in cuts})
+    apart = list(zip(ends[::2], ends[1::2], strict=False))  # as the parts of a file are
+    plain = io.BytesIO(data)
+    with io.BufferedReader(RemoteFile(address, look_at(address), apart), 100) as file:
+        for at, count in reads:
+            file.seek(at)
+            plain.seek(at)
+            assert file.read(count) == plain.read(count)
+            assert file.tell() == plain.tell()
+
+
+def test_no_more_than_the_next_pieces_is_held(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random.Random(0).randbytes(1 << 18)
+    address = address_of(put("/bucket/large", data))
+    with RemoteFile(address, look_at(address), [(0, len(data))]) as file:
+        read = b""
+        while part := file.read(5_000):
+            read += part
+            held = max(stop for _, stop in FlakyStore.asked) - len(read)
+            assert held <= 5 * remote._PIECE
+    assert read == data
+    assert len(FlakyStore.asked) == len(data) // remote._PIECE
+
+
+def test_pauses_grow_and_end_with_the_reason(pauses: list[float]) -> None:
+    address = address_of(put("/bucket/log", TEXT))
+    version = look_at(address)
+    FlakyStore.faults[:] = [ConnectionResetError("cut by https://me:secret@proxy/x?token=secret")] * 50
+    with pytest.raises(
+        DataError, match=r"flaky://bucket/log cannot be read .*cut by https://proxy/x"
+    ) as caught:
+        remote.fetch(address, 0, 10, version)
+    assert "secret" not in str(caught.value)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 50 * pauses[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (PermissionError("Forbidden"), "no permission to read it"),
+        (FileNotFoundError("gone"), "no such bucket or object"),
+        (lambda _, data: data + b"more", "does not give parts of files"),
+    ],
+)
+def test_what_will_not_pass_is_refused_at_once(pauses: list[float], fault: Any, said: str) -> None:
+    url = put("/bucket/log", TEXT)
+    FlakyStore.faults[:] = [fault]
+    with pytest.raises(ConfigError) as caught:
+        find_files("input", url)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"input={url}: ")
+    assert said in problem
+    assert pauses == []
+
+
+def test_an_object_replaced_by_a_smaller_one_is_refused_while_it_is_read(pauses: list[float]) -> None:
+    (source,) = find_files("input", put("/bucket/log", TEXT))
+
+    def replace(path: str, data: bytes) -> bytes:
+        FlakyStore().pipe_file(path, TEXT[:5_000])
+        return data
+
+    FlakyStore.faults[:] = [replace]
+    with pytest.raises(DataError, match=r"flaky://bucket/log changed while it was being read"):
+        lines_of(TextFeed(source, 1 << 20))
+
+
+def test_an_object_replaced_by_one_of_the_same_size_is_another(pauses: list[float]) -> None:
+    (source,) = find_files("input", put("/bucket/log", TEXT))
+    source.check_unchanged()
+    put("/bucket/log", TEXT[::-1])
+    with pytest.raises(DataError, match="changed while it was being read"):
+        source.check_unchanged()
+
+
+def test_folders_and_globs_of_a_store_are_those_of_a_disk(
+    pauses: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    marked = ["dt=10/_SUCCESS", ".tmp/part-1", "dt=2/part-9.crc", "dt=2/empty"]
+    for name in ["dt=2/part-10", "dt=2/part-9", "dt=10/more/part-0", *marked]:
+        Path("lake", name).parent.mkdir(parents=True, exist_ok=True)
+        data = b"" if "empty" in name else name.encode()
+        Path("lake", name).write_bytes(data)
+        put(f"/lake/{name}", data)
+    globs = ["lake/dt=*", "lake/*/part-*", "lake/dt=?/part-[0-9]*"]
+    for name in [*globs, "lake", "lake/dt=2", "lake/dt=2/part-9"]:
+        local = [f"flaky://{source.path}" for source in find_files("input", name)]
+        assert [source.path for source in find_files("input", f"flaky://{name}")] == local != []
+    for missing in ("flaky://lake/none*", "flaky://lake/*/none"):
+        with pytest.raises(ConfigError, match="has no file to read"):
+            find_files("input", missing)
+
+
+def test_credentials_reach_the_driver_and_nothing_else(pauses: list[float]) -> None:
+    put("/bucket/log", TEXT)
+    url = "flaky://bucket/log?sig=SECRET"
+    (source,) = find_files("input", url)
+    assert source.path == "flaky://bucket/log"
+    assert "SECRET" not in f"{source} {source!r} {json.dumps(asdict(source))}"
+    assert isinstance(source.path, remote.Address)
+    assert source.path.url == url
+    again: Source = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert lines_of(TextFeed(again, 1 << 20)) == lines_of(TextFeed(source, 1 << 20))
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(
+        ConfigError, match=r"input=gs://bucket/x: the driver of gs:// is missing: pip install"
+    ) as caught:
+        find_files("input", "gs://bucket/x?token=SECRET")
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(ConfigError, match="Protocol not known: fax"):
+        find_files("input", "fax://bucket/x")
