@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.cli.commands import run_words
+from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, with_words
 from dlrm_app.daily.days import go_through_days
@@ -48,7 +48,7 @@ def main() -> None:
     log, days = folder / "log", [FIRST + timedelta(k) for k in range(asked.days)]
     if not log.exists():
         size = [f"days={asked.days}", f"rows={asked.rows}", f"max_cardinality={asked.cardinality}"]
-        run_words("generate", [*size, f"first_day={FIRST}", f"output={log}"], folder / "log.txt")
+        run_in_log("generate", [*size, f"first_day={FIRST}", f"output={log}"], folder / "log.txt")
     from_scratch(folder / "scratch", log, days[:1], days[1], asked.train)  # so that all is compiled
     on_spent, few_spent, nightly, aucs = Counter[str](), Counter[str](), Counter[str](), []
     expiry = f"encoding.expire_days={asked.expire}"
@@ -83,7 +83,7 @@ def main() -> None:
 def run(spent: Counter[str], command: str, words: Sequence[str], log: Path) -> None:
     """Runs dlrm-``command`` in this process; adds its CPU seconds to those ``spent`` on its step."""
     started = time.process_time()
-    run_words(command, words, log)
+    run_in_log(command, words, log)
     spent[STEPS[command]] += time.process_time() - started
 
 

@@ -19,10 +19,10 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import Adagrad
 
+from dlrm_app.cli.process import quiet_libraries
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, Placed, rank_loads

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
@@ -159,12 +158,6 @@ def as_typed(value: object, write: Callable[[str], str] = quoted) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(as_typed(each, write) for each in value)}]"
     return str(value)
-
-
-def typed_settings(*without: str) -> list[str]:
-    """The settings that this process was started with, as they were typed, without those of the keys or groups ``without``."""
-    settings = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
-    return [shlex.quote(each) for each in settings if each.partition("=")[0].lstrip("+") not in without]
 
 
 def install_command(extra: str) -> str:

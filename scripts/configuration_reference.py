@@ -3,7 +3,7 @@
 python scripts/configuration_reference.py > docs/reference/configuration.md
 """
 
-from dlrm_app.cli.commands import COMMANDS, schema_of
+from dlrm_app.api.commands import COMMANDS, schema_of
 from dlrm_app.config.compose import BUILDS_ON
 from dlrm_app.config.reference import read_reference
 

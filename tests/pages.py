@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.cli.commands import COMMANDS
+from dlrm_app.api.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.M | re.S)

@@ -18,9 +18,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from dlrm_app.cli.launch import leave
+from dlrm_app.cli.launch import leave, or_explain
+from dlrm_app.cli.process import quiet_libraries
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.launcher import handle_signals
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.machine import find_driver
 from dlrm_app.training.train import train
@@ -151,5 +153,7 @@ def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Conn
     os.environ.update({name: str(number) for name, number in numbers.items()})
     os.environ.update(MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="True")
     multiprocessing.set_start_method("fork", force=True)  # whose locks leave nothing behind
-    sender.send_bytes(pickle.dumps(work()))
+    quiet_libraries()
+    handle_signals()
+    sender.send_bytes(pickle.dumps(or_explain(work)))
     leave(0)  # as the commands end

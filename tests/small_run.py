@@ -34,7 +34,7 @@ def small_config(*overrides: str) -> TrainConfig:
 
 def train_here(output: Path, *overrides: str) -> RunResult:
     """What ``dlrm-train`` does, in this process and on one thread."""
-    return train(small_config(*overrides, f"output={output}"), write_report)
+    return train(small_config(*overrides, f"output={output}"), write_report).result
 
 
 def evaluate_here(*overrides: str) -> EvaluationResult:

@@ -54,10 +54,10 @@ def test_a_public_function_takes_few_parameters() -> None:
 
 
 def defined_names(path: Path) -> Iterator[str]:
-    """Functions, classes and constants of a module; a decorator may register what nobody names, Python calls ``__getattr__``."""
+    """Functions, classes and constants of a module; a decorator may register what nobody names, Python calls ``__getattr__`` and ``__dir__``."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from [node.name] if not node.decorator_list and node.name != "__getattr__" else []
+            yield from [node.name] if not node.decorator_list and not node.name.startswith("__") else []
         elif isinstance(node, ast.Assign):
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 

@@ -6,7 +6,7 @@ It checks the files, then all values: types, missing values, labels, ids within 
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +27,18 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import file_difference
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocessing.encode.dense import is_target
-from dlrm_app.preprocessing.finish import next_command
 from dlrm_app.preprocessing.read.parser import REJECTS
 from dlrm_app.preprocessing.units.executor import num_cores
 from dlrm_app.progress import work_bar
-from dlrm_app.table import Cell, Column, Columns, Rows, integer, share, text_table
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
 from dlrm_app.text import NONE, bullets, bytes_text, count, percent, short
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Findings:
+class Findings(Result):
     """The content of a dataset. ``studied``: the splits that features are described by: train if it exists, otherwise all."""
 
     manifest: Manifest
@@ -63,6 +63,25 @@ class Findings:
             return None
         return self.unseen[feature, split] / max(self.lookups[feature, split], 1)
 
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The splits, then every feature."""
+        yield split_table(self)
+        if self.overlap:
+            yield "(also in train: the same values except the label; of train itself: more than once)"
+        if note := overlap_note(self):
+            yield note
+        yield ""
+        yield sparse_table(self)
+        lineage = self.manifest.lineage
+        if lineage and lineage.growth:
+            yield f"\nday {lineage.day}:"
+            yield growth_table(lineage)
+        if self.manifest.dense:
+            yield ""
+            yield dense_table(self)
+        if not self.problems:
+            yield f"\n{self.manifest.folder}: everything is as the manifest says"
+
 
 def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: float = 2) -> Findings:
     """Reads all of the dataset in ``folder``."""
@@ -77,13 +96,13 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     return findings
 
 
-def conclude(findings: Findings) -> None:
-    """Logs that the dataset is intact, with the next command. Raises DataError naming every problem."""
-    folder = findings.manifest.folder
+def conclude(findings: Findings) -> Findings:
+    """``findings`` of an intact dataset. Otherwise logs them, and raises DataError naming every problem."""
     if findings.problems:
-        found = f"{folder}: {count(len(findings.problems), 'problem')} found; {SUGGESTION}"
+        logger.info("%s\n", findings)
+        found = f"{findings.manifest.folder}: {count(len(findings.problems), 'problem')} found; {SUGGESTION}"
         raise DataError(f"{found}:\n{bullets(findings.problems)}")
-    logger.info(f"{folder}: everything is as the manifest says\n{next_command(findings.manifest)}")
+    return findings
 
 
 def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
@@ -270,22 +289,6 @@ def _disagreements(findings: Findings) -> list[str]:
 
 
 Table = tuple[Columns, Rows]
-
-
-def log_tables(findings: Findings) -> None:
-    """Logs the splits, then every feature."""
-    parts = [text_table(*split_table(findings))]
-    if findings.overlap:
-        parts.append("(also in train: the same values except the label; of train itself: more than once)")
-    if note := overlap_note(findings):
-        parts.append(note)
-    parts += ["", text_table(*sparse_table(findings))]
-    lineage = findings.manifest.lineage
-    if lineage and lineage.growth:
-        parts += ["", f"day {lineage.day}:", text_table(*growth_table(lineage))]
-    if findings.manifest.dense:
-        parts += ["", text_table(*dense_table(findings))]
-    logger.info("\n".join([*parts, ""]))
 
 
 def split_table(findings: Findings) -> Table:

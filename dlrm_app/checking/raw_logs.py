@@ -6,7 +6,6 @@ The sample is the beginning of a text file, or the beginnings of some Parquet fi
 import csv
 import logging
 import re
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +27,9 @@ from dlrm_app.preprocessing.read.spec import is_column_name
 from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.preprocessing.units.source import Source, find_files
 from dlrm_app.preprocessing.units.unit_text import TextFeed
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, share, text_table
-from dlrm_app.text import listed, next_line, percent, setting
+from dlrm_app.text import listed, percent
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,26 @@ class Sample(NamedTuple):
     """The words that mean a missing value."""
 
 
-def check_raw(given: Any, output: str | None) -> None:
-    """Logs the content of the files ``given``, and prints a dataset's YAML for them or writes it to ``output``."""
+@dataclass(frozen=True)
+class Proposal(Result):
+    """A dataset's YAML for raw files, proposed from a sample of their rows. ``path``: where it was written, if it was.
+
+    ``given``: the files as they were named; ``name``: of the dataset; ``has_label``: whether the files have a label column.
+    """
+
+    yaml: str
+    path: Path | None
+    given: Any
+    name: str
+    has_label: bool
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The YAML, or the file that it was written to."""
+        yield self.yaml if self.path is None else f"wrote {self.path}"
+
+
+def check_raw(given: Any, output: str | None) -> Proposal:
+    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if there is one, and logs what the files contain."""
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
@@ -143,19 +161,11 @@ def check_raw(given: Any, output: str | None) -> None:
     lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
     logger.info("\n".join(lines))
     text = as_yaml(name, origin, proposed, sample)
-    if output is None:
-        print(f"\n{text}", flush=True)
-        logger.info(f"save this as {name}.yaml, check its guesses, then")
-    else:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        write_text(Path(output), text)
-        logger.info(f"check the guesses in {output}, then")
-    is_one = isinstance(given, str)
-    train = setting("input.train", given) if is_one else shlex.quote(f"input.train=[{','.join(given)}]")
-    has_label = any(each.role == "label" for each in proposed)
-    words = ["split.val=0.1", "split.test=0.1"] if has_label else ["'input.unlabelled=[train]'"]
-    dataset = {"dataset": output or f"{name}.yaml"}
-    logger.info(next_line("dlrm-preprocess", dataset, train, *words, setting("output", f"{name}_dataset")))
+    path = None if output is None else Path(output)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    return Proposal(text, path, given, name, any(each.role == "label" for each in proposed))
 
 
 def sample_rows(sources: Sequence[Source]) -> Sample:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from omegaconf import OmegaConf
 
 from dlrm_app import __version__
-from dlrm_app.cli.process import set_up_streams
+from dlrm_app.cli.process import quiet_libraries, set_up_streams
 from dlrm_app.config.compose import (
     checked_config,
     compose_config,
@@ -25,12 +25,15 @@ from dlrm_app.config.compose import (
     take_settings,
 )
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.distributed.launcher import stop_with_launcher
+from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
+from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 
-Job = Callable[[Any], Any]
+Job = Callable[[Any, list[str]], Any]
+"""(configuration, the words that it was composed of) → result."""
+Check = Callable[[Any], object]
 Complete = Callable[[list[str]], list[str]]
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
@@ -43,7 +46,7 @@ SILENT_SECONDS = 10
 """Seconds that the other ranks wait while the first reports a shared error: a launcher ends all ranks once one has ended."""
 
 
-def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Complete = list) -> None:
+def launch(name: str, schema: type[Any], job: Job, validate: Check, complete: Complete = list) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<name>``, which is composed from ``sys.argv`` and checked.
 
     ``validate`` raises all problems of the configuration; they are reported together with those of the command line.
@@ -66,11 +69,11 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
         _refuse_lost_folder()
         if query := options.shell_completion:
             return print_completion(
-                query, lambda: run_hydra(name, schema, ["--shell-completion", query], job)
+                query, lambda: run_hydra(name, schema, ["--shell-completion", query], lambda tree: None)
             )
         words = options.words
         if not (options.help or options.cfg or options.multirun):
-            return job(compose_config(name, schema, words, validate, complete))
+            return job(compose_config(name, schema, words, validate, complete), words)
         asked = [word for word in words if options.help and "=" not in word]
         settings = [word for word in words if word not in asked]
         overrides, problems = check_overrides(settings, schema, conf_dir(), name, options.multirun)
@@ -106,6 +109,8 @@ def _set_up_process() -> None:
     # torch's C++ warnings cannot be filtered one by one, and one advises against a setting that makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     set_up_streams()
+    quiet_libraries()
+    handle_signals()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithoutCredentials("%(message)s"))
     logging.basicConfig(handlers=[handler])
@@ -126,7 +131,7 @@ def _refuse_lost_folder() -> None:
         ) from error
 
 
-def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Job) -> None:
+def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Callable[[Any], Any]) -> None:
     """Runs Hydra. ``arguments``: its options and checked overrides."""
     import hydra
 
@@ -141,9 +146,12 @@ def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Jo
 
 
 def or_explain(work: Callable[[], Any]) -> Any:
-    """The result of ``work``. For an error that a user can fix, ends the process with a message instead of a traceback."""
+    """The result of ``work``. For an error that a user can fix, ends the process with a message instead of a traceback.
+
+    The process also ends if this rank failed alone: other ranks may wait for it in a collective.
+    """
     try:
-        return work()
+        return _or_end_rank(work)
     except DlrmError as error:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
@@ -160,6 +168,22 @@ def or_explain(work: Callable[[], Any]) -> Any:
         if is_first_rank():
             print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _or_end_rank(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except BaseException:
+        runtime = sys.modules.get("dlrm_app.distributed.runtime")
+        failure = runtime.failure_of_ranks() if runtime else None
+        if failure is None:
+            raise
+        from dlrm_app.cli.failure import print_failure
+
+        code = print_failure(failure, started_ranks())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # without destructors, so that the launcher ends the other ranks
 
 
 def leave(code: Any) -> NoReturn:
@@ -182,9 +206,7 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def run_sweep(
-    command: str, schema: type[Any], overrides: list[str], job: Job, validate: Callable[[Any], None]
-) -> None:
+def run_sweep(command: str, schema: type[Any], overrides: list[str], job: Job, validate: Check) -> None:
     """Runs ``job`` with each combination of the checked ``overrides``, until one fails."""
     taken, overrides = take_settings(schema, overrides)
 
@@ -195,7 +217,8 @@ def run_sweep(
         for key, value in taken.items():
             OmegaConf.update(tree, key, value)
         logger.info("combination %d: %s", hydra.job.num + 1, " ".join(hydra.overrides.task))
-        return or_explain(lambda: job(checked_config(tree, schema, hydra.overrides.task, [], validate)))
+        words = [*hydra.overrides.task]
+        return or_explain(lambda: job(checked_config(tree, schema, words, [], validate), words))
 
     run_hydra(command, schema, ["--multirun", *overrides], run_one)
 

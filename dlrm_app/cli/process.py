@@ -2,6 +2,7 @@
 
 import gc
 import io
+import logging
 import os
 import re
 import sys
@@ -66,3 +67,9 @@ def _safe_stream(stream: TextIO | None, first: TextIO | None) -> TextIO:
     stream.flush()
     pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
     return _Printable(pipe, stream.encoding, errors="replace", line_buffering=True)
+
+
+def quiet_libraries() -> None:
+    """Silences torchrec's and torch's plan logs, which would hide a command's own lines."""
+    for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,8 +1,10 @@
 """Finds conf/ and composes a command's configuration from it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -29,6 +31,12 @@ def conf_dir() -> Path:
     return installed if installed.is_dir() else source
 
 
+def conf_file(name: str) -> dict[str, Any]:
+    """The content of a file in conf/, such as ``train.yaml``, not composed."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / name))
+    return dict(content)
+
+
 def register_schema(command: str, schema: type[Any]) -> None:
     """Registers the schema for the defaults list of conf/<command>.yaml and of the file that it builds on."""
     for name in (command, BUILDS_ON.get(command)):
@@ -48,9 +56,24 @@ def compose_config(
     ``complete`` adds to the checked overrides the settings that they leave open.
     Raises one error with all unknown keys, wrong types, missing values, and problems that ``validate`` finds.
     """
-    checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
-    tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
-    return checked_config(tree, schema, checked, problems, validate)
+    with _separate_hydra():
+        checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
+        tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
+        return checked_config(tree, schema, checked, problems, validate)
+
+
+_composing = RLock()
+
+
+@contextmanager
+def _separate_hydra() -> Iterator[None]:
+    """Keeps Hydra's state of the process, which may be a Hydra application of its own or compose in several threads."""
+    with _composing:
+        hydra, config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+        try:
+            yield
+        finally:
+            GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
 
 
 def compose_tree(

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -26,6 +26,7 @@ from dlrm_app.preprocessing.units.lake import partition_of
 from dlrm_app.preprocessing.units.parquet_units import footer_of
 from dlrm_app.preprocessing.units.source import Source, find_files, has_changed
 from dlrm_app.preprocessing.units.unit_text import beginning_of
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import bullets, count, fixed, listed, percent
 
@@ -44,12 +45,18 @@ HELD, MISSING, CHANGED = 3, 4, 5
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late."""
+class Outcome(Result):
+    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late.
 
+    ``num_new``: the days that this call finished. ``page``: the page about all days, if it was written.
+    """
+
+    path: Path
     records: list[DayRecord]
     missing: list[str]
     changed: list[str]
+    num_new: int = 0
+    page: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -57,6 +64,12 @@ class Outcome:
         if self.records and not self.records[-1].published:
             return HELD
         return CHANGED if self.changed else MISSING if self.missing else 0
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The number of days."""
+        yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
+        if self.page is not None:
+            yield f"page: {self.page}"
 
 
 def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
@@ -103,9 +116,10 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             marks = conclude(config, output, records, changed)
             _warn(missing, late, marks, output)
             _warn_of_held(config, records, output)
-            print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     last = records[-1].day if records else ""
-    return Outcome(records, [day for day in missing if day > last], [*late, *marks])
+    return Outcome(
+        Path(config.output), records, [day for day in missing if day > last], [*late, *marks], len(new)
+    )
 
 
 class _NoDaysError(DataError):

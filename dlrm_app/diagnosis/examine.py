@@ -1,17 +1,17 @@
-"""Runs all checks in order and prints a row for each. A check is skipped if an earlier failure makes it pointless."""
+"""dlrm-doctor: runs all checks in order. A check is skipped if an earlier failure makes it pointless."""
 
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import distributions
 from typing import Any
 
 from dlrm_app.diagnosis.probes import Answer, probe
-from dlrm_app.errors import DlrmError
 from dlrm_app.machine import (
     HIDDEN,
     OLD_TRIOS,
@@ -25,6 +25,7 @@ from dlrm_app.machine import (
     has_kernels,
     needed_cuda,
 )
+from dlrm_app.result import Paragraph, Result
 
 PIP = f"{sys.executable} -m pip"
 OLD_TRIO = (
@@ -143,19 +144,41 @@ FIX_BACKEND = {
 }
 
 
-def report(findings: Iterable[Finding]) -> None:
-    """Prints each of ``findings`` as it comes, then the cures. Raises DlrmError if something is wrong."""
-    seen = []
-    for finding in findings:
-        print(f"{finding.check:20} {finding.state.value:6} {finding.result}", flush=True)
-        seen.append(finding)
-    for fix in dict.fromkeys(finding.fix for finding in seen if finding.fix):
-        checks = [finding.check for finding in seen if finding.fix == fix]
-        print(f"\nfor {', '.join(checks)}, type:\n  {fix}")
-    wrong = sum(finding.state is State.WRONG for finding in seen)
-    if wrong:
-        raise DlrmError(f"{wrong} of {len(seen)} checks found something wrong")
-    print("\nall is well; next: dlrm-generate rows=400_000 output=clicks.tsv")
+@dataclass(frozen=True)
+class Examination(Result):
+    """What was found about the installation and the machine."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def wrong(self) -> tuple[Finding, ...]:
+        """The findings that need a cure."""
+        return tuple(each for each in self.findings if each.state is State.WRONG)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something is wrong."""
+        return int(bool(self.wrong))
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """A line for each finding, then the cures."""
+        for finding in self.findings:
+            yield f"{finding.check:20} {finding.state.value:6} {finding.result}"
+        for fix in dict.fromkeys(finding.fix for finding in self.findings if finding.fix):
+            checks = [finding.check for finding in self.findings if finding.fix == fix]
+            yield f"\nfor {', '.join(checks)}, type:\n  {fix}"
+        end = f"{len(self.wrong)} of {len(self.findings)} checks found something wrong"
+        yield f"\n{end if self.wrong else 'all is well'}"
+
+
+def diagnose(timeout: float) -> Examination:
+    """Runs all checks. Every probe gets ``timeout`` seconds."""
+    findings: Iterable[Finding] = examine(timeout)
+    with suppress(ImportError):  # an installation that lacks tqdm is examined without a bar
+        from dlrm_app.progress import work_bar
+
+        findings = work_bar(findings, desc="checks", unit="check")
+    return Examination(tuple(findings))
 
 
 def examine(timeout: float) -> Iterator[Finding]:

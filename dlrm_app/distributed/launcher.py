@@ -32,6 +32,19 @@ def stop_with_launcher() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
+_handling: list[bool] = []
+
+
+def handle_signals() -> None:
+    """Lets runs of this process stop on signals. For programs; in other processes signals are left as they are."""
+    _handling.append(True)
+
+
+def handles_signals() -> bool:
+    """True if ``handle_signals`` was called: the process is a command's."""
+    return bool(_handling)
+
+
 def main() -> int:
     """Runs torchrun. Returns 0, the exit code of the rank that failed first (1 if a signal ended it), or 128 + a signal to this process."""
     # every command imports this module, and only torchrun needs torch

@@ -4,6 +4,7 @@ Limits are read from Linux's own files, below ``root``, so that a test can imita
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,19 @@ def num_started() -> int:
 
 
 def started_ranks(on_cpu: bool = False) -> Ranks:
-    """This process's place, from torchrun's environment variables; without them, one rank. ``on_cpu``: GPUs are not used.
+    """This process's place: in its process group if it has one, else by torchrun's environment variables, else one rank.
+
+    In a process group that was made without torchrun, all ranks are taken to be on this machine, unless LOCAL_RANK and
+    LOCAL_WORLD_SIZE say otherwise. ``on_cpu``: GPUs are not used.
 
     Raises ConfigError if there is an NVIDIA driver but no GPU that torch can use (unless the CPU was asked for), and
     if srun has started several processes without these variables.
     """
     tasks, world_size = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), num_started()
-    if tasks != "1" and "WORLD_SIZE" not in os.environ:
+    rank, joined = int(os.environ.get("RANK", "0")), sys.modules.get("torch.distributed")
+    if joined is not None and joined.is_available() and joined.is_initialized():
+        rank, world_size = joined.get_rank(), joined.get_world_size()
+    elif tasks != "1" and "WORLD_SIZE" not in os.environ:
         raise ConfigError(
             [
                 f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be a separate run: start "
@@ -55,8 +62,8 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
             ]
         )
     return Ranks(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        rank=rank,
+        local_rank=int(os.environ.get("LOCAL_RANK", str(rank) if "RANK" not in os.environ else "0")),
         world_size=world_size,
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
         device_type="cuda" if not on_cpu and has_gpu(find_driver()) else "cpu",

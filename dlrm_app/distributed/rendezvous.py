@@ -141,6 +141,19 @@ def join(ranks: Ranks, timeout: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
+def group_problems(device_type: str) -> list[str]:
+    """Problems: a process group that the process has already, and that cannot carry a job's messages."""
+    has = dict(part.partition(":")[::2] for part in str(dist.get_backend_config()).split(","))
+    wanted = {"cpu": "gloo", "cuda": "nccl"} if device_type == "cuda" else {"cpu": "gloo"}
+    if all(has.get(device) == backend for device, backend in wanted.items()):
+        return []
+    needed = ",".join(f"{device}:{backend}" for device, backend in wanted.items())
+    return [
+        f"this process has a process group with the backends {dist.get_backend_config()}, a job needs {needed}: make it with "
+        f'init_process_group("{needed}"), or leave making it to the job'
+    ]
+
+
 def _meet(backend: str, timeout: timedelta) -> None:
     """Joins the ranks that the environment names."""
     try:

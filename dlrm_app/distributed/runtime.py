@@ -11,9 +11,8 @@ import resource
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +23,9 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
-from dlrm_app.distributed.rendezvous import TIMEOUT, join, name_interfaces
+from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.machine import explain_missing
 
@@ -83,27 +83,6 @@ def is_lost_peer(error: BaseException) -> bool:
     )
 
 
-def print_failure(error: BaseException, ranks: Ranks) -> int:
-    """Prints why this rank ends, with the library's message, and returns its exit code."""
-    rank = f"rank {ranks.rank}"
-    if isinstance(error, DlrmError):
-        print(f"error ({rank}): {error}", file=sys.stderr)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    if is_lost_peer(error):
-        print(
-            f"{rank} lost contact with another rank: the last message of that rank says why; "
-            f"if there is none, look at its machine and the network. The error here: {' '.join(str(error).split())}",
-            file=sys.stderr,
-        )
-        return 1
-    sys.excepthook(type(error), error, error.__traceback__)
-    if "NCCL" in str(error):
-        print(f"error ({rank}): an error of NCCL (docs/how-to/launching.md#errors-of-nccl)", file=sys.stderr)
-    return 1
-
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -155,17 +134,13 @@ class Runtime(Ranks):
         return broadcast_from_first(result)  # type: ignore[return-value]  # the first rank's is not None
 
 
-def quiet_libraries() -> None:
-    """Silences torchrec's and torch's plan logs and deprecation warnings, which would hide a run's own lines."""
-    for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    for module in ("torch", "torchrec", "fbgemm_gpu"):
-        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
-    # torch cannot see that fbgemm's dense kernel has its own backward pass; tests compare it with torch's
-    warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
-    # comes from torch's code, but names the caller that asks a sharded tensor for its size
-    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
+_failed: list[BaseException] = []
+"""The failure on this rank that other ranks may not know of: they may wait in a collective for ever."""
+
+
+def failure_of_ranks() -> BaseException | None:
+    """The failure after which this process must end, because other ranks may wait for it; None if there is none."""
+    return _failed[0] if _failed else None
 
 
 @contextmanager
@@ -174,70 +149,82 @@ def start_runtime(
 ) -> Iterator[Runtime]:
     """Joins the process group, yields this rank's place in it, and leaves it at the end.
 
-    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. ``num_threads``: None for this
-    rank's share of the cores. ``on_cpu``: uses the CPU even if there are GPUs. ``timeout``: how long a collective waits for
-    another rank.
-    If the block fails while other ranks may wait in a collective, the process ends at once with the error's
-    exit code, because destroying a process group in that state can hang or abort.
+    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. A process group that the process has already is
+    used, and kept. ``num_threads``: None for this rank's share of the cores. ``on_cpu``: uses the CPU even if there are GPUs.
+    ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
+
+    If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang or
+    abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
     """
-    quiet_libraries()
+    if _failed:
+        raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = _find_runtime(num_threads, on_cpu)
-    torch.set_num_threads(runtime.num_threads)
-    # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's CPUs
-    # take a hundred times as long for products of such numbers (docs/experiments.md)
-    torch.set_flush_denormal(True)
-    pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
+    is_joined = dist.is_initialized()
     runtime.use_device()
-    if runtime.is_first and runtime.world_size > 1:
-        logger.info(
-            "rank 0's machine: %d rank(s), %d thread(s) each, on %s",
-            runtime.local_world_size,
-            runtime.num_threads,
-            "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
-        )
+    with restored(runtime.device), _many_files():
+        torch.set_num_threads(runtime.num_threads)
+        # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's CPUs
+        # take a hundred times as long for products of such numbers (docs/experiments.md)
+        torch.set_flush_denormal(True)
+        pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
+        if runtime.is_first and runtime.world_size > 1:
+            logger.info(
+                "rank 0's machine: %d rank(s), %d thread(s) each, on %s",
+                runtime.local_world_size,
+                runtime.num_threads,
+                "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
+            )
+        if is_joined:
+            refuse_if(group_problems(runtime.device_type))
+        with nullcontext() if is_joined else _joined(runtime, timeout):
+            try:
+                yield runtime
+                if runtime.world_size > 1:
+                    dist.barrier()  # no rank leaves while another still sends
+            except BaseException as error:
+                failure = fixable(error) or error
+                if runtime.world_size > 1 and not isinstance(error, SharedError):
+                    _failed.append(failure)
+                if failure is not error:
+                    raise failure from error
+                raise
+            finally:
+                if not is_joined and not _failed:
+                    dist.destroy_process_group()
+
+
+@contextmanager
+def _joined(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
+    """Makes the process group; afterwards undoes what that changed in the process."""
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
-    soft_limit = _raise_file_limit()
-    join(runtime, timeout)
     try:
-        yield runtime
-        if runtime.world_size > 1:
-            dist.barrier()  # no rank leaves while another still sends
-    except BaseException as error:
-        failure = fixable(error) or error
-        if runtime.world_size > 1 and not isinstance(error, SharedError):
-            code = print_failure(failure, runtime)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)  # without destructors, so that the launcher ends the other ranks
-        if failure is not error:
-            raise failure from error
-        raise
+        join(runtime, timeout)
+        yield
     finally:
-        torch.set_flush_denormal(False)
-        dist.destroy_process_group()
         # torchrec's groups belong to the group that has ended
         if comm := sys.modules.get("torchrec.distributed.comm"):
             vars(comm).update(dict.fromkeys(NODE_GROUPS))
         sys.excepthook = show_error  # torch's hook puts [rank0]: before each line, once a group
         for variable in named:
             os.environ.pop(variable, None)
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (soft_limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        )
 
 
 MANY_FILES = 1 << 16
 
 
-def _raise_file_limit() -> int:
-    """Raises the soft limit of open files, as far as the hard one allows; returns the soft one.
+@contextmanager
+def _many_files() -> Iterator[None]:
+    """Raises the soft limit of open files, as far as the hard one allows.
 
     Each of three gloo groups keeps a connection to every other rank: 512 ranks need more than the usual 1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    return soft
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:

@@ -1,9 +1,10 @@
 """SIGTERM, SIGUSR1 (Slurm's warning) and Ctrl-C: finish the step, save and stop. A second signal stops at once."""
 
+import logging
 import math
 import os
 import signal
-import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.distributed.collectives import new_group
-from dlrm_app.distributed.launcher import RESUMABLE
+from dlrm_app.distributed.launcher import RESUMABLE, handles_signals
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import SharedError
+
+logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 GRACE_SECONDS = 2.0
@@ -79,10 +82,7 @@ class StopRequest:
             self._asked_at = now
             self.signal_name = signal.Signals(number).name
             if self._runtime.is_first:
-                print(
-                    f"\n{self.signal_name}: stopping after this step; once more to stop at once",
-                    file=sys.stderr,
-                )
+                logger.warning("\n%s: stopping after this step; once more to stop at once", self.signal_name)
         elif now - self._asked_at > GRACE_SECONDS:
             os._exit(128 + number)
 
@@ -137,8 +137,15 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(runtime: Runtime) -> Iterator[StopRequest]:
-    """Replaces the handlers of SIGNALS while the block runs."""
+    """Replaces the handlers of SIGNALS while the block runs, in a process that has called ``handle_signals``."""
     request = StopRequest(runtime)
+    if not handles_signals() or threading.current_thread() is not threading.main_thread():
+        if runtime.is_first:
+            logger.info(
+                "signals are left to this process: if one ends it, the run resumes from its last checkpoint"
+            )
+        yield request
+        return
     before = {number: signal.signal(number, request.receive) for number in SIGNALS}
     try:
         yield request

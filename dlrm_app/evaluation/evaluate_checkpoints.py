@@ -27,7 +27,6 @@ from dlrm_app.evaluation.result import (
     Interval,
     ModelResult,
     PairedTest,
-    format_result,
 )
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
@@ -35,7 +34,6 @@ from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import Judgement, TrainedModel, known_rows
-from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +55,7 @@ class Measured:
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
-    """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
+    """Evaluates according to ``config``. Returns what is also written to ``config.output``. Raises DlrmError."""
     with start_runtime(config.threads) as runtime:
         paths = [path for path in (config.checkpoint, config.against) if path]
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
@@ -95,21 +93,12 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             ],
             comparison=comparison,
             tests=tests,
+            ema=config.ema,
         )
-        if runtime.is_first:
-            print(format_result(result, config.ema), flush=True)
-            if config.output:
-                with explained_disk_errors(Path(config.output), "then evaluate again"):
-                    Path(config.output).parent.mkdir(parents=True, exist_ok=True)
-                    write_json(Path(config.output), asdict(result))
-            if config.checkpoint:
-                settings = {"checkpoint": config.checkpoint, "output": f"{Path(config.checkpoint)}_export"}
-                print(next_line("dlrm-export", settings, f"which={config.which}"), flush=True)
-            else:
-                print(
-                    next_line("dlrm-evaluate", {"checkpoint": "RUN"}, *typed_settings("blend", "output")),
-                    flush=True,
-                )
+        if runtime.is_first and config.output:
+            with explained_disk_errors(Path(config.output), "then evaluate again"):
+                Path(config.output).parent.mkdir(parents=True, exist_ok=True)
+                write_json(Path(config.output), asdict(result))
         return result
 
 

@@ -1,11 +1,12 @@
-"""Results of an evaluation of checkpoints: records for the JSON file, and their tables as text. Does not import torch."""
+"""Results of an evaluation of checkpoints: records for the JSON file, and their tables. Does not import torch."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
-from dlrm_app.table import text_table
 from dlrm_app.text import NONE
 
 HEADINGS = {
@@ -67,7 +68,7 @@ class ModelResult:
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(Result):
     """The content of ``output``, as JSON: the results of models on the same rows.
 
     ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's adjustment over all.
@@ -81,43 +82,39 @@ class EvaluationResult:
     models: list[ModelResult]
     comparison: Comparison | None
     tests: list[PairedTest] = field(default_factory=list)
+    ema: bool = False
+    """True if checkpoints were evaluated with the average of their dense weights."""
 
-
-def format_result(result: EvaluationResult, are_averaged: bool) -> str:
-    """The result as text: a row for each model, and the differences between their AUCs."""
-    interval = f"{100 * result.confidence:g}% interval"
-    first = result.models[0].metrics
-    shown = {key: title for key, title in HEADINGS.items() if key in first}
-    rows = [
-        [
-            model.name + ", averaged" * (are_averaged and model.step is not None),
-            f"{model.auc_interval.value:.5f}",
-            f"{model.auc_interval.low:.5f} to {model.auc_interval.high:.5f}",
-            *(f"{model.metrics[key]:.5f}" for key in shown),
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """A row for each model, and the differences between their AUCs."""
+        interval = f"{100 * self.confidence:g}% interval"
+        first = self.models[0].metrics
+        shown = {key: title for key, title in HEADINGS.items() if key in first}
+        rows = [
+            [
+                model.name + ", averaged" * (self.ema and model.step is not None),
+                f"{model.auc_interval.value:.5f}",
+                f"{model.auc_interval.low:.5f} to {model.auc_interval.high:.5f}",
+                *(f"{model.metrics[key]:.5f}" for key in shown),
+            ]
+            for model in self.models
         ]
-        for model in result.models
-    ]
-    lines = [
-        f"{result.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive",
-        text_table(["", "AUC", interval, *shown.values()], rows),
-    ]
-    lines += [
-        f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
-        for model in result.models
-        if model.judgement is not None and model.judgement.verdict != LEARNT
-    ]
-    if len(result.tests) > 1:
-        lines.append(f"minus the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")
-        tested = [
-            [model.name, *_cells(test.comparison.difference), f"{test.adjusted_p:.3g}"]
-            for model, test in zip(result.models[1:], result.tests, strict=True)
-        ]
-        lines.append(text_table(["", "AUC", interval, "p"], tested))
-    elif result.comparison:
-        value, bounds = _cells(result.comparison.difference)
-        p_value = f"p = {result.comparison.p_value:.3g} for no difference (DeLong, paired)"
-        lines.append(f"difference in AUC {value} ({interval} {bounds}), {p_value}")
-    return "\n".join(lines)
+        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive"
+        yield ["", "AUC", interval, *shown.values()], rows
+        for model in self.models:
+            if model.judgement is not None and model.judgement.verdict != LEARNT:
+                yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+        if len(self.tests) > 1:
+            yield f"minus the AUC of {self.models[0].name} (DeLong, paired; p by Holm over all):"
+            tested = [
+                [model.name, *_cells(test.comparison.difference), f"{test.adjusted_p:.3g}"]
+                for model, test in zip(self.models[1:], self.tests, strict=True)
+            ]
+            yield ["", "AUC", interval, "p"], tested
+        elif self.comparison:
+            value, bounds = _cells(self.comparison.difference)
+            p_value = f"p = {self.comparison.p_value:.3g} for no difference (DeLong, paired)"
+            yield f"difference in AUC {value} ({interval} {bounds}), {p_value}"
 
 
 def _cells(interval: Interval) -> list[str]:

@@ -4,7 +4,7 @@ import gc
 import glob
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from dlrm_app.inference.record import (
     ExportedTable,
     ExportRecord,
     RowsAt,
+    Verification,
     installed,
     mark_files,
     write_encoding,
@@ -49,11 +50,12 @@ from dlrm_app.inference.verification import TIMED_ROWS, refuse_loss, score_split
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
 from dlrm_app.machine import machine_memory
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
-from dlrm_app.table import text_table
-from dlrm_app.text import bytes_text, next_line
+from dlrm_app.table import Columns, Rows
+from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -83,8 +85,64 @@ class _Source:
         return EvalBatches(self.manifest, self.split, features, batch_size=batch_size, loading=self.loading)
 
 
-def export_model(config: ExportConfig) -> ExportRecord:
-    """Exports a model according to ``config`` and prints a comparison with the trained one. Raises DlrmError; ``config.output`` is then not made."""
+@dataclass(frozen=True)
+class Export(Result):
+    """A finished export. ``path``: its folder; ``delta``: if only the difference from another export was kept.
+
+    ``verified_on``: the dataset and split that it was verified on; None if the export was rebuilt from a delta.
+    """
+
+    path: Path
+    record: ExportRecord
+    delta: DeltaRecord | None = None
+    verified_on: tuple[str, str] | None = None
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The tables' size before and after, and a line for each verified file."""
+        record = self.record
+        if self.verified_on is None:
+            yield (
+                f"{self.path}: {len(record.files)} files of {record.checkpoint}, step {record.step}, "
+                "verified by their checksums"
+            )
+            return
+        before, after = record.trained_bytes, sum(table.bytes for table in record.tables)
+        tables = f"{len(record.tables)} tables of {bytes_text(before)} are {bytes_text(after)} now"
+        yield f"{record.checkpoint}: {tables}"
+        if record.proofs:
+            first = record.proofs[0]
+            yield f"verified on {first.rows:,} rows of {first.split}, AUC {first.auc_trained:.6f} as trained"
+            yield proofs_table(record.proofs)
+        if self.delta is not None:
+            yield describe(self.delta)
+
+
+def proofs_table(proofs: Sequence[Verification]) -> tuple[Columns, Rows]:
+    """A line for each verified file."""
+    headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
+    headings += [f"{rows} rows" for rows in TIMED_ROWS]
+    lines = [
+        [
+            found.file,
+            bytes_text(found.bytes),
+            f"{found.auc:.6f}",
+            f"{found.auc_loss:+.6f}",
+            f"{found.auc_loss_low:+.6f} to {found.auc_loss_high:+.6f}",
+            f"{found.p_value:.3g}",
+            f"{found.max_difference:.2g}",
+            f"{found.mean_difference:.2g}",
+            *(
+                f"{found.milliseconds[str(rows)]:.3g} ms{', busy' * (str(rows) in found.busy)}"
+                for rows in TIMED_ROWS
+            ),
+        ]
+        for found in proofs
+    ]
+    return headings, lines
+
+
+def export_model(config: ExportConfig) -> Export:
+    """Exports a model according to ``config``. Raises DlrmError; ``config.output`` is then not made."""
     output = Path(config.output)
     if config.base and config.apply:
         return _apply(Path(config.base), Path(config.apply), output)
@@ -98,16 +156,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
             write_json(folder / RECORD, asdict(record))
             if config.since:
                 delta = _keep_delta(Path(config.since), named)
-    print(_summary(record))
-    if delta:
-        full = f"{config.output}_full"
-        settings: dict[str, object] = {"base": config.since, "apply": config.output, "output": full}
-        print(describe(delta), next_line("dlrm-export", settings), sep="\n", flush=True)
-    elif record.proofs:  # plain weights cannot be scored with
-        rows = {"data.path": source.manifest.path, "split": source.split}
-        settings = {"model": config.output, **rows, "output": "scores.parquet"}
-        print(next_line("dlrm-predict", settings), flush=True)
-    return record
+    return Export(output, record, delta, (str(source.manifest.path), source.split))
 
 
 def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
@@ -120,16 +169,13 @@ def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
     return delta
 
 
-def _apply(base: Path, delta: Path, output: Path) -> ExportRecord:
+def _apply(base: Path, delta: Path, output: Path) -> Export:
     """Writes the export that ``delta`` gives from ``base``, and tests it on its reference rows if it can score."""
     with explained_disk_errors(output, "then apply it again"), _named_at_the_end(output) as folder:
         record = apply_delta(base, delta, folder).record
         if record.proofs:
             open_export(folder)
-    print(
-        f"{output}: {len(record.files)} files of {record.checkpoint}, step {record.step}, verified by their checksums"
-    )
-    return record
+    return Export(output, record)
 
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
@@ -323,33 +369,3 @@ def _renumbered(batch: Batch, rows: Mapping[str, torch.Tensor]) -> Batch:
         keys=sparse.keys(), values=torch.cat(places), lengths=sparse.lengths(), stride=sparse.stride()
     )
     return replace(batch, sparse_features=renumbered)
-
-
-def _summary(record: ExportRecord) -> str:
-    """The tables' size before and after, and a line for each verified file, as text."""
-    before, after = record.trained_bytes, sum(table.bytes for table in record.tables)
-    size = f"{record.checkpoint}: {len(record.tables)} tables of {bytes_text(before)} are {bytes_text(after)} now"
-    if not record.proofs:
-        return size
-    first = record.proofs[0]
-    rows = f"verified on {first.rows:,} rows of {first.split}, AUC {first.auc_trained:.6f} as trained"
-    headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
-    headings += [f"{rows} rows" for rows in TIMED_ROWS]
-    lines = [
-        [
-            found.file,
-            bytes_text(found.bytes),
-            f"{found.auc:.6f}",
-            f"{found.auc_loss:+.6f}",
-            f"{found.auc_loss_low:+.6f} to {found.auc_loss_high:+.6f}",
-            f"{found.p_value:.3g}",
-            f"{found.max_difference:.2g}",
-            f"{found.mean_difference:.2g}",
-            *(
-                f"{found.milliseconds[str(rows)]:.3g} ms{', busy' * (str(rows) in found.busy)}"
-                for rows in TIMED_ROWS
-            ),
-        ]
-        for found in record.proofs
-    ]
-    return f"{size}\n{rows}\n{text_table(headings, lines)}"

@@ -74,9 +74,7 @@ def write_package(
     }
     if cpu in _CPUS:
         settings |= dict(zip(("cpp.march", "cpp.simdlen"), _CPUS[cpu][:2], strict=True))
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-    with torch.no_grad(), warnings.catch_warnings(), _to_compile(model):
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), _quiet_tracing(), _to_compile(model):
         ensure_room(path.parent, scored_bytes(model))
         program = torch.export.export(model, example, dynamic_shapes=({0: rows}, {0: ids}, {1: rows}))
         try:
@@ -141,13 +139,25 @@ class PairProducts(torch.nn.Module):
         return torch.cat([dense, dots], 1)
 
 
+@contextmanager
+def _quiet_tracing() -> Iterator[None]:
+    """Silences the warnings of torch's tracing."""
+    tracer = logging.getLogger("torch.fx._symbolic_trace")
+    before = tracer.level
+    tracer.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        tracer.setLevel(before)
+
+
 def write_torchscript(path: Path, model: torch.nn.Module) -> None:
     """Writes ``model`` to ``path`` as TorchScript, which torch has deprecated."""
     from torchrec.fx import symbolic_trace  # imported here: only writing needs it
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    with _quiet_tracing():
         script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES)).eval()
         ensure_room(path.parent, scored_bytes(model))
         # torch keeps the code of a frozen module, and the constants in it, for the life of the process: tables stay attributes

@@ -8,9 +8,7 @@ versions of this package's files is deleted before any is loaded.
 import hashlib
 import logging
 import os
-import sys
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from numba import njit
@@ -54,17 +52,6 @@ def forget_other_versions(package: Path) -> None:
         return
 
 
-def _load_without(library: str, module: str) -> None:
-    """Imports ``module`` as if ``library`` were not installed."""
-    if library in sys.modules:
-        return
-    sys.modules[library] = None  # type: ignore[assignment]  # Python's mark of a module that cannot be imported
-    try:
-        import_module(module)
-    finally:
-        del sys.modules[library]
-
-
 class _Watch(event.Listener):
     """Logs once that this process compiles."""
 
@@ -81,8 +68,3 @@ class _Watch(event.Listener):
 
 event.register("numba:compile", _Watch())
 forget_other_versions(Path(__file__).parents[1])
-# numba imports scipy.linalg to see if compiled functions could multiply matrices. None of ours does, and the import
-# takes longer than reading all of our machine code.
-_load_without("scipy.linalg", "numba.np.arraymath")
-# numba imports cffi, with a parser of C, to see if an argument is one of its functions. None of ours is.
-_load_without("cffi", "numba.core.typing.cffi_utils")

@@ -1,16 +1,18 @@
 """dlrm-plan: places the tables of a model on a described cluster, and estimates the parts of a step."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import mean_ids
-from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan, write_plan
@@ -19,35 +21,58 @@ from dlrm_app.sharding.search import smallest_cluster
 from dlrm_app.sharding.step_estimate import described_machine, step_work
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import with_pooling_factors
-from dlrm_app.text import next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 
-def plan_cluster(config: PlanConfig) -> EstimatedPlan:
-    """Plans, prints the plan, and writes plan.yaml if ``output`` names a folder.
+@dataclass(frozen=True)
+class PlannedCluster(Result):
+    """A plan. ``step``: the text about a whole step; ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+
+    ``path``: the plan's file, if it was written; ``batch_problems``: settings that dlrm-train will refuse on this cluster.
+    """
+
+    plan: EstimatedPlan
+    step: str
+    smallest: Cluster | None
+    path: Path | None
+    batch_problems: list[str]
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The loads of ranks, the sharding of tables, and the parts of a step."""
+        yield plan_text(self.plan)
+        yield self.step
+        if self.smallest is not None:
+            yield f"the smallest cluster of these devices that the tables fit on: {self.smallest}"
+        if self.path is not None:
+            yield f"wrote {self.path}"
+        else:
+            yield "output=FOLDER writes the plan as plan.yaml, for dlrm-train"
+
+
+def plan_cluster(config: PlanConfig) -> PlannedCluster:
+    """Plans, and writes plan.yaml if ``output`` names a folder.
 
     Needs no GPUs and no process group. Raises DlrmError if the tables do not fit, with settings that make them fit.
     """
-    quiet_libraries()
     cluster, manifest, tables = check_plan(config)
     if manifest is not None:
         tables = with_pooling_factors(tables, mean_ids(manifest))
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
-    print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    print(step_text(config, plan, ModelSpec(config.model, tables, num_dense)))
-    # a plan from a file is only for its own ranks
-    if config.smallest and config.sharding.plan is None and (smallest := smallest_cluster(work, cluster)):
-        print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
+    step = step_text(config, plan, ModelSpec(config.model, tables, num_dense))
+    smallest = path = None
+    if config.smallest and config.sharding.plan is None:  # a plan from a file is only for its own ranks
+        smallest = smallest_cluster(work, cluster)
     if config.output is not None:
         folder = Path(config.output)
         with explained_disk_errors(folder, "then plan again"):
             folder.mkdir(parents=True, exist_ok=True)
-            write_plan(folder / "plan.yaml", plan)
-        print(f"wrote {folder / 'plan.yaml'}")
-    _print_next(config, cluster)
-    return plan
+            path = folder / "plan.yaml"
+            write_plan(path, plan)
+    # rows and ranks do not change the plan
+    problems = batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size)
+    return PlannedCluster(plan, step, smallest, path, problems)
 
 
 def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
@@ -68,24 +93,3 @@ def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
         basis = "rates measured by dlrm-bench"
     head = f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up"
     return f"{head}\n{text_table(['', 'ms', 'share'], [*rows, ['all', f'{total:,.2f}', '']])}"
-
-
-def _print_next(config: PlanConfig, cluster: Cluster) -> None:
-    if config.output is None:
-        print("output=FOLDER writes the plan as plan.yaml, for dlrm-train")
-        print(next_line("dlrm-plan", {}, *typed_settings("output"), "output=plan"))
-        return
-    meet = "--standalone"
-    if cluster.nodes > 1:
-        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
-    settings = [each for each in typed_settings("output", "smallest", "topology") if "topology." not in each]
-    if config.data.path is None:
-        settings.append("data.path=DATASET")
-    settings.append(setting("sharding.plan", Path(config.output) / "plan.yaml"))
-    command = f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train"
-    print(f"next: {' '.join([command, *settings])}")
-    if cluster.nodes > 1:
-        print("      on each machine, with the first one's name for HOST")
-    # only a warning: rows and ranks do not change the plan
-    for problem in batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size):
-        print(f"      dlrm-train will also ask for this: {problem}")

@@ -5,7 +5,7 @@ manifest is written.
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
@@ -45,8 +45,8 @@ from dlrm_app.preprocessing.read.parser import (
 from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.preprocessing.units.remote import in_threads
 from dlrm_app.preprocessing.units.source import MAX_RATIO, Source, content_checksum, sample_checksum
-from dlrm_app.table import text_table
-from dlrm_app.text import NONE, bytes_text, listed, next_line, percent
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.text import NONE, bytes_text, listed, percent
 
 logger = logging.getLogger(__name__)
 
@@ -218,46 +218,62 @@ def rejects_of(
         first_line += unit.lines
 
 
-def report(manifest: Manifest, seconds: float | None = None) -> None:
-    """Logs rows, positives, rejects and bytes of every split, and the next command. ``seconds``: the time of the run, if it is known."""
-    splits, rejected = manifest.splits, f"{manifest.path}/{REJECTS}"
-    table = [
-        [
-            name,
-            f"{split.rows:,}",
-            NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
-            f"{split.rejects:,}",
-            bytes_text(sum(shard.bytes for shard in split.shards)),
-        ]
-        for name, split in splits.items()
-    ]
-    lines = [text_table(["split", "rows", "positives", "rejects", "size"], table)]
-    if seconds is not None:
-        rows = sum(split.rows for split in splits.values())
-        lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
-    rejects = sum(split.rejects for split in splits.values())
-    published = manifest.config["dataset"].get("published_rows") or {}
-    lines += [
-        f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy cut short?"
-        for source in manifest.sources
-        if (expected := published.get(Path(source.path).name.partition(".")[0], 0)) > source.rows + rejects
-    ]
-    if rejects:
-        lines.append(f"rejected lines: {rejected}")
-        if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(Path(rejected))):
-            lines.append(
-                f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
-                "where they look like some, so join the lines of values and preprocess again"
-            )
-    if manifest.best is not None:
-        lines.append(
-            f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+@dataclass(frozen=True)
+class Dataset(Result):
+    """A finished dataset. ``seconds``: the time that it took; None if that is not known, as after a resume."""
+
+    manifest: Manifest
+    seconds: float | None = None
+
+    @property
+    def path(self) -> Path:
+        """The dataset's folder."""
+        return Path(self.manifest.path)
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """Rows, positives, rejects and bytes of every split, and warnings."""
+        manifest, splits = self.manifest, self.manifest.splits
+        rejected = f"{manifest.path}/{REJECTS}"
+        yield (
+            ["split", "rows", "positives", "rejects", "size"],
+            [
+                [
+                    name,
+                    f"{split.rows:,}",
+                    NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
+                    f"{split.rejects:,}",
+                    bytes_text(sum(shard.bytes for shard in split.shards)),
+                ]
+                for name, split in splits.items()
+            ],
         )
-    if manifest.lineage and manifest.lineage.growth:
-        lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
-    logger.info(
-        "\n".join([*lines, *_unknown_lookups(manifest), *_own_click_lines(manifest), next_command(manifest)])
-    )
+        if self.seconds is not None:
+            rows = sum(split.rows for split in splits.values())
+            yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"
+        rejects = sum(split.rejects for split in splits.values())
+        published = manifest.config["dataset"].get("published_rows") or {}
+        for source in manifest.sources:
+            if (
+                expected := published.get(Path(source.path).name.partition(".")[0], 0)
+            ) > source.rows + rejects:
+                yield (
+                    f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy "
+                    "cut short?"
+                )
+        if rejects:
+            yield f"rejected lines: {rejected}"
+            if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(Path(rejected))):
+                yield (
+                    f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
+                    "where they look like some, so join the lines of values and preprocess again"
+                )
+        if manifest.best is not None:
+            yield f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+        if manifest.lineage and manifest.lineage.growth:
+            yield f"vocabularies on day {manifest.lineage.day}:"
+            yield growth_table(manifest.lineage)
+        yield from _unknown_lookups(manifest)
+        yield from _own_click_lines(manifest)
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:
@@ -327,15 +343,3 @@ def _own_click_lines(manifest: Manifest) -> list[str]:
             f"warning: about {percent(share)} of the {name} rows are {rows}, whose target columns contain their own clicks: {cure} other rows"
         )
     return lines
-
-
-def next_command(manifest: Manifest) -> str:
-    """The line with the next command: training, or evaluation without training rows, or a check without labels."""
-    path = {"data.path": manifest.path}
-    labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
-    if "train" in labelled:
-        model = {} if manifest.dense else {"model": "concat"}  # other models need dense columns
-        return next_line("dlrm-train", {**path, **model, "tables": "dataset", "trainer.epochs": 1})
-    if labelled:
-        return next_line("dlrm-evaluate", {"checkpoint": "RUN", **path, "split": labelled[0]})
-    return next_line("dlrm-check", path)

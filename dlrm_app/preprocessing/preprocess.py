@@ -24,7 +24,7 @@ from dlrm_app.preprocessing.encode.columns import (
     read_encoding,
     read_known,
 )
-from dlrm_app.preprocessing.finish import report
+from dlrm_app.preprocessing.finish import Dataset
 from dlrm_app.preprocessing.passes.look import look_at
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems
@@ -68,8 +68,8 @@ _FREE = ["dataset.published_rows", "auto"]
 """Settings that may differ from those of a finished dataset."""
 
 
-def preprocess(config: PreprocessConfig) -> Manifest:
-    """Makes the dataset that ``config`` describes, or continues an unfinished one. Returns its manifest.
+def preprocess(config: PreprocessConfig) -> Dataset:
+    """Makes the dataset that ``config`` describes, or continues an unfinished one.
 
     Raises ConfigError for settings that cannot work, DataError for damaged input, DlrmError for a full disk.
     """
@@ -89,7 +89,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     identity = json.loads(without_credentials(json.dumps(identity)))  # as it will be read back
     finished = _finished(identity, plan)
     if finished is not None:
-        return finished
+        return Dataset(finished)
     plan = with_file_specs(plan)
     start = time.perf_counter()
     with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
@@ -101,8 +101,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
-    report(manifest, None if is_resumed else time.perf_counter() - start)
-    return manifest
+    return Dataset(manifest, None if is_resumed else time.perf_counter() - start)
 
 
 def _column_problems(config: PreprocessConfig, spec: Spec, known: Manifest | None) -> list[str]:
@@ -229,7 +228,6 @@ def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
         raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
     shutil.rmtree(output / WORK, ignore_errors=True)  # left by a run that ended just before deleting it
     logger.info(f"{output} is finished already; nothing to do")
-    report(manifest)
     return manifest
 
 

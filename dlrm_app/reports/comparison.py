@@ -1,7 +1,8 @@
 """Compares several runs: curves by rows trained on, results, and differences between their configurations."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
 from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import page
-from dlrm_app.reports.run_page import METRICS, eval_points, metric_cell, train_points
+from dlrm_app.reports.run_page import METRICS, eval_points, metric_cell, train_points, write_report
 from dlrm_app.reports.run_record import RunRecord, read_run
-from dlrm_app.table import Column, Rows, html_table, text_table
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import Column, Columns, Rows, html_table
 from dlrm_app.text import NONE, count, duration, short
 
 PLACE_KEYS = ("output", "resume")
@@ -52,8 +54,34 @@ def read_runs(folders: Sequence[str]) -> dict[str, RunRecord]:
     return {str(path.relative_to(common)): read_run(typed) for path, typed in by_path.items()}
 
 
-def write_comparison(runs: Runs, split: str | None, output: str | None) -> Path:
-    """Writes the page about ``runs`` and prints its main table. Returns the page's path.
+@dataclass(frozen=True)
+class Page(Result):
+    """A page at ``path`` about ``runs`` (folders). ``table``: the title and the content of its main table, if it compares runs."""
+
+    path: Path
+    runs: tuple[Path, ...]
+    table: tuple[str, tuple[Columns, Rows]] | None = None
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The main table and the page's path."""
+        if self.table is not None:
+            title, table = self.table
+            yield f"{title}:"
+            yield table
+        yield str(self.path)
+
+
+def report_runs(config: ReportConfig) -> Page:
+    """Writes the page of a run, or a comparison of several. Raises DlrmError."""
+    runs = read_runs(config.runs)
+    folders = tuple(record.path for record in runs.values())
+    if len(folders) == 1:
+        return Page(write_report(folders[0], Path(config.output) if config.output else None), folders)
+    return write_comparison(runs, config.split, config.output)
+
+
+def write_comparison(runs: Runs, split: str | None, output: str | None) -> Page:
+    """Writes the page about ``runs``.
 
     ``split``: None for test if every run was evaluated on it, otherwise val.
     """
@@ -74,8 +102,7 @@ def write_comparison(runs: Runs, split: str | None, output: str | None) -> Path:
     summary = escape(f"{number} in {folder}, {finished:,} of them finished.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(title, "comparison of runs", summary=summary, sections=sections))
-    print(f"{split}:\n{text_table(*results)}")
-    return path
+    return Page(path, tuple(record.path for record in runs.values()), (split, results))
 
 
 def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:

@@ -13,9 +13,8 @@ import logging
 import os
 import platform
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import count
@@ -110,14 +109,23 @@ class RunFolder:
         self._writes = runtime.is_first
         self._tensorboard: TensorBoard | None = None
 
-    def write_start(self, config: Mapping[str, Any], manifest: Manifest, runtime: Runtime, step: int) -> None:
-        """Writes config.yaml, environment.json and dataset.json; TensorBoard begins after ``step``."""
+    def write_start(
+        self,
+        config: Mapping[str, Any],
+        manifest: Manifest,
+        runtime: Runtime,
+        step: int,
+        command: Sequence[str],
+    ) -> None:
+        """Writes config.yaml, environment.json (with ``command``) and dataset.json; TensorBoard begins after ``step``."""
         if self._writes:
             if config["logging"]["tensorboard"]:
                 self._tensorboard = TensorBoard(self.path / "tensorboard", step)
             write_json(self.path / "dataset.json", describe_dataset(manifest))
             write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
-            write_json(self.path / "environment.json", describe_environment(runtime))
+            write_json(
+                self.path / "environment.json", {"command": [*command], **describe_environment(runtime)}
+            )
 
     def tell(self, event: Event) -> None:
         """Appends ``event`` to metrics.jsonl."""
@@ -312,7 +320,6 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
 def describe_environment(runtime: Runtime) -> dict[str, Any]:
     """Versions, machine and launch, as recorded beside each run."""
     return {
-        "command": sys.argv,
         "folder": str(Path.cwd()),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),

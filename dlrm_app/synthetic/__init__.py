@@ -5,15 +5,10 @@ scores it, ``days`` changes ids and truth day by day, ``clicks`` writes Criteo f
 """
 
 from dlrm_app.config.datasets import GenerateConfig
-from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.synthetic.clicks import write_clicks
-from dlrm_app.synthetic.inputs import write_inputs
-from dlrm_app.synthetic.signal import Best
+from dlrm_app.synthetic.clicks import Clicks, write_clicks
+from dlrm_app.synthetic.inputs import ModelInputs, write_inputs
 
 
-def generate(config: GenerateConfig) -> list[Best] | Manifest:
-    """Writes the data that ``config.format`` names. Returns the best scores on each file of clicks, or the manifest of a dataset.
-
-    Raises ConfigError for impossible settings.
-    """
+def generate(config: GenerateConfig) -> Clicks | ModelInputs:
+    """Writes the data that ``config.format`` names. Raises ConfigError for impossible settings."""
     return write_clicks(config) if config.format == "criteo" else write_inputs(config)

@@ -3,6 +3,7 @@
 import datetime
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dlrm_app.files import output_problems, room_problems, write_json, written_w
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.synthetic.days import Lives, drifted, make_lives
 from dlrm_app.synthetic.distribution import (
     MISSING,
@@ -27,7 +29,6 @@ from dlrm_app.synthetic.distribution import (
     draw_rows,
 )
 from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probability
-from dlrm_app.text import next_line
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,30 @@ def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
     return replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
 
 
-def write_clicks(config: GenerateConfig) -> list[Best]:
-    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``. Returns the best scores by day.
+@dataclass(frozen=True)
+class Clicks(Result):
+    """A click log in ``path``, a file or a folder of days. ``bests``: file → the best scores that its rows allow."""
+
+    path: Path
+    bests: dict[Path, Best]
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """A line for each file."""
+        for file, best in self.bests.items():
+            auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
+            yield (
+                f"{file}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
+                f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({best_path(file)})"
+            )
+
+
+def best_path(file: Path) -> Path:
+    """The file with the best scores of the clicks in ``file``."""
+    return file.with_name(f"{file.name}.best.json")
+
+
+def write_clicks(config: GenerateConfig) -> Clicks:
+    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``.
 
     One day is the file ``config.output``; several days are a folder of files. Raises ConfigError if the disk has too little room.
     """
@@ -88,7 +111,7 @@ def write_clicks(config: GenerateConfig) -> list[Best]:
     row_bytes = len(first.block(0, 1000)[0]) / 1000
     refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
     keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
-    bests = []
+    bests = {}
     for day in range(config.days):
         first_row = config.start_row + day * config.rows
         path = output
@@ -99,18 +122,9 @@ def write_clicks(config: GenerateConfig) -> list[Best]:
             asked |= {"day": day, "new_ids": config.new_ids, "drift": config.drift}
         source = source_of_day(first, day, config.drift, config.seed) if day else first
         best = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
-        best_path = path.with_name(f"{path.name}.best.json")
-        write_json(best_path, {**asdict(best), **asked})
-        auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
-        logger.info(
-            f"{path}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
-            f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({best_path})"
-        )
-        bests.append(best)
-    dataset = output.with_name(output.name.split(".")[0] + "_dataset" * is_log)
-    settings = {"dataset": "criteo_kaggle", "input.train": output, "split.val": 0.1, "split.test": 0.1}
-    logger.info(next_line("dlrm-preprocess", {**settings, "output": dataset}))
-    return bests
+        write_json(best_path(path), {**asdict(best), **asked})
+        bests[path] = best
+    return Clicks(output, bests)
 
 
 def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:

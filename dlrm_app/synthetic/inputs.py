@@ -8,7 +8,7 @@ is complete or absent, with the same bytes for any number of threads.
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,9 +34,9 @@ from dlrm_app.files import checksum, folder_written_whole, output_problems, room
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.synthetic.distribution import power_law, power_law_span, uniform
 from dlrm_app.tables.specs import resolve_tables
-from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,23 @@ def _draw_ids(key, first, count, rows, exponent):  # type: ignore[no-untyped-def
     return ids
 
 
-def write_inputs(config: GenerateConfig) -> Manifest:
+@dataclass(frozen=True)
+class ModelInputs(Result):
+    """A dataset of synthetic inputs in the folder ``path``."""
+
+    path: Path
+    manifest: Manifest
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """Rows, features and size in one line."""
+        manifest = self.manifest
+        rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
+        size = sum(shard.bytes for shard in manifest.shards) / 1e6
+        columns = f"{len(manifest.sparse)} sparse and {len(manifest.dense)} dense features"
+        yield f"{self.path}: {rows}; {columns}, {size:,.0f} MB"
+
+
+def write_inputs(config: GenerateConfig) -> ModelInputs:
     """Writes the dataset that ``config`` describes to ``config.output``.
 
     Raises ConfigError for impossible tables, if the output exists, or if the disk has too little room.
@@ -152,14 +168,7 @@ def write_inputs(config: GenerateConfig) -> Manifest:
         splits = write_splits(folder, inputs, sizes, config.start_row, inputs.group_rows, config.threads)
         manifest = _manifest(inputs, splits, config)
         write_manifest(folder, manifest)
-    rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in splits.items())
-    size = sum(shard.bytes for shard in manifest.shards) / 1e6
-    columns = f"{len(inputs.features)} sparse and {inputs.num_dense} dense features"
-    typed = [each for each in typed_settings() if each.lstrip("'").startswith(("tables=", "experiment="))]
-    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
-    command = next_line("dlrm-train", {"data.path": output}, *typed, *model, "output=run")
-    logger.info(f"{output}: {rows}; {columns}, {size:,.0f} MB\n{command}")
-    return manifest
+    return ModelInputs(output, manifest)
 
 
 def _features(config: GenerateConfig) -> list[Feature]:

@@ -1,26 +1,20 @@
-"""Log lines of a run at its start and during training, and the table that it prints at its end."""
+"""Log lines of a run at its start and during training."""
 
 import logging
-import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
-from dlrm_app.runs.events import RunResult, TrainEvent
+from dlrm_app.runs.events import TrainEvent
+from dlrm_app.runs.run import DECIMALS
 from dlrm_app.sharding.constraints import log_dense_kernel
-from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import duration, next_line
+from dlrm_app.text import duration
 from dlrm_app.training.instruments import largest_part
 from dlrm_app.training.state import TrainingRun
 
 logger = logging.getLogger(__name__)
-
-HEADINGS = ["", "train loss", "AUC", "log loss", "NE", "calibration"]
-DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 
 
 def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
@@ -92,47 +86,3 @@ def log_judgement(evaluation: Evaluation) -> None:
         logger.info("%s: %s", evaluation.split, judgement.says)
         return
     logger.warning("%s: the model is %s", evaluation.split, judgement.text)
-
-
-def print_end(run: TrainingRun, result: RunResult) -> None:
-    """Prints the table of epochs, the run's result and what to type next."""
-    folder, evals = run.folder.path, run.progress.evals
-    print(f"\n{format_summary(result.train_loss, evals, result.best_reachable)}\n")
-    print(
-        f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder {folder}\n"
-        f"ended because {result.ended_because}"
-    )
-    print(next_command(folder, evals, run.progress.best_val()))
-
-
-def next_command(folder: Path, evals: Sequence[Evaluation], best: Evaluation | None) -> str:
-    """The next command after a run: export it, with which=best if the last evaluation on val is not the ``best``."""
-    if not evals:
-        return next_line("dlrm-evaluate", {"checkpoint": folder, "split": "train"})
-    last = [each for each in evals if each.split == "val"][-1:]
-    judged = (best if best is not None else evals[-1]).judgement
-    if judged is not None and judged.is_bad:  # which dlrm-export would refuse
-        return next_line("dlrm-report", {}, shlex.quote(str(folder)))
-    which = {} if best is None or best in last else {"which": "best"}
-    return next_line("dlrm-export", {"checkpoint": folder, **which, "output": f"{folder}_export"})
-
-
-def format_summary(
-    train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
-) -> str:
-    """The final table of a run: a line for each epoch, one for test, and one for the best that the data allows."""
-    by_epoch = {each.epoch: each for each in evals if each.split == "val"}
-    rows = [
-        [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch))]
-        for epoch, loss in enumerate(train_loss)
-    ]
-    rows += [["test", "", *_cells(each)] for each in evals if each.split == "test"]
-    if best:
-        rows.append(["best reachable", "", f"{best['auc']:.5f}", f"{best['logloss']:.5f}", "", ""])
-    return text_table(HEADINGS, rows)
-
-
-def _cells(evaluation: Evaluation | None) -> list[str]:
-    if evaluation is None:
-        return [""] * len(DECIMALS)
-    return [f"{evaluation.metrics[name]:.{decimals}f}" for name, decimals in DECIMALS.items()]

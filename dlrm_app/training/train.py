@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
+from dlrm_app.runs.run import Run
 from dlrm_app.sharding.plan import log_plan, write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
@@ -42,7 +43,7 @@ from dlrm_app.training.setup import (
 )
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
-from dlrm_app.training.summary import log_start, print_end
+from dlrm_app.training.summary import log_start
 from dlrm_app.training.warm_start import check_resumable, check_warm_start, read_previous, with_lanes
 
 logger = logging.getLogger(__name__)
@@ -51,10 +52,11 @@ PageWriter = Callable[[Path], Path]
 """Writes the report of the run in a folder; returns its path. Raises OSError or DlrmError."""
 
 
-def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResult:
-    """Runs ``config`` to its end and returns the result, as in result.json. Raises DlrmError for problems a user can fix.
+def train(config: TrainConfig, write_page: PageWriter | None = None, command: Sequence[str] = ()) -> Run:
+    """Runs ``config`` to its end and returns the finished run, on every rank. Raises DlrmError for problems a user can fix.
 
-    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false.
+    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false. ``command``: the
+    words that the configuration was composed of, for environment.json.
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
@@ -66,20 +68,18 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
         with open_run_folder(config.output, config.resume, runtime) as folder:
             run = prepare(config, manifest, tables, folder, runtime)
             if run.why_done and (ended := folder.result_at(run.checkpoint)):
-                result = repeat_end(run, ended)
+                finished = repeat_end(run, ended)
             else:
                 try:
                     with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
-                        begin(run, checkpoints)
+                        begin(run, checkpoints, command)
                         train_epochs(run, checkpoints, stop_request)
                 except (DlrmError, OSError):  # or a stop; all that can be saved is saved
                     if write_page:
                         write_unfinished(folder.path, write_page)
                     raise
-                result = finish(run)
-            if write_page:
-                print(f"report: {write_page(folder.path)}")
-            return result
+                finished = finish(run)
+            return replace(finished, report=write_page(folder.path)) if write_page else finished
 
 
 def prepare(
@@ -163,7 +163,7 @@ def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Man
     init_vectors(model, tables, manifest, config.model.ensemble_size)
 
 
-def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
+def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:
     """Writes the run's description. A run that continues another run's checkpoint first saves one of its own."""
     folder, config, step = run.folder, asdict(run.config), run.progress.step
     folder.continue_from(run.checkpoint)
@@ -173,7 +173,7 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     if is_first_save and step:  # until then resume=auto would start from step 0
         run.save(checkpoints)
         checkpoints.wait()
-    folder.write_start(config, run.manifest, run.runtime, step)
+    folder.write_start(config, run.manifest, run.runtime, step, command)
     if run.runtime.is_first:
         write_plan(folder.path / "plan.yaml", run.trainable.plan)
 
@@ -186,8 +186,8 @@ def write_unfinished(folder: Path, write_page: PageWriter) -> None:
         logger.warning("no report: %s", error)
 
 
-def finish(run: TrainingRun) -> RunResult:
-    """Evaluates on test, writes result.json and prints how the run ended."""
+def finish(run: TrainingRun) -> Run:
+    """Evaluates on test and writes result.json."""
     run.instruments.trace.close()
     if run.config.evaluation.test:
         evaluate_split(run, "test")
@@ -210,8 +210,7 @@ def finish(run: TrainingRun) -> RunResult:
     run.folder.write_result(result)
     if run.runtime.is_first:
         warn_of_unfitted_best(run, best)
-        print_end(run, result)
-    return result
+    return Run(run.folder.path, result, tuple(progress.evals), best)
 
 
 def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
@@ -225,10 +224,9 @@ def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
             )
 
 
-def repeat_end(run: TrainingRun, result: RunResult) -> RunResult:
-    """Prints again how a finished ``run`` ended; its files stay as they are."""
+def repeat_end(run: TrainingRun, result: RunResult) -> Run:
+    """The finished ``run`` as it ended; its files stay as they are."""
     if run.runtime.is_first:
         logger.info("finished already: nothing is left to train, and nothing is written")
-        run.progress.evals.extend(each for split, each in result.evals.items() if split == "test")
-        print_end(run, result)
-    return result
+    tests = [each for split, each in result.evals.items() if split == "test"]
+    return Run(run.folder.path, result, (*run.progress.evals, *tests), run.progress.best_val())

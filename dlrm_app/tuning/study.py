@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ from dlrm_app.config.like_train import TuneConfig, TuneSettings
 from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
-from dlrm_app.table import Column, Rows, text_table
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import Column, Rows
 from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tuning.trial import (
     TRAIN,
@@ -54,8 +55,32 @@ ENDS = {
 }
 
 
-def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> None:
-    """Runs trials until the study has ``tune.trials``, and prints the best. Raises DlrmError if all fail.
+@dataclass(frozen=True)
+class Study(Result):
+    """A study in the folder ``path``: its trials, the best first, and the command that trains with the values of the best.
+
+    ``page``: the study's page, if it was written.
+    """
+
+    path: Path
+    metric: str
+    trials: tuple[FrozenTrial, ...]
+    command: str | None
+    page: Path | None = None
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The best trials."""
+        yield trials_table(self.trials[:_SHOWN], self.metric)
+        if self.page is not None:
+            yield f"page: {self.page}"
+
+
+_SHOWN = 5
+"""The number of trials that a study's text shows."""
+
+
+def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> Study:
+    """Runs trials until the study has ``tune.trials``. Raises DlrmError if all fail.
 
     ``typed``: the common settings of all trials, for dlrm-train.
     """
@@ -68,9 +93,9 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
         refuse_another_study(study, output, common, config.tune.space)
         _Work(study, output, config, common, train).run()
         trials = ranked(study)
-        print(text_table(*trials_table(trials[:5], config.tune.metric)))
-        if trials and trials[0].state == TrialState.COMPLETE:
-            print(f"next: {final_command(common, trials[0].params)}")
+        is_done = bool(trials) and trials[0].state == TrialState.COMPLETE
+        command = final_command(common, trials[0].params) if is_done else None
+        return Study(output, config.tune.metric, tuple(trials), command)
 
 
 def open_study(output: Path, settings: TuneSettings) -> optuna.Study:

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -67,4 +66,4 @@ def test_each_job_begins_by_loading(name: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(commands, "loading", load)
     with pytest.raises(BlockingIOError, match="loading"):
-        commands.COMMANDS[name].job(SimpleNamespace(timeout=1))
+        commands.run_job(name, None, [])

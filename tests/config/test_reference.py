@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.commands import COMMANDS, schema_of
+from dlrm_app.api.commands import COMMANDS, schema_of
 from dlrm_app.config.reference import help_text, json_schema, read_comments, read_reference
 from dlrm_app.errors import ConfigError
 from tests.pages import ROOT

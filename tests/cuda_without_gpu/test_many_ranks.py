@@ -2,8 +2,8 @@
 
 import pytest
 
+from dlrm_app.cli.process import quiet_libraries
 from dlrm_app.config.like_train import PlanConfig
-from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharder import fused_kernels
 from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta

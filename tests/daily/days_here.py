@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.cli.commands import run_words
+from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.days import DaysConfig, with_words
@@ -54,7 +54,7 @@ def configured(words: Sequence[str]) -> DaysConfig:
     return compose_config("days", DaysConfig, with_words(words))
 
 
-def learn(words: Sequence[str], run: Any = run_words) -> Outcome:
+def learn(words: Sequence[str], run: Any = run_in_log) -> Outcome:
     """What ``dlrm-days *words`` does."""
     return go_through_days(configured(words), run, ONE_RANK)
 

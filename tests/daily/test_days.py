@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.cli.commands import run_words
+from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily import days as days_module
@@ -130,7 +130,7 @@ def test_an_unfinished_day_begins_anew_with_other_settings(
         called.append(name)
         if name == "train":
             raise KeyboardInterrupt
-        run_words(name, words, log)
+        run_in_log(name, words, log)
 
     def commands(*more: str) -> list[str]:
         called.clear()
@@ -170,7 +170,7 @@ def test_rows_of_all_hours_are_learnt_and_held_out(tmp_path: Path) -> None:
         f"days.from={NAMES[0]}",
     ]
     words = preprocess_words(configured(words), date(2026, 11, 1), None, tmp_path / "out")
-    run_words("preprocess", words, tmp_path / "log.txt")
+    run_in_log("preprocess", words, tmp_path / "log.txt")
     manifest = read_manifest(tmp_path / "out")
     assert manifest.sparse[0].distinct == 24
     table = pq.ParquetFile(tmp_path / "out" / "val" / "part-00000.parquet").read()
@@ -198,7 +198,7 @@ def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, three: 
         if calls:
             raise KeyboardInterrupt
         calls += 1
-        run_words(name, words, log)
+        run_in_log(name, words, log)
 
     try:
         for _ in range(20):
@@ -505,7 +505,7 @@ def test_a_damaged_day_is_held_back_before_training(
 
     def run_all_but_train(name: str, words: Sequence[str], log: Path) -> None:
         assert name != "train"
-        run_words(name, words, log)
+        run_in_log(name, words, log)
 
     learn(days_words(tmp_path / "log", output, NAMES[2]), run_all_but_train)
     held = lines(output)[NAMES[2]]

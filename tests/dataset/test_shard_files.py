@@ -56,6 +56,6 @@ def test_a_shard_that_is_no_parquet_is_named(manifest: Manifest) -> None:
 
 def test_plans_for_a_dataset_expect_it(manifest: Manifest) -> None:
     overrides = [f"data.path={manifest.path}", "topology=cpu_2", "smallest=false"]
-    tables = plan_cluster(compose_config("plan", PlanConfig, overrides)).work.tables
+    tables = plan_cluster(compose_config("plan", PlanConfig, overrides)).plan.work.tables
     assert tables["t_m0"].expected_pooling_factors == [mean_ids(manifest)["m0"]]
     assert tables["t_c0"].expected_pooling_factors == [1.0]

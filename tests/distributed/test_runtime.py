@@ -5,6 +5,7 @@ import resource
 import socket
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 import pyarrow
@@ -65,6 +66,12 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", device)))
 
+    def fork(devices: list[torch.device]) -> AbstractContextManager[None]:
+        calls.append(("fork_rng", *devices))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+
     def init(backend: str, **options: object) -> None:
         calls.append(("init", backend, options["timeout"]))
 
@@ -77,6 +84,7 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
         assert runtime.device == torch.device("cuda", 1)
     assert calls == [
         ("set_device", torch.device("cuda", 1)),
+        ("fork_rng", torch.device("cuda", 1)),
         ("init", "cpu:gloo,cuda:nccl", module.TIMEOUT),
         ("barrier",),
         ("destroy",),

@@ -46,7 +46,7 @@ def export_here(*overrides: str) -> ExportRecord:
     is_delta = any(word.startswith("apply=") for word in overrides)
     words = ["threads=1", *overrides, *["judgement=ignore"] * (not is_delta)]  # few rows are learnt by heart
     with mock.patch.object(verification, "_SECONDS", 0.01):
-        return export_model(compose_config("export", ExportConfig, words))
+        return export_model(compose_config("export", ExportConfig, words)).record
 
 
 LEARNS = ["trainer.global_batch_size=64", "optimizer.sparse.lr=0.3"]  # so that ids matter

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.launcher import handle_signals
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped
 from dlrm_app.training import loop
@@ -51,6 +52,7 @@ def train(output: Path, overrides: list[str], stops: list[Any], runtime: Runtime
 
 def main() -> None:
     cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    handle_signals()
     with start_runtime(1) as runtime:
         job.start_runtime = lambda *_, **__: nullcontext(runtime)
         for case in cases:

@@ -1,6 +1,5 @@
 """What a command says to type next works as it stands, in a folder whose name needs quotes."""
 
-import logging
 import re
 import shlex
 from collections.abc import Callable
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.commands import run_words
+from dlrm_app.api.commands import COMMANDS, Call, composed
+from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.config.train import TrainConfig
@@ -18,19 +18,17 @@ Type = Callable[..., list[str]]
 
 
 @pytest.fixture
-def type_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Type:
+def type_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
     folder = tmp_path / "a=b [1]"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    caplog.set_level(logging.INFO)
 
     def type_here(*words: str) -> list[str]:
-        caplog.clear()
-        log = tmp_path / "said.txt"
-        log.unlink(missing_ok=True)
-        run_words(words[0].removeprefix("dlrm-"), words[1:], log)
-        said = "\n".join([log.read_text(), *caplog.messages])
-        (line,) = re.findall(r"^next: (.*)$", said, re.MULTILINE)
+        name = words[0].removeprefix("dlrm-")
+        config = composed(name, words[1:])
+        call = Call(words[1:], config)
+        result = COMMANDS[name].load()(config, call)
+        (line,) = re.findall(r"^next: (.*)$", "\n".join(next_lines(name, result, call)), re.MULTILINE)
         return shlex.split(line)
 
     return type_here

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.commands import COMMANDS as TABLE
-from dlrm_app.cli.commands import schema_of
+from dlrm_app.api.commands import COMMANDS as TABLE
+from dlrm_app.api.commands import schema_of
 from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError
 from tests.loader.dataset_fixture import write_dataset

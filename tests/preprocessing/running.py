@@ -12,6 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
+from dlrm_app.preprocessing.finish import Dataset
 from dlrm_app.preprocessing.preprocess import preprocess
 from dlrm_app.preprocessing.read.spec import Spec, read_spec
 
@@ -43,9 +44,14 @@ def configure(*overrides: str) -> PreprocessConfig:
     return config
 
 
-def run(output: Path, *overrides: str) -> Manifest:
+def make(output: Path, *overrides: str) -> Dataset:
     """Runs ``dlrm-preprocess *overrides output=OUTPUT``."""
     return preprocess(configure(*overrides, f"output={output}"))
+
+
+def run(output: Path, *overrides: str) -> Manifest:
+    """The manifest that ``dlrm-preprocess *overrides output=OUTPUT`` writes."""
+    return make(output, *overrides).manifest
 
 
 def spec_of(dataset: str) -> Spec:

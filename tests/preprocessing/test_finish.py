@@ -1,53 +1,23 @@
-"""What is suggested once a dataset is made."""
+"""What is said once a dataset is made."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
-from dlrm_app.preprocessing.finish import next_command
 from tests.preprocessing.clicks import make_clicks
-from tests.preprocessing.running import AUTO, configure, run
-
-
-@pytest.mark.parametrize(
-    ("splits", "command"),
-    [
-        (["train", "val"], "dlrm-train 'data.path=my data' model=concat tables=dataset trainer.epochs=1"),
-        (["test"], "dlrm-evaluate checkpoint=RUN 'data.path=my data' split=test"),
-    ],
-)
-def test_training_is_suggested_where_there_are_rows_to_train_on(splits: list[str], command: str) -> None:
-    manifest = Manifest(
-        dataset="clicks",
-        label="label",
-        dense=[],
-        sparse=[],
-        splits={name: Split(1, 0, 0, []) for name in splits},
-        sources=[],
-        config={},
-        path=Path("my data"),
-    )
-    assert next_command(manifest) == f"next: {command}"
-    with_dense = replace(manifest, dense=[DenseColumn("hour", {"kind": "none"})])
-    assert next_command(with_dense) == f"next: {command.replace(' model=concat', '')}"
+from tests.preprocessing.running import AUTO, configure, make
 
 
 def test_a_file_with_fewer_rows_than_were_published_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, lines in (("day_0", 30), ("day_1.tsv", 40), ("other", 5)):
         Path(name).write_bytes(make_clicks(lines))
-    with caplog.at_level("INFO"):
-        run(
-            Path("out"),
-            "input.train=[day_0,day_1.tsv,other]",
-            "dataset.published_rows={day_0:31,day_1:40,day_2:9}",
-        )
-    warned = [line for line in caplog.text.splitlines() if line.startswith("warning")]
+    published = "dataset.published_rows={day_0:31,day_1:40,day_2:9}"
+    said = str(make(Path("out"), "input.train=[day_0,day_1.tsv,other]", published))
+    warned = [line for line in said.splitlines() if line.startswith("warning")]
     assert [line.split(":")[1] for line in warned] == [" day_0 has 30 rows, 31 were published"]
 
 
@@ -59,16 +29,15 @@ def test_the_published_days_of_criteo_add_up() -> None:
     assert sum(days.values()) - days["day_23"] == 4_195_197_692  # MLPerf's number of training samples
 
 
-def test_it_says_what_it_made_and_what_to_type_next(
+def test_it_says_what_it_made(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("log.tsv").write_bytes(make_clicks(300))
     with caplog.at_level("INFO"):
-        run(Path("k"), "input.train=log.tsv", "split.val=0.1", "split.test=0.1", *AUTO)
-    assert re.search(r"train +240", caplog.text)
-    assert re.search(r"300 rows in [0-9.]+ s: [0-9,]+ rows/s", caplog.text)
+        said = str(make(Path("k"), "input.train=log.tsv", "split.val=0.1", "split.test=0.1", *AUTO))
+    assert re.search(r"train +240", said)
+    assert re.search(r"300 rows in [0-9.]+ s: [0-9,]+ rows/s", said)
     assert re.search(r"vocabulary, min_count \d+ +cat_0, cat_1", caplog.text)
-    assert "next: dlrm-train data.path=k tables=dataset" in caplog.text
     made = ["manifest.json", "rejects.jsonl", "target", "test", "train", "val", "vocab"]
     assert sorted(path.name for path in Path("k").iterdir()) == made

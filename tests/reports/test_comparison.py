@@ -6,29 +6,26 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.cli.commands import report_runs
 from dlrm_app.config.scoring import ReportConfig, with_runs
 from dlrm_app.errors import ConfigError
-from dlrm_app.reports.comparison import check_runs, differences, read_runs
+from dlrm_app.reports.comparison import check_runs, differences, read_runs, report_runs
 from tests.training.run_fixture import evaluation, read_report, write_run
 
 
-def test_every_runs_last_metrics_curves_and_speed_are_on_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_runs_last_metrics_curves_and_speed_are_on_it(tmp_path: Path) -> None:
     for index, name in enumerate(("a", "b")):
         write_run(tmp_path / name)
         with (tmp_path / name / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(evaluation("test", 40, auc=0.61 + index / 64)) + "\n")
-    report_runs(config_of(str(tmp_path)))
+    compared = report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
     assert {"0.61000", "0.62562", "4.32k"} <= {*page.numbers}
     assert any(tip.startswith("10 rows, a: ") for tip in page.tips)
     assert any(tip.startswith("40 rows, b: ") for tip in page.tips)
     assert page.addresses == []
-    out = capsys.readouterr().out
-    assert "0.61000" in out
-    assert "compare.html\nnext: dlrm-evaluate checkpoint=" in out
+    assert "0.61000" in str(compared)
+    assert "0.61000" in compared._repr_html_()
+    assert [path.name for path in compared.runs] == ["a", "b"]
 
 
 def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> None:

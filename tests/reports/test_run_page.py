@@ -107,5 +107,6 @@ def test_the_command_rebuilds_it_without_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "run/report.html\nnext: dlrm-evaluate checkpoint=run\n"
+    assert done.stdout == "run/report.html\n"
+    assert done.stderr == "next: dlrm-evaluate checkpoint=run\n"
     assert (tmp_path / "run/report.html").is_file()

@@ -50,9 +50,9 @@ def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCap
     assert events(Path("r/set-aside-1")) == before
     assert "everything after step 2 is set aside in" in caplog.text
     write_report(Path("r/set-aside-1"))
-    assert train(small("again", "resume=r/set-aside-1", "trainer.max_steps=7")).steps == 7
+    assert train(small("again", "resume=r/set-aside-1", "trainer.max_steps=7")).result.steps == 7
     assert [event["step"] for event in events(Path("again"), "train")] == [1, 2, 3, 4, 5, 6, 7]
-    assert train(small("r", "resume=auto")).steps == 6
+    assert train(small("r", "resume=auto")).result.steps == 6
 
 
 def test_a_folder_is_one_run_s_at_a_time() -> None:

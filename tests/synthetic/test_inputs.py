@@ -165,7 +165,7 @@ def test_the_dataset_is_one_that_the_reader_takes(tmp_path: Path, tables: str) -
         configure(tmp_path / "data", tables, "rows=3000", "val_rows=500", "num_dense=3", "seed=5")
     )
     manifest = read_manifest(tmp_path / "data")
-    assert manifest == made
+    assert manifest == made.manifest
     verify_shards(manifest, checksums=True)
     names = ["one_0", "bag_0", "one_1", "bag_1", "f"]
     assert [(c.name, c.num_embeddings, c.multi_hot) for c in manifest.sparse] == [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.cli.commands import COMMANDS
+from dlrm_app.cli.commands import run_job
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.signals import Stopped
 from dlrm_app.runs.checkpoint.marker import Marker
@@ -38,7 +38,7 @@ def evals(config: TrainConfig, split: str) -> list[dict[str, Any]]:
 
 def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
     config.evaluation.target_auc = 0.01
-    result = train(config)
+    result = train(config).result
     assert result.steps == 2
     assert "evaluation.target_auc=0.01 is reached" in str(result.ended_because)
     assert [event["step"] for event in evals(config, "test")] == [2]
@@ -53,7 +53,7 @@ def test_patience_decides_as_if_the_run_had_not_been_stopped(
     stops = [2, 3, 4, 8, 10, 13]
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
     config.evaluation.patience = 3
-    undisturbed = train(replace(config, output=str(tmp_path / "undisturbed")))
+    undisturbed = train(replace(config, output=str(tmp_path / "undisturbed"))).result
     assert "evaluation.patience=3" in str(undisturbed.ended_because)
     assert undisturbed.steps > stops[-1], "the stops would be after its end"
 
@@ -62,13 +62,14 @@ def test_patience_decides_as_if_the_run_had_not_been_stopped(
         if run.progress.step in stops:
             signal.raise_signal(signal.SIGUSR1)
 
+    monkeypatch.setattr("dlrm_app.distributed.launcher._handling", [True])
     monkeypatch.setattr("dlrm_app.training.loop.take_step", step_and_stop)
     config.resume = "auto"
     for stop in stops:
         # by its name, for a time limit around the tests sends SIGTERM
         with pytest.raises(Stopped, match=f"stopped by SIGUSR1 after step {stop};"):
             train(config)
-    result = train(config)
+    result = train(config).result
     assert (result.steps, result.ended_because) == (undisturbed.steps, undisturbed.ended_because)
     assert events(tmp_path / "run") == events(tmp_path / "undisturbed")
 
@@ -79,32 +80,32 @@ def test_a_finished_run_that_is_started_again_stays_as_it_is(
     """Whatever ended it; a start that has steps left writes a result of its own."""
     config.evaluation.patience = 3
     run = Path(str(config.output))
-    first = train(config)
+    first = train(config).result
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".html"}
     said = capsys.readouterr().out
     config.resume = "auto"
-    again = train(config)
+    again = train(config).result
     assert again == first
     assert files == {
         path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".html"
     }
     assert capsys.readouterr().out == said
     config.evaluation.patience = 4
-    assert train(config).steps == 10
+    assert train(config).result.steps == 10
 
 
 def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
-    first = train(config)
+    first = train(config).result
     path = Path(str(config.output)) / "result.json"
     path.write_text(path.read_text()[:100])
     config.resume = "auto"
-    assert train(config).evals["test"].merit == first.evals["test"].merit
+    assert train(config).result.evals["test"].merit == first.evals["test"].merit
     assert json.loads(path.read_text())["steps"] == first.steps
 
 
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
-    given = COMMANDS["train"].job(config)
+    given = run_job("train", config, [])
     aucs = [event["auc"] for event in evals(config, "val")]
     assert given == max(aucs)
     assert given != aucs[-1]

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,30 +13,34 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.loss import multiplies_bf16
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.training import setup
-from dlrm_app.training.setup import cuda_random_states, set_deterministic, set_random_states, set_step_seed
+from dlrm_app.training.loop import take_step
+from dlrm_app.training.setup import cuda_random_states, set_random_states, set_step_seed
+from dlrm_app.training.state import TrainingRun
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import final_bytes, train_here
 
 ON_GPU_1 = Runtime(rank=1, local_rank=1, world_size=2, local_world_size=2, device_type="cuda", num_threads=1)
 
 
-@pytest.fixture
-def as_before() -> object:
-    yield
-    set_deterministic(False)
-
-
 def test_deterministic_reaches_torch_and_changes_nothing_on_cpu(
-    as_before: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     write_dataset(tmp_path / "data", rows={"train": 300, "val": 100})
     keys = [f"data.path={tmp_path / 'data'}", "evaluation.group_by=c0", "evaluation.batch_size=64"]
     train_here(tmp_path / "usual", *keys)
     assert not torch.are_deterministic_algorithms_enabled()
+    seen: set[tuple[bool, str | None]] = set()
+
+    def look(run: TrainingRun, *others: Any) -> None:
+        seen.add((torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+        take_step(run, *others)
+
+    monkeypatch.setattr("dlrm_app.training.loop.take_step", look)
     train_here(tmp_path / "fixed", *keys, "trainer.deterministic=true")
-    assert torch.are_deterministic_algorithms_enabled()
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert seen == {(True, ":4096:8")}
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     assert final_bytes(tmp_path / "fixed") == final_bytes(tmp_path / "usual")
 
 

@@ -82,11 +82,9 @@ def page_of(config: TuneConfig) -> str:
     return page.read_text()
 
 
-def test_it_finds_better_values_and_says_how_to_train_with_them(
-    tmp_path: Path, train: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_finds_better_values_and_says_how_to_train_with_them(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=12", "tune.prune=false")
-    tune(config, ["data.path=x"], train)
+    found = tune(config, ["data.path=x"], train)
     study = study_of(config)
     assert len(study.trials) == 12
     for trial in study.trials:
@@ -94,7 +92,7 @@ def test_it_finds_better_values_and_says_how_to_train_with_them(
         assert trial.value == pytest.approx(0.7 - (rate - 0.1) ** 2)
         assert list(trial.intermediate_values) == [0, 1, 2, 3]
     best = study.best_trial.params
-    assert final_command(["data.path=x"], best) in capsys.readouterr().out
+    assert found.command == final_command(["data.path=x"], best)
     text = page_of(config)
     for word in ("What mattered", "optimizer.sparse.lr", "Train with the best values", "The best trials"):
         assert word in text

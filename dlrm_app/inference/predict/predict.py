@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from dlrm_app.loader.rows import Ranges, Rows, arrange
 from dlrm_app.preprocessing.passes.contents import Seen
 from dlrm_app.preprocessing.passes.targets import own_click_share
 from dlrm_app.preprocessing.units.lake import with_versions
+from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import known_rows
 from dlrm_app.text import bullets, percent
@@ -66,7 +67,21 @@ class Model:
     check: Callable[[Manifest], Manifest]
 
 
-def predict(config: PredictConfig) -> None:
+@dataclass(frozen=True)
+class Predictions(Result):
+    """The scores of ``rows`` rows in the file or folder ``path``, made in ``seconds``; other ranks than the first know no rows."""
+
+    path: Path
+    rows: int
+    seconds: float
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The number of scores, and the time that they took."""
+        speed = self.rows / self.seconds
+        yield f"{self.rows:,} scores in {self.path}, {self.seconds:.1f} s, {speed:,.0f} rows/s"
+
+
+def predict(config: PredictConfig) -> Predictions:
     """Scores rows according to ``config``. Raises DlrmError."""
     output = Path(config.output)
     with (
@@ -115,10 +130,8 @@ def predict(config: PredictConfig) -> None:
         runtime.together(score_all)
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
         _warn_of_own_clicks(scores, source)
-        if runtime.is_first:
-            rows = scores.finish()
-            seconds = time.perf_counter() - started
-            print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
+        rows = scores.finish() if runtime.is_first else 0
+        return Predictions(output, rows, time.perf_counter() - started)
 
 
 def _rows_of(folder: Path, config: PredictConfig) -> Manifest:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -25,7 +25,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dlrm_app.config.scoring import ServeConfig
-from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
@@ -37,10 +36,16 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
-def serve(config: ServeConfig) -> None:
-    """Serves an export according to ``config``; answers waiting requests before it ends. Raises DlrmError if it cannot start."""
+Say = Callable[[str], None]
+"""Shows a line to the user."""
+
+
+def serve(config: ServeConfig, say: Say) -> None:
+    """Serves an export according to ``config``; answers waiting requests before it ends. Raises DlrmError if it cannot start.
+
+    ``say`` is called with an example of a request once the server listens.
+    """
     listening = _listen(config.host, config.port)
-    quiet_libraries()
     threads = config.threads or len(os.sched_getaffinity(0))
     pyarrow.set_cpu_count(threads)
     # OpenMP's number of threads is a setting of each thread, so the scoring thread sets it
@@ -58,7 +63,7 @@ def serve(config: ServeConfig) -> None:
         timeout_keep_alive=max(1, int(config.limits.seconds)),
         timeout_graceful_shutdown=int(config.grace_seconds),
     )
-    _announce(config.host, listening.getsockname()[1], export)
+    _announce(config.host, listening.getsockname()[1], export, say)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again after the last answer
     uvicorn.Server(settings).run(sockets=[listening])
 
@@ -75,12 +80,12 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _announce(host: str, port: int, export: ServedExport) -> None:
+def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     columns = [column for column in export.spec.columns if column.role in ("dense", "sparse", "time")][:3]
     example = json.dumps({"rows": [{column.name: None for column in columns}]})
     logger.info("export %s (%s) is served at %s", export.identity, export.export.record.checkpoint, url)
-    print(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'", flush=True)
+    say(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'")
 
 
 class Server:

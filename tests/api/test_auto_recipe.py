@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.auto_recipe import below, choose_recipe, with_recipe
+from dlrm_app.api.auto_recipe import below, choose_recipe, with_recipe
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.reference import as_typed

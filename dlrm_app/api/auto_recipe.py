@@ -9,9 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.compose import compose_config, conf_file
 from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
@@ -93,10 +91,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     # smaller if there would be too few steps, and a multiple of the lanes
     enough = max(MIN_BATCH, rows // MIN_STEPS.get(name, 100))
     batch = max(1, min(config.trainer.global_batch_size, enough) // lanes) * lanes
-    files: Any = [
-        OmegaConf.to_container(OmegaConf.load(conf_dir() / path))
-        for path in ("train.yaml", f"experiment/{name}.yaml")
-    ]
+    files = [conf_file("train.yaml"), conf_file(f"experiment/{name}.yaml")]
     entries = [entry for file in files for entry in file.pop("defaults") if isinstance(entry, dict)]
     choices = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
     chosen = {group: choices[group] for group in GROUPS}

@@ -1,0 +1,1 @@
+"""The library: functions (one for each command), the scorer, and the table of commands that cli/ starts too."""

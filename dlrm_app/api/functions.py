@@ -1,0 +1,94 @@
+"""The library: a function for each command. ``import dlrm_app as dlrm`` gives them; nothing is imported until one is called.
+
+Settings are the command's own: words as they are typed (``"model=dcn"``), mappings of dotted or nested keys to values
+(``{"trainer.epochs": 2}``), and keywords for keys without a section (``output="run"``). They are composed and checked as
+on the command line. Each function returns a frozen result: ``str()`` of it is what the command prints, and a notebook
+shows it as tables. Each raises ``ConfigError`` for settings that cannot work, before any work, ``DataError`` for damaged data, and
+``DlrmError`` for other problems that the message says how to fix. Nothing is printed; log lines go to the logger
+``dlrm_app``.
+"""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from dlrm_app.api.commands import run, schema_of
+from dlrm_app.api.words import Settings, words_of
+
+if TYPE_CHECKING:
+    from dlrm_app.checking.check_dataset import Findings
+    from dlrm_app.checking.raw_logs import Proposal
+    from dlrm_app.daily.days import Outcome
+    from dlrm_app.diagnosis.examine import Examination
+    from dlrm_app.evaluation.result import EvaluationResult
+    from dlrm_app.inference.export import Export
+    from dlrm_app.inference.predict.predict import Predictions
+    from dlrm_app.planning.plan_cluster import PlannedCluster
+    from dlrm_app.preprocessing.finish import Dataset
+    from dlrm_app.reports.comparison import Page
+    from dlrm_app.runs.run import Run
+    from dlrm_app.synthetic.clicks import Clicks
+    from dlrm_app.synthetic.inputs import ModelInputs
+    from dlrm_app.tuning.study import Study
+
+
+def _call(name: str, settings: tuple[Settings, ...], keywords: dict[str, Any]) -> Any:
+    return run(name, words_of(schema_of(name), settings, keywords))
+
+
+def preprocess(*settings: Settings, **keywords: Any) -> "Dataset":
+    """Turns raw click logs into a dataset folder, or continues an unfinished one (dlrm-preprocess)."""
+    return cast("Dataset", _call("preprocess", settings, keywords))
+
+
+def check(*settings: Settings, **keywords: Any) -> "Findings | Proposal":
+    """Checks a dataset (``data.path``) and describes it, or proposes a description of raw logs (``input``) (dlrm-check)."""
+    return cast("Findings | Proposal", _call("check", settings, keywords))
+
+
+def train(*settings: Settings, **keywords: Any) -> "Run":
+    """Trains a model on a dataset (dlrm-train). Under torchrun every rank must call it; each gets the same result."""
+    return cast("Run", _call("train", settings, keywords))
+
+
+def evaluate(*settings: Settings, **keywords: Any) -> "EvaluationResult":
+    """Metrics of a checkpoint or of scores on a dataset's split (dlrm-evaluate)."""
+    return cast("EvaluationResult", _call("evaluate", settings, keywords))
+
+
+def predict(*settings: Settings, **keywords: Any) -> "Predictions":
+    """Scores a dataset's split or raw logs, and writes the scores to a file (dlrm-predict). For rows in memory: ``load``."""
+    return cast("Predictions", _call("predict", settings, keywords))
+
+
+def export(*settings: Settings, **keywords: Any) -> "Export":
+    """Turns a checkpoint into a verified export, which C++ and dlrm-serve can load (dlrm-export)."""
+    return cast("Export", _call("export", settings, keywords))
+
+
+def plan(*settings: Settings, **keywords: Any) -> "PlannedCluster":
+    """Places the tables of a model on a described cluster, without that cluster (dlrm-plan)."""
+    return cast("PlannedCluster", _call("plan", settings, keywords))
+
+
+def generate(*settings: Settings, **keywords: Any) -> "Clicks | ModelInputs":
+    """Writes synthetic click logs with a known best AUC, or inputs of synthetic models (dlrm-generate)."""
+    return cast("Clicks | ModelInputs", _call("generate", settings, keywords))
+
+
+def tune(*settings: Settings, **keywords: Any) -> "Study":
+    """Searches a space of settings by training, judged on val (dlrm-tune)."""
+    return cast("Study", _call("tune", settings, keywords))
+
+
+def days(*settings: Settings, **keywords: Any) -> "Outcome":
+    """Learns a log that grows day by day, and publishes the models that pass the gate (dlrm-days)."""
+    return cast("Outcome", _call("days", settings, keywords))
+
+
+def report(*settings: Settings, **keywords: Any) -> "Page":
+    """Writes the page of a run, or a comparison of several: ``report("run1", "run2")`` (dlrm-report)."""
+    return cast("Page", _call("report", settings, keywords))
+
+
+def doctor(*settings: Settings, **keywords: Any) -> "Examination":
+    """Checks that this machine's torch, fbgemm, torchrec, driver and backends work together (dlrm-doctor)."""
+    return cast("Examination", _call("doctor", settings, keywords))

@@ -1,0 +1,139 @@
+"""The "next:" lines: what to type after a command, made from its result."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.api.commands import Call
+from dlrm_app.text import next_line, setting
+
+Lines = list[str]
+
+
+def next_lines(name: str, result: Any, call: Call) -> Lines:
+    """The lines with the next command after ``dlrm-<name>``; none if there is nothing to do next."""
+    return _AFTER[name](result, call) if name in _AFTER else []
+
+
+def _typed(call: Call, *without: str) -> Lines:
+    return [shlex.quote(word) for word in call.typed(*without)]
+
+
+def _after_preprocess(dataset: Any, call: Call) -> Lines:
+    return [_use_of(dataset.manifest)]
+
+
+def _use_of(manifest: Any) -> str:
+    """Training, or evaluation without training rows, or a check without labels."""
+    path = {"data.path": manifest.path}
+    labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
+    if "train" in labelled:
+        model = {} if manifest.dense else {"model": "concat"}  # other models need dense columns
+        return next_line("dlrm-train", {**path, **model, "tables": "dataset", "trainer.epochs": 1})
+    if labelled:
+        return next_line("dlrm-evaluate", {"checkpoint": "RUN", **path, "split": labelled[0]})
+    return next_line("dlrm-check", path)
+
+
+def _after_check(found: Any, call: Call) -> Lines:
+    if hasattr(found, "manifest"):
+        return [_use_of(found.manifest)]
+    given, file = found.given, found.path or f"{found.name}.yaml"
+    is_one = isinstance(given, str)
+    train = setting("input.train", given) if is_one else shlex.quote(f"input.train=[{','.join(given)}]")
+    words = ["split.val=0.1", "split.test=0.1"] if found.has_label else ["'input.unlabelled=[train]'"]
+    what = (
+        f"check the guesses in {file}, then"
+        if found.path
+        else f"save this as {file}, check its guesses, then"
+    )
+    output = setting("output", f"{found.name}_dataset")
+    return [what, next_line("dlrm-preprocess", {"dataset": file}, train, *words, output)]
+
+
+def _after_generate(generated: Any, call: Call) -> Lines:
+    if hasattr(generated, "bests"):
+        clicks = generated.path
+        dataset = clicks.with_name(clicks.name.split(".")[0] + "_dataset" * clicks.is_dir())
+        settings = {"dataset": "criteo_kaggle", "input.train": clicks, "split.val": 0.1, "split.test": 0.1}
+        return [next_line("dlrm-preprocess", {**settings, "output": dataset})]
+    typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "experiment="))]
+    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
+    return [next_line("dlrm-train", {"data.path": generated.path}, *typed, *model, "output=run")]
+
+
+def _after_train(run: Any, call: Call) -> Lines:
+    """Exports the run, with which=best if the last evaluation on val is not the best one."""
+    if not run.evaluations:
+        return [next_line("dlrm-evaluate", {"checkpoint": run.path, "split": "train"})]
+    last = [each for each in run.evaluations if each.split == "val"][-1:]
+    judged = (run.best if run.best is not None else run.evaluations[-1]).judgement
+    if judged is not None and judged.is_bad:  # which dlrm-export would refuse
+        return [next_line("dlrm-report", {}, shlex.quote(str(run.path)))]
+    which = {} if run.best is None or run.best in last else {"which": "best"}
+    return [next_line("dlrm-export", {"checkpoint": run.path, **which, "output": f"{run.path}_export"})]
+
+
+def _after_evaluate(result: Any, call: Call) -> Lines:
+    checkpoint, which = call.config.checkpoint, call.config.which
+    if checkpoint:
+        settings = {"checkpoint": checkpoint, "output": f"{Path(checkpoint)}_export"}
+        return [next_line("dlrm-export", settings, f"which={which}")]
+    return [next_line("dlrm-evaluate", {"checkpoint": "RUN"}, *_typed(call, "blend", "output"))]
+
+
+def _after_export(export: Any, call: Call) -> Lines:
+    if export.delta is not None:
+        full = {"base": call.config.since, "apply": export.path, "output": f"{export.path}_full"}
+        return [next_line("dlrm-export", full)]
+    if export.verified_on is None or not export.record.proofs:  # plain weights cannot be scored with
+        return []
+    dataset, split = export.verified_on
+    settings = {"model": export.path, "data.path": dataset, "split": split, "output": "scores.parquet"}
+    return [next_line("dlrm-predict", settings)]
+
+
+def _after_plan(planned: Any, call: Call) -> Lines:
+    if planned.path is None:
+        return [next_line("dlrm-plan", {}, *_typed(call, "output"), "output=plan")]
+    cluster, meet = planned.plan.cluster, "--standalone"
+    if cluster.nodes > 1:
+        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+    settings = [each for each in _typed(call, "output", "smallest", "topology") if "topology." not in each]
+    if call.config.data.path is None:
+        settings.append("data.path=DATASET")
+    settings.append(setting("sharding.plan", planned.path))
+    command = f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train"
+    lines = [f"next: {' '.join([command, *settings])}"]
+    if cluster.nodes > 1:
+        lines.append("      on each machine, with the first one's name for HOST")
+    return [*lines, *(f"      dlrm-train will also ask for this: {each}" for each in planned.batch_problems)]
+
+
+def _after_tune(study: Any, call: Call) -> Lines:
+    return [f"next: {study.command}"] if study.command else []
+
+
+def _after_report(page: Any, call: Call) -> Lines:
+    first, *others = page.runs
+    against = {"against": others[0]} if others else {}
+    return [next_line("dlrm-evaluate", {"checkpoint": first, **against})]
+
+
+def _after_doctor(examination: Any, call: Call) -> Lines:
+    return [] if examination.wrong else ["next: dlrm-generate rows=400_000 output=clicks.tsv"]
+
+
+_AFTER: dict[str, Callable[[Any, Call], Lines]] = {
+    "preprocess": _after_preprocess,
+    "check": _after_check,
+    "generate": _after_generate,
+    "train": _after_train,
+    "evaluate": _after_evaluate,
+    "export": _after_export,
+    "plan": _after_plan,
+    "tune": _after_tune,
+    "report": _after_report,
+    "doctor": _after_doctor,
+}

@@ -1,0 +1,49 @@
+"""Settings of torch and Arrow that a job changes, and restores at its end: the process may be a notebook."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow
+import torch
+from torch.distributed import distributed_c10d
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def ignore_library_warnings() -> None:
+    """Ignores deprecation warnings among the libraries, and those that name our code for a library's own."""
+    for module in ("torch", "torchrec", "fbgemm_gpu"):
+        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
+    # torch cannot see that fbgemm's dense kernel has its own backward pass; tests compare it with torch's
+    warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
+    # comes from torch's code, but names the caller that asks a sharded tensor for its size
+    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
+
+
+@contextmanager
+def restored(device: torch.device) -> Iterator[None]:
+    """Ignores warnings of the libraries in the block, and restores after it warning filters, threads, generators (those of the CPU
+    and of ``device``), precision and determinism."""
+    threads, arrow_threads = torch.get_num_threads(), pyarrow.cpu_count()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    tf32, timeout = torch.backends.cuda.matmul.allow_tf32, distributed_c10d.default_pg_timeout
+    workspace = os.environ.get(CUBLAS_WORKSPACE)
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            ignore_library_warnings()
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+        pyarrow.set_cpu_count(arrow_threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=only_warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        distributed_c10d.default_pg_timeout = timeout
+        if workspace is None:
+            os.environ.pop(CUBLAS_WORKSPACE, None)
