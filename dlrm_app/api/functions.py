@@ -8,6 +8,8 @@ shows it as tables. Each raises ``ConfigError`` for settings that cannot work, b
 ``dlrm_app``.
 """
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dlrm_app.api.commands import run, schema_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from dlrm_app.diagnosis.examine import Examination
     from dlrm_app.evaluation.result import EvaluationResult
     from dlrm_app.inference.export import Export
+    from dlrm_app.inference.model import Model
     from dlrm_app.inference.predict.predict import Predictions
     from dlrm_app.planning.plan_cluster import PlannedCluster
     from dlrm_app.preprocessing.finish import Dataset
@@ -57,6 +60,17 @@ def evaluate(*settings: Settings, **keywords: Any) -> "EvaluationResult":
 def predict(*settings: Settings, **keywords: Any) -> "Predictions":
     """Scores a dataset's split or raw logs, and writes the scores to a file (dlrm-predict). For rows in memory: ``load``."""
     return cast("Predictions", _call("predict", settings, keywords))
+
+
+def load(path: str | os.PathLike[str], *, which: str = "newest", ema: bool = False) -> "Model":
+    """Loads a run, a checkpoint or an export, to score rows with it: ``load("run").predict(rows)``.
+
+    ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: the moving average of its dense weights, which
+    optimizer.dense.ema_decay keeps. Raises DataError for damaged files, ConfigError for a path that is none of these.
+    """
+    from dlrm_app.inference.model import load_model
+
+    return load_model(Path(path), which, ema)
 
 
 def export(*settings: Settings, **keywords: Any) -> "Export":

@@ -2,7 +2,8 @@
 
 import sys
 
-from dlrm_app.cli.commands import COMMANDS, run
+from dlrm_app.api.commands import COMMANDS
+from dlrm_app.cli.commands import run
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def run_job(name: str, config: Any, words: list[str]) -> float | None:
             logger.info(line)
     if is_first_rank() and (code := getattr(result, "exit_code", 0)):
         sys.exit(code)
-    return result.result.best_val_auc if name == "train" else None
+    return getattr(getattr(result, "result", None), "best_val_auc", None)
 
 
 def _examine_without_hydra(reason: ImportError) -> None:

@@ -48,7 +48,7 @@ def compose_config(
     command: str,
     schema: type[Schema],
     overrides: Sequence[str],
-    validate: Callable[[Schema], None] = lambda _: None,
+    validate: Callable[[Schema], object] = lambda _: None,
     complete: Callable[[list[str]], list[str]] = list,
 ) -> Schema:
     """Composes the configuration of ``dlrm-<command> *overrides``.
@@ -119,7 +119,7 @@ def checked_config(
     schema: type[Schema],
     typed: Sequence[str],
     problems: Sequence[str],
-    validate: Callable[[Schema], None],
+    validate: Callable[[Schema], object],
 ) -> Schema:
     """Builds the configuration. Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds."""
     found: list[Problem] = []

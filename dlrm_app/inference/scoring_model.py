@@ -78,6 +78,21 @@ class CheckpointWeights:
             yield block
 
 
+def trained_module(trained: TrainedModel) -> nn.Module:
+    """The model of a checkpoint as it was trained, with whole tables, in eval mode. Raises DataError."""
+    weights = CheckpointWeights(trained)
+    model = weights.model
+    bags = model.get_submodule("sparse_arch.embedding_bag_collection").to_empty(device=CPU)
+    for table in trained.tables:
+        weight = bags.get_parameter(f"embedding_bags.{table.name}.weight")
+        first = 0
+        for block in weights.blocks(table):
+            with torch.no_grad():
+                weight[first : first + len(block)] = block
+            first += len(block)
+    return model.eval()
+
+
 def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_shards: int = 1) -> ScoringModel:
     """Builds the model of a checkpoint with tables of ``types`` (name → type).
 

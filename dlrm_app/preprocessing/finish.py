@@ -228,7 +228,7 @@ class Dataset(Result):
     @property
     def path(self) -> Path:
         """The dataset's folder."""
-        return Path(self.manifest.path)
+        return self.manifest.folder
 
     def paragraphs(self) -> Iterable[Paragraph]:
         """Rows, positives, rejects and bytes of every split, and warnings."""

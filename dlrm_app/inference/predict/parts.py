@@ -34,7 +34,7 @@ from dlrm_app.preprocessing.units.source import Source, find_files
 from dlrm_app.preprocessing.units.unit_text import UnitText
 from dlrm_app.text import listed
 
-_CHUNK_ROWS = 1 << 15
+CHUNK_ROWS = 1 << 15
 _CURES = Cures(
     "labels=false", "write them as in the files of training", "leave it out", "add the names above it"
 )
@@ -203,7 +203,7 @@ class RawParts:
         cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         learnt = self.learnt
-        for raw in cursor.rows(_CHUNK_ROWS, None):
+        for raw in cursor.rows(CHUNK_ROWS, None):
             rejects = cursor.take_rejects()
             lines = without(before, cursor.line, [reject.line for reject in rejects])
             tally.leave_out(rejects)

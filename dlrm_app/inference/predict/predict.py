@@ -2,41 +2,30 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import torch
-from numpy.typing import NDArray
 
 from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
-from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, explained_disk_errors, held_output
-from dlrm_app.inference.exported_model import WITHOUT_LABELS, open_export
+from dlrm_app.files import explained_disk_errors, held_output
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
-from dlrm_app.inference.record import ENCODING, RECORD, is_export
-from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
-from dlrm_app.inference.tables import table_types
-from dlrm_app.kernels.install import install
-from dlrm_app.loader.batch import Batch, BatchMaker
+from dlrm_app.inference.scorer import open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
-from dlrm_app.loader.rows import Ranges, Rows, arrange
+from dlrm_app.loader.rows import Rows, arrange
 from dlrm_app.preprocessing.passes.contents import Seen
 from dlrm_app.preprocessing.passes.targets import own_click_share
 from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.marker import known_rows
 from dlrm_app.text import bullets, percent
 
 logger = logging.getLogger(__name__)
@@ -46,25 +35,8 @@ REPEAT = "then run the same command again; it continues where it stopped"
 _PREFETCHED = 1
 """Parts that are read ahead while one is scored."""
 
-Scorer = Callable[[Rows], NDArray[np.float32]]
-"""Rows → their logits [n]."""
 _ReadChunk = tuple[Rows, pa.Table]
 """(rows in memory, columns to write beside their scores: those of a Chunk, and labels if there are any)."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model to score with. ``logits``: batch → logits [B]; ``features``: in the order that it reads them.
-
-    ``identity``: a checksum of the model. ``check``: returns a dataset's manifest as the model reads it, or raises DataError.
-    ``encoding``: the folder with the encoding of raw rows.
-    """
-
-    identity: str
-    features: list[str]
-    encoding: Path
-    logits: Callable[[Batch], torch.Tensor]
-    check: Callable[[Manifest], Manifest]
 
 
 @dataclass(frozen=True)
@@ -90,8 +62,7 @@ def predict(config: PredictConfig) -> Predictions:
         ExitStack() as held,
     ):
         started = time.perf_counter()
-        path = Path(config.model)
-        model = _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
+        model = open_scorer(Path(config.model), runtime, config.which, config.ema)
         columns_of = Path(config.data.path or config.encoding or model.encoding)
         manifest = runtime.together(lambda: model.check(_rows_of(columns_of, config)))
         reader = TableReader(manifest, model.features)
@@ -121,7 +92,7 @@ def predict(config: PredictConfig) -> Predictions:
             return number % runtime.world_size == runtime.rank and not scores.has(name)
 
         def score_all() -> None:
-            score_rows = _scorer(model, manifest, config.batch_size)
+            score_rows = model.of_rows(manifest, config.batch_size)
             with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
                 for part, chunks in read:
                     scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
@@ -140,52 +111,6 @@ def _rows_of(folder: Path, config: PredictConfig) -> Manifest:
     if config.labels and config.data.path is not None:
         label_of(manifest, config.split)
     return replace(manifest, label=None) if config.labels is False else manifest
-
-
-def _from_export(path: Path, runtime: Runtime) -> Model:
-    export = runtime.together(lambda: open_export(path))
-
-    def logits(batch: Batch) -> torch.Tensor:
-        return export.run(to_inputs(batch))[1]
-
-    identity = checksum(path / RECORD)
-    return Model(identity, export.features, path / ENCODING, logits, export.check_columns)
-
-
-def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Model:
-    trained = open_trained(path, runtime, config.which, config.ema)
-    types = table_types(trained.tables, "fp32", {})
-    scoring = runtime.together(lambda: build_scoring_model(trained, types))
-    model = install(scoring, CPU, trained.trainer.kernels)
-
-    @torch.no_grad()
-    def logits(batch: Batch) -> torch.Tensor:
-        values: torch.Tensor = model(*to_inputs(batch))[1]
-        return values
-
-    identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
-    return Model(
-        identity,
-        trained.features,
-        Path(trained.data_path),
-        logits,
-        partial(known_rows, trained, label=WITHOUT_LABELS),
-    )
-
-
-def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
-    """Makes a function that scores any number of rows, ``batch_size`` at a time."""
-    maker = BatchMaker(manifest, model.features, batch_size)
-
-    def score(rows: Rows) -> NDArray[np.float32]:
-        logits = [np.empty(0, np.float32)]
-        for start in range(0, len(rows), batch_size):
-            stop = min(start + batch_size, len(rows))
-            (batch,) = maker.make(Ranges([rows], np.array([[start, stop, 0]]), batch_size, 1))
-            logits.append(model.logits(batch)[: batch.num_valid].numpy().copy())
-        return np.concatenate(logits)
-
-    return score
 
 
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from dlrm_app.files import checksum
-from dlrm_app.inference.exported_model import ExportedModel, open_export
+from dlrm_app.inference.exported_model import ExportedModel, check_inputs, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.predict.parts import raw_spec, without
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
+from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
 from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocessing.read.parser import Parser, RejectedLine
@@ -37,6 +38,7 @@ class ServedExport:
 
     def __init__(self, export: ExportedModel, capacity: int) -> None:
         self.export = export
+        self._scorer = scorer_of_export(export)
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
         self.rows = JsonRows(self.spec)
@@ -57,7 +59,9 @@ class ServedExport:
         scores = np.zeros(len(lines), np.float64)
         if len(encoded):
             numbers = without(0, len(lines), [reject.line for reject in rejects])
-            scores[numbers] = probabilities(self.export.score(self._inputs(encoded))[1].numpy())
+            inputs = self._inputs(encoded)
+            check_inputs(inputs, len(self.export.record.dense), self.export.record.features)
+            scores[numbers] = probabilities(self._scorer.logits(inputs).numpy())
         answers: list[Answer] = []
         begin = 0
         for request in requests:

@@ -299,6 +299,8 @@ def _as_lists(array: Any, column: Column, words: Sequence[str]) -> Any:
     kind = array.type
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
+    if pa.types.is_null(kind):  # no row has a list
+        return array.cast(pa.list_(kind))
     if kind in TEXTS:
         texts = array.cast(pa.large_string())
         is_empty = (

@@ -55,16 +55,19 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) 
     if labels and spec.label not in names:
         cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
     found = spec.in_columns(names, labels, source.path, cure)
-    kinds = dict(zip(stored.names, stored.types, strict=True))
-    refuse_if(
-        key_faults(source, [name for name, c in zip(shown, found.order, strict=True) if c.role != "ignore"])
-        + [
-            f"{source.path}: column {name} is {kinds[name]}, {fault}"
-            for name, column in zip(shown, found.order, strict=True)
-            if name in kinds and (fault := _fault(column, kinds[name])) is not None
-        ]
-    )
+    read = [name for name, column in zip(shown, found.order, strict=True) if column.role != "ignore"]
+    refuse_if([*key_faults(source, read), *type_faults(source.path, stored, shown, found)])
     return found
+
+
+def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec) -> list[str]:
+    """A problem for each column of ``names`` (in the order of ``spec``'s) whose type in ``stored`` does not fit it."""
+    kinds = dict(zip(stored.names, stored.types, strict=True))
+    return [
+        f"{origin}: column {name} is {kinds[name]}, {fault}"
+        for name, column in zip(names, spec.order, strict=True)
+        if name in kinds and (fault := _fault(column, kinds[name])) is not None
+    ]
 
 
 def names_in(source: Source) -> list[str]:

@@ -1,0 +1,146 @@
+"""A model in memory: scores of rows that Python has, and the torch module itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.inference.predict.parts import CHUNK_ROWS, raw_spec
+from dlrm_app.inference.predict.scores_file import probabilities
+from dlrm_app.inference.scorer import Scorer, open_scorer
+from dlrm_app.inference.scoring_model import trained_module
+from dlrm_app.loader.reader import TableReader
+from dlrm_app.loader.rows import Rows, arrange
+from dlrm_app.preprocessing.encode.encoder import Encoder
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
+from dlrm_app.preprocessing.read.parquet_columns import type_faults
+from dlrm_app.preprocessing.read.spec import Spec
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.text import bullets, first_lines
+
+BATCH_ROWS = 2048
+"""Rows at a time: dlrm-predict's default (conf/predict.yaml), with which a row gets the same logit to the bit."""
+MAX_SHOWN = 5
+_ALONE = Ranks(rank=0, local_rank=0, world_size=1, local_world_size=1, device_type="cpu")
+_ROWS = "the rows"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that scores raw rows, encoded as the rows that it was trained on. Opened by ``load_model``.
+
+    It computes in the calling thread, with the threads of torch; one thread at a time may use it.
+    """
+
+    scorer: Scorer
+    manifest: Manifest
+    """The encoding of its rows."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of the checkpoint or the export."""
+        return self.scorer.path
+
+    @cached_property
+    def _spec(self) -> Spec:
+        return raw_spec(self.manifest).without_label()
+
+    @cached_property
+    def _encoder(self) -> tuple[Encoder, TableReader]:
+        manifest = self.manifest
+        encoder = Encoder(self._spec, manifest.dense, manifest.sparse, manifest.folder)
+        return encoder, TableReader(manifest, self.scorer.features)
+
+    @property
+    def columns(self) -> list[str]:
+        """The raw columns that rows must have. Others are not read."""
+        return [column.name for column in self._spec.columns if column.role != "ignore"]
+
+    def predict(self, rows: Any, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
+        """The probability of a click for each of ``rows``, in their order, float32 [B]; the scores that dlrm-predict writes.
+
+        ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of columns to
+        lists, a list of mappings, or one row as a mapping. Values are as in the raw log; None and NaN are missing.
+        Raises ConfigError for columns that are missing or of another type, DataError for values that the log's format does
+        not have.
+        """
+        table = to_table(rows, self._spec)
+        score = self.scorer.of_rows(self.manifest, batch_size)
+        scores = [probabilities(score(each)) for each in self._encoded(table)]
+        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+
+    def _encoded(self, table: pa.Table) -> Iterator[Rows]:
+        spec = self._spec.in_columns(
+            table.column_names, False, _ROWS, "add them, with nulls where nothing is known"
+        )
+        refuse_if(type_faults(_ROWS, table.schema, table.column_names, spec))
+        read = [column.name for column in spec.columns if column.role != "ignore"]
+        table = table.select(read).combine_chunks()
+        cursor = ArrowCursor(ParquetUnit(0, 0, table, table.nbytes, True), spec)
+        encoder, reader = self._encoder
+        for raw in cursor.rows(CHUNK_ROWS, None):
+            if rejects := cursor.take_rejects():
+                faults = [f"row {reject.line}: {reject.reason}" for reject in rejects]
+                raise DataError(f"{_ROWS} have no scores:\n{bullets(first_lines(faults, MAX_SHOWN))}")
+            yield arrange(reader.read(encoder.encode(raw).table, _ROWS, has_label=False), None)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The trained torch module with whole tables, on the CPU, in eval mode: ``(dense [B, N], KeyedJaggedTensor) → logits [B, 1]``.
+
+        Its columns are ``manifest.dense`` and ``scorer.features``, in these orders. It is loaded when it is first used, and
+        needs memory for all tables. Raises DlrmError for an export, which holds compiled code.
+        """
+        if self.scorer.trained is None:
+            raise DlrmError(
+                f"{self.path} is an export, which holds compiled code: load its checkpoint for a torch module"
+            )
+        return trained_module(self.scorer.trained)
+
+
+def load_model(path: Path, which: str = "newest", ema: bool = False) -> Model:
+    """Loads the export, run or checkpoint at ``path``, in this process alone. Raises DlrmError.
+
+    ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: the moving average of its dense weights.
+    """
+    scorer = open_scorer(path, Runtime(**vars(_ALONE), num_threads=torch.get_num_threads()), which, ema)
+    return Model(scorer, scorer.check(read_manifest(scorer.encoding)))
+
+
+def to_table(rows: Any, spec: Spec) -> pa.Table:
+    """``rows`` as a table. Raises DataError if Arrow cannot read them."""
+    lists = {column.name for column in spec.columns if column.separator is not None}
+    try:
+        if isinstance(rows, pa.Table):
+            return rows
+        if isinstance(rows, Mapping):
+            is_row = not any(
+                _is_list(value) and (name not in lists or _holds_lists(value)) for name, value in rows.items()
+            )
+            return pa.table({name: [value] if is_row else value for name, value in rows.items()})
+        if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+            return pa.Table.from_pylist([dict(row) for row in rows])
+        if type(rows).__module__.startswith("pandas."):
+            return pa.Table.from_pandas(rows, preserve_index=False)
+        return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows cannot be read as a table: {' '.join(str(error).split())}") from error
+
+
+def _is_list(value: Any) -> bool:
+    return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
+
+
+def _holds_lists(value: Any) -> bool:
+    return any(_is_list(each) or each is None for each in value)

@@ -1,0 +1,101 @@
+"""The scorer that dlrm-predict, dlrm-serve and Python share: a checkpoint or an export, and the logits that it gives rows.
+
+Shapes: B batch rows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.files import checksum
+from dlrm_app.inference.exported_model import WITHOUT_LABELS, ExportedModel, open_export
+from dlrm_app.inference.formats import Inputs
+from dlrm_app.inference.record import ENCODING, RECORD, is_export
+from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
+from dlrm_app.inference.tables import table_types
+from dlrm_app.kernels.install import install
+from dlrm_app.loader.batch import BatchMaker
+from dlrm_app.loader.rows import Ranges, Rows
+from dlrm_app.runs.checkpoint.load import open_trained
+from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model to score with. ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+
+    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a dataset's
+    manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
+    """
+
+    path: Path
+    identity: str
+    features: list[str]
+    encoding: Path
+    logits: Callable[[Inputs], torch.Tensor]
+    check: Callable[[Manifest], Manifest]
+    trained: TrainedModel | None = None
+
+    def of_rows(self, manifest: Manifest, batch_size: int) -> Callable[[Rows], NDArray[np.float32]]:
+        """Makes a function from any number of rows, encoded as ``manifest`` says, to their logits.
+
+        Each batch is padded to ``batch_size`` rows: a row's logit does not depend on how many rows there are.
+        """
+        maker = BatchMaker(manifest, self.features, batch_size)
+
+        def score(rows: Rows) -> NDArray[np.float32]:
+            logits = [np.empty(0, np.float32)]
+            for start in range(0, len(rows), batch_size):
+                stop = min(start + batch_size, len(rows))
+                (batch,) = maker.make(Ranges([rows], np.array([[start, stop, 0]]), batch_size, 1))
+                logits.append(self.logits(to_inputs(batch))[: batch.num_valid].numpy().copy())
+            return np.concatenate(logits)
+
+        return score
+
+
+def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> Scorer:
+    """Opens the export, run or checkpoint at ``path``, on every rank. Raises DlrmError.
+
+    ``which``, ``ema``: the checkpoint of a run, and its dense weights, see ``open_trained``; exports have one model.
+    """
+    if is_export(path):
+        return scorer_of_export(runtime.together(lambda: open_export(path)))
+    trained = open_trained(path, runtime, which, ema)
+    types = table_types(trained.tables, "fp32", {})
+    scoring = runtime.together(lambda: build_scoring_model(trained, types))
+    model = install(scoring, CPU, trained.trainer.kernels)
+
+    @torch.no_grad()
+    def logits(inputs: Inputs) -> torch.Tensor:
+        values: torch.Tensor = model(*inputs)[1]
+        return values
+
+    return Scorer(
+        trained.folder,
+        checksum(trained.folder / "complete.json") + ("-ema" if ema else ""),
+        trained.features,
+        Path(trained.data_path),
+        logits,
+        partial(known_rows, trained, label=WITHOUT_LABELS),
+        trained,
+    )
+
+
+def scorer_of_export(export: ExportedModel) -> Scorer:
+    """The scorer of an open export."""
+    return Scorer(
+        export.folder,
+        checksum(export.folder / RECORD),
+        export.features,
+        export.folder / ENCODING,
+        lambda inputs: export.run(inputs)[1],
+        export.check_columns,
+    )

@@ -1,0 +1,122 @@
+"""``dlrm.load``: rows of any kind get the scores that dlrm-predict writes, and the module is the trained one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import dlrm_app as dlrm
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.inference.model import Model
+from dlrm_app.loader.batch import EvalBatches
+from tests.inference.conftest import predicted
+from tests.inference.shop import NUM_TEST, draw_rows
+from tests.inference.test_predict import parquet_columns
+
+
+@pytest.fixture(scope="module")
+def model(shop: Path) -> Model:
+    return dlrm.load(shop / "run")
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    return pa.table(parquet_columns(draw_rows()[-NUM_TEST:]))
+
+
+@pytest.fixture(scope="module")
+def expected(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float32]:
+    """The scores that dlrm-predict writes for the same rows as text."""
+    output = tmp_path_factory.mktemp("scores") / "scores.parquet"
+    scores: NDArray[np.float32] = predicted(output, f"model={shop}/run", f"input={shop}/test.csv")[
+        "score"
+    ].to_numpy()
+    return scores
+
+
+FORMS: dict[str, Callable[[pa.Table], Any]] = {
+    "pyarrow": lambda table: table,
+    "pandas": lambda table: table.to_pandas(),
+    "polars": pl.from_arrow,
+    "mapping of lists": lambda table: table.to_pydict(),
+    "mapping of arrays": lambda table: {name: table[name].combine_chunks() for name in table.column_names},
+    "list of mappings": lambda table: table.to_pylist(),
+    "record batch": lambda table: table.combine_chunks().to_batches()[0],
+    "other columns": lambda table: table.append_column("page", pa.array(["x"] * len(table))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_any_form_get_the_bits_of_predict(
+    form: str, model: Model, rows: pa.Table, expected: NDArray[np.float32]
+) -> None:
+    scores = model.predict(FORMS[form](rows))
+    assert scores.dtype == np.float32
+    assert scores.tobytes() == expected.tobytes()
+
+
+def test_a_row_alone_gets_the_bits_that_it_gets_among_others(
+    model: Model, rows: pa.Table, expected: NDArray[np.float32]
+) -> None:
+    alone = [model.predict(row) for row in rows.slice(0, 40).to_pylist()]
+    assert np.concatenate(alone).tobytes() == expected[:40].tobytes()
+
+
+def test_an_export_scores_as_its_checkpoint(
+    shop: Path, rows: pa.Table, expected: NDArray[np.float32]
+) -> None:
+    export = dlrm.load(shop / "export")
+    assert np.abs(export.predict(rows) - expected).max() < 1e-6
+    with pytest.raises(dlrm.DlrmError, match="load its checkpoint"):
+        export.module  # noqa: B018
+
+
+def test_missing_values_and_no_rows_are_scored(model: Model) -> None:
+    nothing = dict.fromkeys(model.columns)
+    assert 0 < float(model.predict(nothing)[0]) < 1
+    assert model.predict(pa.table({name: pa.array([], pa.null()) for name in model.columns})).shape == (0,)
+
+
+def test_rows_that_do_not_fit_are_refused_by_name(model: Model, rows: pa.Table) -> None:
+    with pytest.raises(dlrm.ConfigError, match="lacks the columns price"):
+        model.predict(rows.drop_columns("price"))
+    with pytest.raises(dlrm.ConfigError, match="column price is list"):
+        model.predict({**rows.to_pydict(), "price": [[1.0]] * len(rows)})
+    with pytest.raises(dlrm.DataError, match="row 2: "):
+        model.predict({**rows.slice(0, 3).to_pydict(), "hour": ["1", "2", "noon"]})
+    with pytest.raises(dlrm.DataError, match="cannot be read as a table"):
+        model.predict(7)
+    with pytest.raises(dlrm.DataError, match="cannot be read as a table"):
+        model.predict({**rows.to_pydict(), "price": [1.0]})
+
+
+def test_pandas_rows_with_missing_values_are_those_of_text(
+    model: Model, rows: pa.Table, expected: NDArray[np.float32]
+) -> None:
+    frame = pd.DataFrame(rows.to_pylist())  # None and NaN, as a user builds a frame by hand
+    assert frame["hour"].isna().any()
+    assert model.predict(frame).tobytes() == expected.tobytes()
+
+
+def test_the_module_is_the_trained_model_with_whole_tables(shop: Path, model: Model) -> None:
+    manifest = read_manifest(shop / "dataset")
+    with EvalBatches(manifest, "test", model.scorer.features, batch_size=NUM_TEST) as batches:
+        batch = next(iter(batches))
+    with torch.no_grad():
+        logits = model.module(batch.dense_features, batch.sparse_features)
+    written = predicted(shop.parent / "module.parquet", f"model={shop}/run", f"data.path={shop}/dataset")
+    scores = written["score"].to_numpy()
+    assert np.abs(torch.sigmoid(logits.squeeze(1)).numpy()[: len(scores)] - scores).max() < 1e-6
+    assert not model.module.training
+
+
+def test_a_path_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(dlrm.DlrmError, match="nowhere"):
+        dlrm.load(tmp_path / "nowhere")
