@@ -16,7 +16,7 @@ LAYERS = [
     {"cli"},
     {"reports"},
     {"tuning", "daily"},
-    {"planning", "bench"},
+    {"planning"},
     {"inference/serve"},
     {"inference/predict"},
     {"inference"},
@@ -112,10 +112,9 @@ KNOWN_IN = {
     "TrainConfig": {"cli", "config", "training"},
     "DaysConfig": {"cli", "config", "daily"},
     "PlanConfig": {"cli", "config", "planning", "training"},
-    "BenchConfig": {"cli", "config", "bench", "training"},
     "TuneConfig": {"cli", "config", "tuning", "training"},
     "PreprocessConfig": {"cli", "config", "preprocessing"},
-    "GenerateConfig": {"cli", "config", "synthetic", "bench"},  # whose rows dlrm-generate makes
+    "GenerateConfig": {"cli", "config", "synthetic"},
     "EvaluateConfig": {"cli", "config", "evaluation", "inference"},  # which verifies an export
     "ExportConfig": {"cli", "config", "inference"},
     "PredictConfig": {"cli", "config", "inference"},
