@@ -44,7 +44,7 @@ PEER = "dlrm_main"
 
 @dataclass(frozen=True)
 class Work:
-    """What every engine is given; ``dlrm``: a checkout of facebookresearch/dlrm. ``ranks`` are those of dlrm-train alone."""
+    """What every engine is given. ``ranks``: of dlrm-train; ``dlrm``: a checkout of facebookresearch/dlrm."""
 
     shapes: Shapes
     batch: int

@@ -1,4 +1,7 @@
-"""The speed of training and of the loader, by the benchmarks: run last and alone by `make gpu-check`, because other work would slow it."""
+"""The speed of training and of the loader, by the benchmarks.
+
+`make gpu-check` runs it last and alone, because other work would slow it.
+"""
 
 import re
 import subprocess

@@ -105,7 +105,7 @@ def test_the_next_step_says_what_training_on_so_many_ranks_wants(
     assert "data.lanes" not in capsys.readouterr().out
 
 
-def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(
+def test_a_model_that_cannot_be_built_is_planned_without_a_floor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables = tmp_path / "tables.yaml"
@@ -113,4 +113,14 @@ def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(
         "specs: [{name: a, rows: 50, dim: 8, features: [a]}, {name: b, rows: 50, dim: 16, features: [b]}]"
     )
     plan_cluster(compose_config("plan", PlanConfig, [f"tables={tables}", "topology=a100_80g_8"]))
-    assert "no estimate of a whole step" in capsys.readouterr().out
+    assert "no floor of a step" in capsys.readouterr().out
+
+
+def test_the_floor_names_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod of GPUs with a network of 1 MB/s can wait for nothing else."""
+    keys = ["tables=criteo_kaggle", "topology=a100_80g", "topology.nodes=2", "smallest=false"]
+    plan_cluster(compose_config("plan", PlanConfig, [*keys, "topology.inter_node_gbps=0.001"]))
+    printed = capsys.readouterr().out
+    found = re.search(r"floor of a step: ([\d,.]+) ms, limited by exchange between nodes; at most", printed)
+    assert found is not None
+    assert f"exchange between nodes: at least {found[1]} ms" in printed

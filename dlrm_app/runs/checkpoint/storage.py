@@ -153,7 +153,8 @@ class TensorReader:
             return _parse_index(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is no index of a checkpoint: {error}; take it from a copy, name another checkpoint, or use the dlrm-app that saved it"
+                f"{path} is no index of a checkpoint: {error}; take it from a copy, name another checkpoint, or use "
+                "the dlrm-app that saved it"
             ) from error
 
     @torch.no_grad()
