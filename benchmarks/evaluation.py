@@ -6,16 +6,16 @@ benchmarks/exact_metrics.py.
 """
 
 import statistics
+import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
 
 from train_models import SPEED
 
-from dlrm_app.bench import machine
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.like_train import BenchConfig
-from dlrm_app.distributed.runtime import scratch_folder, start_runtime
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate import evaluate as evaluate_batches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
@@ -30,20 +30,17 @@ SIZES = (1024, 2048, 4096, 8192, 16384, 65536)
 
 
 def main() -> None:
-    with start_runtime(num_threads=None) as runtime, scratch_folder(runtime, "evaluation-") as scratch:
-        config = write_inputs(scratch)
+    with start_runtime(num_threads=None) as runtime, tempfile.TemporaryDirectory() as scratch:
+        config = write_inputs(Path(scratch))
         manifest, tables = open_dataset(config, runtime)
-        with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
+        with open_run_folder(f"{scratch}/run", "none", runtime) as folder:
             measure(prepare(config, manifest, tables, folder, runtime))
 
 
-def write_inputs(scratch: Path) -> BenchConfig:
-    SPEED.write_tables(scratch / "tables.yaml")
-    asked = [f"tables={scratch}/tables.yaml", *SPEED.settings(), "trainer.global_batch_size=2048"]
-    config = compose_config("bench", BenchConfig, asked)
-    machine.write_inputs(config, scratch / "dataset", rows=100_000)
-    config.data.path = str(scratch / "dataset")
-    return config
+def write_inputs(scratch: Path) -> TrainConfig:
+    SPEED.write_rows(scratch, 100_000)
+    keys = [f"data.path={scratch}/dataset", f"tables={scratch}/tables.yaml", "trainer.global_batch_size=2048"]
+    return compose_config("train", TrainConfig, [*keys, *SPEED.settings()])
 
 
 def measure(run: TrainingRun) -> None:

@@ -3,6 +3,7 @@
     git clone https://github.com/facebookresearch/dlrm
     python benchmarks/train.py --dlrm dlrm                 # the shapes of `small`, three rounds
     python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main
+    python benchmarks/train.py --ranks 2 --batch 8192      # dlrm-train alone, on two ranks
 
 Same tables, MLPs, batch size, threads and machine. dlrm-train reads Parquet and shuffles it; dlrm_main.py trains on
 random batches in memory. Ids are uniform, as dlrm_main.py draws them. The models are in train_models.py, what had to be
@@ -28,11 +29,13 @@ from pathlib import Path
 
 from train_models import DCN, KAGGLE, SPEED, TINY, Shapes
 
-BATCH, WARM_STEPS = 2048, 20
+WARM_STEPS = 20
 MODELS = {"small": SPEED, "kaggle": KAGGLE, "dcn": DCN, "tiny": TINY}
 OURS = {
     "rowwise": ["optimizer=rowwise_adagrad"],
     "adagrad": ["optimizer=adagrad"],
+    "adagrad_tf32": ["optimizer=adagrad", "trainer.tf32=true"],
+    "adagrad_bf16": ["optimizer=adagrad", "trainer.precision=bf16"],
     "rowwise_bf16": ["optimizer=rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=true"],
 }
 PEER = "dlrm_main"
@@ -41,10 +44,12 @@ PEER = "dlrm_main"
 
 @dataclass(frozen=True)
 class Work:
-    """What every engine is given; ``dlrm``: a checkout of facebookresearch/dlrm."""
+    """What every engine is given. ``ranks``: of dlrm-train; ``dlrm``: a checkout of facebookresearch/dlrm."""
 
     shapes: Shapes
+    batch: int
     steps: int
+    ranks: int
     folder: Path
     dlrm: Path | None
 
@@ -59,10 +64,12 @@ class Measured:
 
 def our_command(work: Work, keys: Sequence[str]) -> list[str]:
     """dlrm-train from disk."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{work.ranks}"]
     return [
-        *(sys.executable, "-m", "dlrm_app.cli", "train", f"data.path={work.folder / 'dataset'}"),
+        *(sys.executable, *(torchrun if work.ranks > 1 else []), "-m", "dlrm_app.cli", "train"),
+        f"data.path={work.folder / 'dataset'}",
         *(f"tables={work.folder / 'tables.yaml'}", *work.shapes.settings()),
-        *(f"trainer.global_batch_size={BATCH}", f"trainer.max_steps={work.steps}"),
+        *(f"trainer.global_batch_size={work.batch}", f"trainer.max_steps={work.steps}"),
         *("trainer.log_every_steps=10", f"output={work.folder / 'run'}", *keys),
     ]
 
@@ -76,7 +83,7 @@ def peer_command(work: Work) -> list[str]:
         *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
         *("--over_arch_layer_sizes", numbers(shapes.top)),
         *("--interaction_type", "dcn" if shapes.interaction == "dcn" else "original"),
-        *("--batch_size", f"{BATCH}", "--limit_train_batches", f"{work.steps}"),
+        *("--batch_size", f"{work.batch}", "--limit_train_batches", f"{work.steps}"),
         *("--limit_val_batches", "1", "--limit_test_batches", "1"),
         *("--adagrad", "--learning_rate", "0.005"),
     ]
@@ -122,7 +129,7 @@ def measure(engine: str, work: Work) -> Measured:
     last = max(steps)
     step_seconds = (steps[last] - steps[WARM_STEPS]) / (last - WARM_STEPS)
     start = steps[WARM_STEPS] - started - (WARM_STEPS - 1) * step_seconds
-    return Measured(BATCH / step_seconds, start)
+    return Measured(work.batch / step_seconds, start)
 
 
 def table_of(measured: dict[str, list[Measured]]) -> str:
@@ -143,9 +150,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dlrm", type=Path, help="a checkout of facebookresearch/dlrm; none: without it")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--engines", default=f"rowwise,adagrad,{PEER}", help=f"of {', '.join([*OURS, PEER])}")
+    parser.add_argument("--ranks", type=int, default=1, help="of dlrm-train, without dlrm_main.py")
+    parser.add_argument("--batch", type=int, default=2048, help="of all ranks")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if options.dlrm and options.ranks > 1:
+        parser.error("--ranks needs dlrm_main.py left out: leave out --dlrm")
     if options.steps % 10 or options.steps <= WARM_STEPS:
         parser.error(f"--steps must be a multiple of 10 above {WARM_STEPS}, got {options.steps}")
     return options
@@ -157,8 +168,9 @@ def main() -> None:
     shapes = MODELS[options.model]
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as temporary:
         folder = Path(temporary).resolve()
-        work = Work(shapes, options.steps, folder, options.dlrm and options.dlrm.resolve())
-        shapes.write_rows(folder, BATCH * options.steps, "alpha=0")
+        dlrm = options.dlrm and options.dlrm.resolve()
+        work = Work(shapes, options.batch, options.steps, options.ranks, folder, dlrm)
+        shapes.write_rows(folder, work.batch * work.steps, "alpha=0")
         described = {**asdict(shapes), "ids": shapes.ids_per_feature}
         (folder / "shapes.json").write_text(json.dumps(described))  # for train_peers.py
         measured: dict[str, list[Measured]] = {name: [] for name in names}
@@ -169,7 +181,7 @@ def main() -> None:
                 print(f"round {number + 1}: {name} {run.speed:,.0f} samples/s", file=sys.stderr, flush=True)
         cores = len(os.sched_getaffinity(0))
         print(
-            f"{options.model}: batch {BATCH:,}, {options.steps} steps, {cores} cores; "
+            f"{options.model}: batch {work.batch:,}, {work.steps} steps, {work.ranks} rank(s), {cores} cores; "
             f"medians of {options.rounds} rounds\n"
         )
         print(table_of(measured))

@@ -14,7 +14,6 @@ import argparse
 import functools
 import gzip
 import hashlib
-import io
 import json
 import os
 import random
@@ -30,7 +29,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 import yaml
 
 CLOCKS = {
@@ -309,9 +307,9 @@ def tensor_digests(checkpoint: Path) -> Iterator[tuple[str, str]]:
 
 
 def saved_pieces(checkpoint: Path, index: Any) -> Iterator[tuple[str, list[int], str, list[int], bytes]]:
-    """(name, offsets, type, sizes, bytes) of every piece; those of an index without a version are files of torch.save's."""
+    """(name, offsets, type, sizes, bytes) of every piece."""
     for name, entry in index["tensors"].items():
-        for offsets, sizes, file, start, length in entry.get("pieces", ()):
+        for offsets, sizes, file, start, length in entry["pieces"]:
             yield (
                 name,
                 offsets,
@@ -319,11 +317,6 @@ def saved_pieces(checkpoint: Path, index: Any) -> Iterator[tuple[str, list[int],
                 sizes,
                 read_bytes(checkpoint / file, start, length),
             )
-    for name, offsets, _, file, start, length in index.get("places", ()):
-        stored = io.BytesIO(read_bytes(checkpoint / file, start, length))
-        tensor = torch.load(stored, weights_only=True).contiguous()
-        values = tensor.flatten().view(torch.uint8).numpy().tobytes()
-        yield name, offsets, str(tensor.dtype), list(tensor.shape), values
 
 
 def read_bytes(path: Path, start: int, length: int) -> bytes:

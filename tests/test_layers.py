@@ -17,7 +17,7 @@ LAYERS = [
     {"api"},
     {"reports"},
     {"tuning", "daily"},
-    {"planning", "bench"},
+    {"planning"},
     {"inference/serve"},
     {"inference/predict"},
     {"inference"},
@@ -116,10 +116,9 @@ KNOWN_IN = {
     "TrainConfig": {"api", "config", "training"},
     "DaysConfig": {"config", "daily"},
     "PlanConfig": {"config", "planning", "training"},
-    "BenchConfig": {"config", "bench", "training"},
     "TuneConfig": {"config", "tuning", "training"},
     "PreprocessConfig": {"config", "preprocessing"},
-    "GenerateConfig": {"config", "synthetic", "bench"},  # whose rows dlrm-generate makes
+    "GenerateConfig": {"config", "synthetic"},
     "EvaluateConfig": {"config", "evaluation", "inference"},  # which verifies an export
     "ExportConfig": {"config", "inference"},
     "PredictConfig": {"config", "inference"},
@@ -225,7 +224,6 @@ def test_the_projects_commands_are_installed() -> None:
 
 SPEAKS = {
     "cli": "programs",
-    "bench": "goes",
     "distributed/launcher.py": "a program: torchrun",
     "distributed/signals.py": "a second signal ends a command's process",
     "inference/serve/server.py": "dlrm-serve's job, which ends with its process; it is no function of the library",

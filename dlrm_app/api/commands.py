@@ -190,12 +190,6 @@ COMMANDS = {
         _lazily("training.validation.check_tuning", started_ranks),
         _with_recipe,
     ),
-    "bench": Command(
-        "like_train.BenchConfig",
-        _job("bench.bench.bench"),
-        _lazily("training.validation.check_bench", started_ranks),
-        _with_recipe,
-    ),
     "plan": Command(
         "like_train.PlanConfig",
         _job("planning.plan_cluster.plan_cluster"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dlrm_app.diagnosis.examine import Examination
     from dlrm_app.evaluation.result import EvaluationResult
     from dlrm_app.inference.export import Export
-    from dlrm_app.inference.model import Model
+    from dlrm_app.inference.predict.model import Model
     from dlrm_app.inference.predict.predict import Predictions
     from dlrm_app.planning.plan_cluster import PlannedCluster
     from dlrm_app.preprocessing.finish import Dataset
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], *, which: str = "newest", ema: bool = Fal
     ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: the moving average of its dense weights, which
     optimizer.dense.ema_decay keeps. Raises DataError for damaged files, ConfigError for a path that is none of these.
     """
-    from dlrm_app.inference.model import load_model
+    from dlrm_app.inference.predict.model import load_model
 
     return load_model(Path(path), which, ema)
 

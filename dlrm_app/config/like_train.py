@@ -1,6 +1,6 @@
-"""The configurations of dlrm-plan, dlrm-bench and dlrm-tune: dlrm-train's keys and recipes, and their own keys.
+"""The configurations of dlrm-plan and dlrm-tune: dlrm-train's keys and recipes, and their own keys.
 
-So the same settings plan, measure or tune a training. Values and explanations are in conf/train.yaml and conf/<command>.yaml.
+So the same settings plan or tune a training. Values and explanations are in conf/train.yaml and conf/<command>.yaml.
 """
 
 import math
@@ -25,7 +25,6 @@ from dlrm_app.config.train import DataConfig, TrainConfig
 from dlrm_app.errors import Problem
 from dlrm_app.text import install_command
 
-Measured = Literal["loader", "model", "step"]
 NOT_TUNED = ("output", "resume")
 """Keys that the study sets itself."""
 
@@ -48,36 +47,8 @@ class PlanConfig(TrainConfig):
             cure = "choose one, as topology=a100_80g_8 or topology=custom"
             yield Problem("topology", "must describe the cluster to plan for", cure)
         if self.tables.from_dataset and not self.data.path:
-            yield _no_tables("choose tables=FILE.yaml")
-
-
-@dataclass(slots=True)
-class BenchConfig(TrainConfig):
-    data: PlanDataConfig = field(default_factory=PlanDataConfig)
-    measure: list[Measured] = REQUIRED
-    warm_up: Whole = REQUIRED
-    steps: Count = REQUIRED
-    num_dense: Whole = REQUIRED
-
-    @property
-    def writes_topology(self) -> bool:
-        """True if ``output`` is a topology file for this machine instead of a folder for the timings of a run."""
-        return self.output is not None and self.output.endswith((".yaml", ".yml"))
-
-    def rules(self) -> Iterator[Problem]:
-        """Problems: nothing to measure, or no rows for it."""
-        yield from TrainConfig.rules(replace(self, resume="none"))
-        if not self.measure:
-            yield Problem("measure", "is empty", "name some of what --help lists")
-        if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
-            yield _no_tables("choose tables=FILE.yaml for synthetic rows")
-        if self.resume != "none":
-            rule = "has no part in dlrm-bench, whose weights are initial ones"
-            yield from self.needless("resume", rule=rule)
-
-
-def _no_tables(cure: str) -> Problem:
-    return Problem("tables=dataset", "needs the dataset", f"add data.path=DIR, or {cure}")
+            cure = "add data.path=DIR, or choose tables=FILE.yaml"
+            yield Problem("tables=dataset", "needs the dataset", cure)
 
 
 @dataclass(slots=True)

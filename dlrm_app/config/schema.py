@@ -27,47 +27,6 @@ COMMON_NAMES = {
     "dataset": "data.path",
 }
 """Keys of other programs → the key with the same meaning here."""
-_REMOVED = {
-    "type dlrm-check data.path=DATASET": "check",
-    "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml": "calibrate",
-    "leave it out: shards are compressed where that pays": "layout.compression layout.compression_level",
-    "preprocess a part of the input (head -c 1G) to see what all of it would take": "dry_run",
-    "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)": "recommend",
-    "leave it out; topology.reserved_share keeps memory from the tables (docs/how-to/planning.md)": "trainer.probe_memory",
-    "leave it out; torchrun --numa-binding=node binds ranks to the cores near their GPUs": "trainer.numa",
-    "preprocess with split.val=0 to train on all rows once the settings are chosen": "trainer.learn_val",
-    "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)": "logging.mlflow logging.mllog logging.mlperf",
-    "leave it out; dlrm-check tells how ids are distributed": "evaluation.table_health",
-    "leave it out; a loss of NaN or inf ends the run (docs/how-to/training.md#nan-and-inf)": (
-        "trainer.on_nonfinite trainer.max_skipped"
-    ),
-    "leave it out; more ranks, or a smaller trainer.global_batch_size, need less memory each": "trainer.micro_batches",
-    "leave it out; kind=plateau is gone, use schedule=step or cosine": (
-        "schedule.sparse.metric schedule.sparse.patience schedule.sparse.threshold "
-        "schedule.dense.metric schedule.dense.patience schedule.dense.threshold"
-    ),
-    "leave it out, there is one planner (docs/adr/0009)": "sharding.planner",
-    "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that": (
-        "topology.loader_rows_per_second topology.loader_ids_per_second"
-    ),
-    "the rules of dlrm-days are those of gate: gate.min_rows, gate.max_auc_drop, gate.max_unseen_rise": (
-        "days.min_rows days.max_auc_drop days.max_unseen_rise"
-    ),
-    "restart dlrm-serve to serve another export": "watch_seconds",
-    "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs": "paired",
-    "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers": "report",
-    "leave it out: dlrm-export writes linear layers in fp32": "dense",
-    "type dlrm_score EXPORT --check once it is exported": "cpp_program",
-    "dlrm-train without a feature, and dlrm-evaluate against= this run, tell what the feature is worth": (
-        "importance permutations"
-    ),
-    "type dlrm-evaluate scores=[SCORES.parquet] for the metrics of labelled rows": "metrics",
-    "limit requests in the proxy before dlrm-serve": "limits.requests_per_second",
-    "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler": "dask.slurm",
-}
-"""Cure → the keys and sections of earlier versions that it is for."""
-REMOVED = {key: cure for cure, keys in _REMOVED.items() for key in keys.split()}
-"""Key of earlier versions → the cure that is printed if it is typed."""
 _types: dict[Any, dict[str, Any]] = {}
 _FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
 
@@ -135,10 +94,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 
 def unknown_key(key: str, schema: Any) -> Problem:
-    """The problem of an unknown ``key``, with the nearest key of ``schema``, or with the cure for a removed key."""
-    for old in REMOVED:
-        if f"{key}.".startswith(f"{old}.") and type_of(old, schema) is None:  # another command may have it
-            return Problem(key, "is gone", REMOVED[old])
+    """The problem of an unknown ``key``, with the nearest key of ``schema``."""
     known = [*known_keys(schema), "experiment"]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
     # the last word may be right, and the section wrong or missing

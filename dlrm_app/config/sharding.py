@@ -90,8 +90,6 @@ class TopologyConfig(Section):
     inter_node_gbps: Positive | None = None
     fp32_tflops: Positive | None = None
     bf16_tflops: Positive | None = None
-    efficiency: dict[str, float] = field(default_factory=dict)
-    fixed_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_described(self) -> bool:

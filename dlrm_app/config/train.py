@@ -187,7 +187,7 @@ class TrainConfig(Section):
 def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     """The configuration of dlrm-train from ``values``, which are its ``asdict``.
 
-    Raises DataError, naming the checkpoint ``folder``, for values that this version does not know.
+    Raises DataError, naming the checkpoint ``folder``, for keys that are unknown, missing or of another type.
     """
     problems: list[Problem] = []
     config = build(TrainConfig, values, problems)

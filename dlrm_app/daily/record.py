@@ -21,6 +21,7 @@ from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
+VERSION = 1
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
 _NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
@@ -145,7 +146,7 @@ class DayRecord:
     parent_record: str | None = None
     settings: str = ""
     sources: list[Source]
-    version: int = 1
+    version: int = VERSION
 
 
 def read_records(output: Path) -> list[DayRecord]:
@@ -155,11 +156,14 @@ def read_records(output: Path) -> list[DayRecord]:
 
 def _read(path: Path) -> DayRecord:
     try:
-        return from_json(DayRecord, json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, AttributeError) as error:
-        raise DataError(
-            f"{path} is damaged or of another version ({error}): {redo([path.parent])}"
-        ) from error
+        value = json.loads(path.read_text(encoding="utf-8"))
+        version = value["version"]
+        if version == VERSION:
+            return from_json(DayRecord, value)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}): {redo([path.parent])}") from error
+    cure = f"use the dlrm-app that wrote it, or {redo([path.parent])}"
+    raise DataError(f"{path} has version {version!r}, this program reads version {VERSION}: {cure}")
 
 
 def redo(paths: Sequence[Path]) -> str:

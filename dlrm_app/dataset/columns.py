@@ -158,8 +158,7 @@ def _id_rule(column: SparseColumn) -> list[Any]:
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
     return [
         f"{known['name']}: its {known[key]['file']} holds other values"
-        if _is_same_kind_of_file(known[key], given[key])
-        and known[key].get("checksum") != given[key].get("checksum")
+        if _is_same_kind_of_file(known[key], given[key]) and known[key]["checksum"] != given[key]["checksum"]
         else f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
         for key in keys
         if known[key] != given[key]

@@ -107,7 +107,7 @@ def read_clicks(
 
 def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
     """Raises DataError if the file has other bytes than were written."""
-    if difference := file_difference(folder / rule["file"], None, rule.get("checksum") or "none"):
+    if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
         raise DataError(f"{difference}: {_CURE}")
 
 

@@ -34,7 +34,7 @@ def described_label(manifest: Manifest) -> dict[str, Any]:
 def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, Label] | None:
     """(``given``, the label in ``known``, a description of columns) if they differ.
 
-    None if one of them has no label: rows can be scored without one, and early versions recorded none.
+    None if one of them has no label: rows can be scored without one.
     """
     if given is None or "label" not in known:
         return None

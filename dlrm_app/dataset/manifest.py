@@ -105,15 +105,15 @@ class Source:
     bytes: int
     checksum: str
     rows: int
-    modified_ns: int | None = None
-    """Time of the last change. None in datasets of early versions; 0 for an object of a store, which has ``tag`` instead."""
+    modified_ns: int
+    """Time of the last change; 0 for an object of a store, which has ``tag`` instead."""
     tag: str = ""
     """An object's version, as given by its store."""
     sample: str = ""
     """The checksum of some of its bytes, which are compared more often than all; empty for an object of a store."""
 
     @property
-    def version(self) -> tuple[int, int | None, str]:
+    def version(self) -> tuple[int, int, str]:
         """(bytes, date, tag)"""
         return self.bytes, self.modified_ns, self.tag
 
@@ -196,7 +196,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     for key in _NOT_WRITTEN:
         del value[key]
     for key in ("lineage", "kept", "own_clicks", "contents"):
-        if not value[key]:  # manifests that do not need it stay as they were
+        if not value[key]:
             del value[key]
     write_json(folder / MANIFEST, value)
 
@@ -255,8 +255,12 @@ def _faults(manifest: Manifest) -> list[str]:
     parts = [part for column in manifest.kept for part in column.parts]
     counts = Counter([manifest.label, *(name for name, _ in rules), *parts, *paths])
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
-    files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
+    filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
+    files = [rule.get("file") for rule in filed]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
+    faults += [
+        f"{rule.get('file')!r} has no checksum" for rule in filed if not isinstance(rule.get("checksum"), str)
+    ]
     names = [file for file in files if isinstance(file, str)] + paths
     names += [rule["contents"]["file"] for _, rule in rules if "contents" in rule]
     names += [manifest.contents["file"]] if manifest.contents else []

@@ -8,9 +8,7 @@ import logging
 import os
 import re
 import resource
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -244,16 +242,3 @@ def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
     refuse_if(core_problems(ranks, cores, os.environ))
     share = max(1, min(len(own), cores // ranks.local_world_size))
     return Runtime(**asdict(ranks), num_threads=num_threads or share)
-
-
-@contextmanager
-def scratch_folder(runtime: Runtime, prefix: str) -> Iterator[Path]:
-    """A temporary folder for all ranks of a machine. The first rank makes it, and removes it once all have left. Every rank must call it."""
-    made = tempfile.mkdtemp(prefix=prefix) if runtime.is_first else ""
-    folder = Path(broadcast_from_first(made))
-    try:
-        yield folder
-        runtime.together(lambda: None)
-    finally:
-        if runtime.is_first:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""dlrm-plan: places the tables of a model on a described cluster, and estimates the parts of a step."""
+"""dlrm-plan: places the tables of a model on a described cluster, and computes the floor of a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,34 +13,32 @@ from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.floor import dense_work, described_rates, step_floor
 from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan, write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.search import smallest_cluster
-from dlrm_app.sharding.step_estimate import described_machine, step_work
-from dlrm_app.table import text_table
 from dlrm_app.tables.specs import with_pooling_factors
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 
 @dataclass(frozen=True)
 class PlannedCluster(Result):
-    """A plan. ``step``: the text about a whole step; ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+    """A plan. ``floor``: the text about the floor of a step; ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
 
     ``path``: the plan's file, if it was written; ``batch_problems``: settings that dlrm-train will refuse on this cluster.
     """
 
     plan: EstimatedPlan
-    step: str
+    floor: str
     smallest: Cluster | None
     path: Path | None
     batch_problems: list[str]
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The loads of ranks, the sharding of tables, and the parts of a step."""
+        """The loads of ranks, the sharding of tables, and the floor of a step."""
         yield plan_text(self.plan)
-        yield self.step
+        yield self.floor
         if self.smallest is not None:
             yield f"the smallest cluster of these devices that the tables fit on: {self.smallest}"
         if self.path is not None:
@@ -60,7 +58,7 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    step = step_text(config, plan, ModelSpec(config.model, tables, num_dense))
+    floor = floor_text(config, plan, ModelSpec(config.model, tables, num_dense))
     smallest = path = None
     if config.smallest and config.sharding.plan is None:  # a plan from a file is only for its own ranks
         smallest = smallest_cluster(work, cluster)
@@ -72,24 +70,29 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
             write_plan(path, plan)
     # rows and ranks do not change the plan
     problems = batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size)
-    return PlannedCluster(plan, step, smallest, path, problems)
+    return PlannedCluster(plan, floor, smallest, path, problems)
 
 
-def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
-    """The estimate of a whole step as text, or the reason why there is none: tables can be planned without a fitting model."""
+def floor_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
+    """The floor of a step as text, or the reason why there is none: tables can be planned without a fitting model."""
     trainer = config.trainer
     try:
         model = build_model(spec, torch.device("meta"))
     except ConfigError as error:
-        return f"no estimate of a whole step: {error}"
-    work = step_work(plan, model, config.model, trainer.global_batch_size, config.optimizer.dense.kind)
-    by_part = described_machine(config.topology, plan.cluster).estimate_ms(work, trainer.precision)
-    times = {part: by_part[part] for part in PARTS if part in by_part}
-    total = sum(times.values())
-    rows = [[TITLES[part], f"{ms:,.2f}", f"{ms / total:.0%}"] for part, ms in times.items()]
-    speed = 1000 * trainer.global_batch_size / total
-    basis = "half of the rates that topology gives, which were not measured"
-    if config.topology.efficiency:
-        basis = "rates measured by dlrm-bench"
-    head = f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up"
-    return f"{head}\n{text_table(['', 'ms', 'share'], [*rows, ['all', f'{total:,.2f}', '']])}"
+        return f"no floor of a step: {error}"
+    weights = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    rows, tables = trainer.global_batch_size // plan.cluster.num_ranks, list(plan.work.tables.values())
+    dense = dense_work(weights, config.model, tables, rows, config.optimizer.dense.kind)
+    rates = described_rates(config.topology, plan.cluster, trainer.precision, trainer.tf32)
+    floor = step_floor(plan, dense, config.sharding.collectives, rates)
+    least, most = (
+        f"{1000 * floor.seconds:,.3g} ms",
+        f"{trainer.global_batch_size / floor.seconds:,.0f} samples/s",
+    )
+    return "\n".join(
+        [
+            f"floor of a step: {least}, limited by {floor.limit}; at most {most}",
+            *(f"  {name}: at least {1000 * value:,.3g} ms" for name, value in floor.by_resource.items()),
+            *(["  arithmetic: not counted, topology gives no peak"] if rates.flops is None else []),
+        ]
+    )

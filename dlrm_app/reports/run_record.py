@@ -32,7 +32,7 @@ class RunRecord:
     @property
     def batch_size(self) -> int:
         """Rows of a step, all ranks together."""
-        return int(self.config["trainer"].get("global_batch_size", 1))
+        return int(self.config["trainer"]["global_batch_size"])
 
     def last_eval(self, split: str) -> Evaluation | None:
         """The latest evaluation on ``split``."""
@@ -64,9 +64,9 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _is_of_training(config: dict[str, Any]) -> bool:
-    """True if the keys that reports read have dlrm-train's types; other keys may come from another version."""
+    """True if the keys that reports read have dlrm-train's types; other keys are only shown."""
     trainer = config.get("trainer")
-    batch_size = trainer.get("global_batch_size", 1) if isinstance(trainer, dict) else None
+    batch_size = trainer.get("global_batch_size") if isinstance(trainer, dict) else None
     return type(batch_size) is int and batch_size > 0
 
 

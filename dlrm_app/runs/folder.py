@@ -185,7 +185,7 @@ class RunFolder:
         """The result of the run if it ended at ``checkpoint`` of this folder, the same on every rank; None otherwise."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
-            with suppress(KeyError, TypeError, ValueError):  # an older version's, or damaged
+            with suppress(KeyError, TypeError, ValueError):  # damaged
                 result = RunResult.from_json(_values_in(self.path / "result.json"))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
+from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
@@ -89,23 +89,6 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
     assert cluster is not None
     assert tables is not None
     return cluster, manifest, tables
-
-
-def check_bench(config: BenchConfig, ranks: Ranks) -> None:
-    """Checks like ``check_training``, but without a dataset where none is named, or where a topology file is written."""
-    if config.data.path is not None and not config.writes_topology:
-        check_training(config, ranks)
-        return
-    checks = _Checks(config)
-    if not config.writes_topology:
-        tables = checks.tables(None, ranks.device_type)
-        checks.batches(None, ranks.world_size)
-        if tables is not None:
-            spec = ModelSpec(config.model, tables, config.num_dense)
-            checks.add(lambda: model_table_problems(spec), needs=["model"])
-    if ranks.is_first:
-        checks.output(is_folder=not config.writes_topology)
-    checks.refuse()
 
 
 def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
@@ -211,12 +194,12 @@ class _Checks:
             self.add(lambda: sharding_problems(tables, sharding, device_type), ["sharding"])
         return tables
 
-    def output(self, starts_run: bool = False, is_folder: bool = True) -> None:
-        """Checks the folder or file that the first rank will write. ``starts_run``: a run starts there."""
+    def output(self, starts_run: bool = False) -> None:
+        """Checks the folder that the first rank will write. ``starts_run``: a run starts there."""
         path, resume = self._config.output, self._config.resume
         if not path:
             return
-        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=is_folder)
+        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=True)
         if starts_run and not problems:  # otherwise it cannot be read
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, compose_tree, resolved
 from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
-from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
+from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.schema import build, is_section, type_of, type_problem, types_of
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig, ReportConfig, ServeConfig
 from dlrm_app.config.train import TrainConfig
@@ -22,7 +22,6 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "generate": (GenerateConfig, ["output=y"]),
     "evaluate": (EvaluateConfig, ["checkpoint=x"]),
     "plan": (PlanConfig, []),
-    "bench": (BenchConfig, []),
     "tune": (TuneConfig, ["data.path=x", "output=y"]),
     "export": (ExportConfig, ["checkpoint=x", "output=y"]),
     "predict": (PredictConfig, ["model=x", "output=y"]),
@@ -30,7 +29,7 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "serve": (ServeConfig, ["model=x"]),
 }
 REFERENCE, NUMBERS, TEXT = "${nowhere}", ["nan", 2**63 - 1], ["", "x" * 300]
-LIKE_TRAIN = ("plan", "bench", "tune")
+LIKE_TRAIN = ("plan", "tune")
 """Commands whose other keys are dlrm-train's."""
 
 

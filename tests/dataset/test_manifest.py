@@ -28,6 +28,9 @@ def changed(dataset: Path, folder: Path, change: Change) -> Path:
     return folder
 
 
+WITHOUT_CHECKSUM = {"kind": "vocab", "file": "vocab/c0"}
+
+
 def first_shard(value: dict[str, Any]) -> dict[str, Any]:
     shard: dict[str, Any] = value["splits"]["train"]["shards"][0]
     return shard
@@ -60,6 +63,7 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
             r"'\.\./x\.parquet' is outside the folder",
         ),
         (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is no file"),
+        (lambda value: value["sparse"][0].update(encoding=WITHOUT_CHECKSUM), "'vocab/c0' has no checksum"),
     ],
 )
 def test_what_is_wrong_in_a_manifest_is_named(

@@ -111,7 +111,7 @@ def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other"
     copy = Path(shutil.copytree(dataset, folder))
     manifest = read_manifest(copy)
     encoded = [replace(each, encoding={"kind": kind}) for each in manifest.sparse]
-    sources = [Source("clicks.tsv", "train", 1, checksum, 1)]
+    sources = [Source("clicks.tsv", "train", 1, checksum, 1, 0)]
     write_manifest(copy, replace(manifest, sparse=encoded, sources=sources))
     return copy
 

@@ -1,6 +1,5 @@
 """A model that has learnt one label is not measured by, or begun with, another without a word."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -60,19 +59,6 @@ def test_an_evaluation_by_another_label_is_typed(logs: Path) -> None:
     (model,) = evaluate_here(*rows, "other_label=ignore").models
     orders = pq.read_table(logs / "order" / "val").column("order").to_numpy().sum()
     assert model.metrics["positives"] == orders
-
-
-def test_a_checkpoint_without_a_recorded_label_is_not_compared(logs: Path, tmp_path: Path) -> None:
-    folder = next((logs / "run/checkpoints").glob("step-*"))
-    old = tmp_path / "old/checkpoints" / folder.name
-    old.mkdir(parents=True)
-    for file in folder.iterdir():
-        (old / file.name).write_bytes(file.read_bytes())
-    marker = json.loads((old / "complete.json").read_text())
-    del marker["checksum"]  # early versions had neither
-    assert marker["columns"].pop("label") == {"name": "click"}
-    (old / "complete.json").write_text(json.dumps(marker))
-    assert evaluate_here(f"checkpoint={old}", f"data.path={logs}/order", "split=val").models
 
 
 def test_a_warm_start_on_another_label_is_typed(logs: Path, tmp_path: Path) -> None:

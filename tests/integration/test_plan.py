@@ -27,7 +27,7 @@ def test_it_plans_prints_and_writes_from_any_folder(tmp_path: Path, typed: Typed
     assert re.search(r"balance \(largest/mean\): time 1\.0\d+, memory", text)
     assert re.search(r"t_1m_\* \(19\) +1,000,000 +16 +table_wise", text)
     assert "the smallest cluster of these devices that the tables fit on: 1 cuda rank" in text
-    assert text.rstrip().endswith("sharding.plan=planned/plan.yaml")
+    assert text.rstrip().endswith("wrote planned/plan.yaml")
     written = yaml.safe_load((tmp_path / "planned/plan.yaml").read_text())
     assert (written["nodes"], written["devices_per_node"], len(written["tables"])) == (1, 8, 55)
     assert {rank for entry in written["tables"].values() for rank in entry["ranks"]} == set(range(8))
@@ -102,10 +102,19 @@ def test_the_next_step_says_what_training_on_so_many_ranks_wants(tmp_path: Path)
     assert plan_cluster(compose_config("plan", PlanConfig, overrides)).batch_problems == []
 
 
-def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_built_is_planned_without_a_floor(tmp_path: Path) -> None:
     tables = tmp_path / "tables.yaml"
     tables.write_text(
         "specs: [{name: a, rows: 50, dim: 8, features: [a]}, {name: b, rows: 50, dim: 16, features: [b]}]"
     )
     planned = plan_cluster(compose_config("plan", PlanConfig, [f"tables={tables}", "topology=a100_80g_8"]))
-    assert "no estimate of a whole step" in str(planned)
+    assert "no floor of a step" in str(planned)
+
+
+def test_the_floor_names_its_limit() -> None:
+    """A pod of GPUs with a network of 1 MB/s can wait for nothing else."""
+    keys = ["tables=criteo_kaggle", "topology=a100_80g", "topology.nodes=2", "smallest=false"]
+    printed = str(plan_cluster(compose_config("plan", PlanConfig, [*keys, "topology.inter_node_gbps=0.001"])))
+    found = re.search(r"floor of a step: ([\d,.]+) ms, limited by exchange between nodes; at most", printed)
+    assert found is not None
+    assert f"exchange between nodes: at least {found[1]} ms" in printed

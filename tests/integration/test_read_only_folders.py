@@ -43,9 +43,6 @@ COMMANDS = [
     ("report", "runs=[run] output=closed/page.html"),
     ("generate", "rows=20 output=closed/clicks.tsv"),
     ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
-    ("bench", "output=closed/machine.yaml"),
-    ("bench", f"{TRAIN} output=closed/bench"),
-    ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
 ]
 
 

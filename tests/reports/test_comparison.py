@@ -81,7 +81,7 @@ def test_differences_are_the_keys_whose_values_are_not_all_the_same(tmp_path: Pa
             "optimizer": {"lr": rate, "name": "adam"},
             "tables": {"specs": [{"name": "t", "rows": rows}]},
             "output": name,
-            "trainer": {},
+            "trainer": {"global_batch_size": 1},
         }
         (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
     assert differences(read_runs([str(tmp_path)])) == {

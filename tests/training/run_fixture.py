@@ -19,7 +19,9 @@ def write_run(
     events = list(make_events(num_steps, splits))
     lines = [json.dumps(event) for event in events]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n" if lines else "")
-    (folder / "config.yaml").write_text(yaml.safe_dump({"trainer": {"epochs": 1}, "output": "<run> & more"}))
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({"trainer": {"epochs": 1, "global_batch_size": 1}, "output": "<run> & more"})
+    )
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "dataset.json", {**DATASET, "best": {"auc": 0.8, "logloss": 0.4}})
     write_json(folder / "curves.json", {split: curves_of(num_steps) for split in splits})

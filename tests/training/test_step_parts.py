@@ -8,9 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
 
-from dlrm_app.bench.sections import time_steps
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.events import PARTS
@@ -134,33 +132,6 @@ def test_delays_come_out_where_they_were_planted(pipeline: str, monkeypatch: pyt
     assert [parts.seconds(step) for step in steps] == [expected] * 3
 
 
-class Event:
-    """Stands in for one of CUDA: a tick of the host passes from each record to the next."""
-
-    ticks = 0
-    waits = 0
-
-    def __init__(self, enable_timing: bool) -> None: ...
-
-    def record(self, _: object) -> None:
-        Event.ticks += 1
-        self.tick = Event.ticks
-
-    def synchronize(self) -> None:
-        Event.waits += 1
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 1000.0 * (other.tick - self.tick)
-
-
-@pytest.fixture
-def parts_of_gpu(monkeypatch: pytest.MonkeyPatch) -> StepParts:
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    Event.waits = 0
-    return StepParts(nn.Identity(), None, None, torch.device("cuda"), is_alone=True)
-
-
 @pytest.mark.parametrize(
     ("device", "log_every_steps", "measured"),
     [("cuda", 100, range(10, 101, 10)), ("cuda", 4, range(4, 101, 4)), ("cpu", 100, range(1, 101))],
@@ -182,21 +153,3 @@ def test_on_a_gpu_one_step_of_ten_is_measured_and_some_before_each_line_of_the_l
     for _ in range(100):
         loop.take_step(run, iter(()), mock.Mock())
     assert steps == [*measured]
-
-
-def test_dlrm_bench_waits_for_the_gpu_after_the_last_step(parts_of_gpu: StepParts) -> None:
-    """In training a step is queued while the one before is computed."""
-    run = mock.MagicMock()
-    run.instruments.parts = parts_of_gpu
-
-    def progress(_: object) -> None:
-        assert Event.waits == 0
-        with parts_of_gpu.within("mlps"):
-            pass
-
-    run.trainable.pipeline.progress = progress
-    with start_runtime(num_threads=1) as runtime:
-        run.runtime = runtime
-        times = time_steps(run, iter(()), warm_up=2, steps=3)
-    assert times == [(3000.0, {"mlps": 1000.0, "other": 2000.0})] * 3
-    assert Event.waits == 3

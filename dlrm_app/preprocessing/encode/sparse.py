@@ -123,7 +123,7 @@ class SparseEncoder:
 def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
     """The result of ``load()``, which is called once per process while ``path`` is the same file with ``rule``'s checksum."""
     status = path.stat() if path.is_file() else None  # load raises if it is missing
-    version = (path, rule.get("checksum"), num_ids, status and (status.st_mtime_ns, status.st_ino))
+    version = (path, rule["checksum"], num_ids, status and (status.st_mtime_ns, status.st_ino))
     with _loading:  # otherwise several threads would load it at once
         if version not in _loaded:
             _loaded[version] = load()

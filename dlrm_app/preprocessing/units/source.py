@@ -205,7 +205,7 @@ class Known(Protocol):
     """A file as a manifest describes it."""
 
     @property
-    def version(self) -> tuple[int, int | None, str]: ...
+    def version(self) -> tuple[int, int, str]: ...
     @property
     def checksum(self) -> str: ...
     @property
@@ -284,7 +284,7 @@ def format_of(beginning: bytes) -> str:
 
 
 def refuse_other_input(
-    before: Mapping[str, tuple[int, int | None, str]], now: Sequence[Source], output: Path, state: str
+    before: Mapping[str, tuple[int, int, str]], now: Sequence[Source], output: Path, state: str
 ) -> None:
     """Raises ConfigError if ``now`` is not the input of the dataset in ``output``, saying what is different.
 

@@ -75,7 +75,7 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None in runs of early versions.
+    ``judgement`` is None if it was not judged.
     """
 
     split: str
@@ -158,7 +158,7 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """The value in complete.json."""
         value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
-        if not self.earlier_updates:  # files of runs that do not need it stay as they were
+        if not self.earlier_updates:
             del value["earlier_updates"]
         return value
 
@@ -198,10 +198,10 @@ class Marker:
     """The sharding plan, as in plan.yaml."""
     metrics_bytes: int
     """The size of the run's metrics.jsonl."""
+    tables: dict[str, list[str]]
+    """Table → its features, in the order in which the model reads them."""
     cuda_random_states: list[str] = field(default_factory=list)
-    """State of each rank's GPU generator, by rank."""
-    tables: dict[str, list[str]] = field(default_factory=dict)
-    """Table → its features, in the order in which the model reads them; empty in early versions: the order of ``config``."""
+    """State of each rank's GPU generator, by rank; empty on CPU."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
@@ -222,16 +222,15 @@ class Checkpoint:
 
 
 def keeps_ema(config: Mapping[str, Any]) -> bool:
-    """True if the run of ``config`` kept an average of its dense weights. Early versions had no such key."""
-    return config["optimizer"]["dense"].get("ema_decay") is not None
+    """True if the run of ``config`` kept an average of its dense weights."""
+    return config["optimizer"]["dense"]["ema_decay"] is not None
 
 
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
     value = {**asdict(marker), "progress": marker.progress.to_json()}
-    for key in ("cuda_random_states", "tables"):
-        if not value[key]:  # files of runs that do not need it stay as they were
-            del value[key]
+    if not marker.cuda_random_states:
+        del value["cuda_random_states"]
     value = {"format": FORMAT, "version": VERSION, **value}
     write_json(folder / MARKER, {**value, "checksum": text_checksum(json_text(value))})
 
@@ -252,11 +251,10 @@ def read_marker(folder: Path) -> Marker:
         raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
     try:
         value = json.loads(text)
-        digest = value.pop("checksum", None)  # early versions wrote none
-        if digest not in (None, text_checksum(json_text(value))):
-            raise ValueError("its values are not those that were written")
-        written = (value.pop("format"), value.pop("version"))
+        written = (value["format"], value["version"])
         if written == (FORMAT, VERSION):
+            if value.pop("checksum") != text_checksum(json_text(value)):
+                raise ValueError("its values are not those that were written")
             return _parse(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
@@ -269,7 +267,8 @@ def read_marker(folder: Path) -> Marker:
 def _parse(value: dict[str, Any]) -> Marker:
     progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
     files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
-    return Marker(progress=progress, meter=meter, files=files, **value)
+    rest = {key: part for key, part in value.items() if key not in ("format", "version")}
+    return Marker(progress=progress, meter=meter, files=files, **rest)
 
 
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:

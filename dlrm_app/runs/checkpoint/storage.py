@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageIn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
 
 from dlrm_app.distributed.collectives import while_others_wait
@@ -37,7 +36,6 @@ from dlrm_app.text import json_text
 
 INDEX = "index.json"
 VERSION = 2
-"""In checkpoints whose index has no version, each piece is a file of torch.save's in place of plain bytes."""
 BLOCK_BYTES = 1 << 26
 """The most bytes that a block of rows has, unless one row has more."""
 
@@ -125,8 +123,6 @@ class SavedPiece:
     file: str
     start: int
     num_bytes: int
-    is_plain: bool = True
-    """False for a file of torch.save's within the file."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,8 @@ class TensorReader:
             return _parse_index(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is no index of a checkpoint: {error}; take it from a copy, or name another checkpoint"
+                f"{path} is no index of a checkpoint: {error}; take it from a copy, name another checkpoint, or use "
+                "the dlrm-app that saved it"
             ) from error
 
     @torch.no_grad()
@@ -196,9 +193,6 @@ class TensorReader:
         return values
 
     def _rows_of(self, piece: SavedPiece, dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:
-        if not piece.is_plain:
-            ((_, whole),) = self._blocks(dtype, piece, [_Part((slice(0, piece.sizes[0]),), torch.empty(0))])
-            return whole[numbers]
         path, (num_rows, width) = self.folder / piece.file, piece.sizes
         if path.stat().st_size < piece.start + piece.num_bytes:
             raise DataError(f"{path} ends within a tensor: take it from a copy")
@@ -215,10 +209,6 @@ class TensorReader:
             return
         sizes, path = piece.sizes or (1,), self.folder / piece.file
         with path.open("rb") as file:
-            if not piece.is_plain:
-                view = cast(IO[bytes], _create_file_view(file, piece.start, piece.num_bytes))
-                yield 0, torch.load(view, map_location="cpu", weights_only=True).reshape(sizes)
-                return
             num_rows = _rows_per_block(dtype, sizes)
             row_bytes = dtype.itemsize * prod(sizes[1:])
             memory = torch.empty(min(num_rows, sizes[0]) * row_bytes, dtype=torch.uint8)
@@ -271,22 +261,14 @@ def _overlaps(piece: SavedPiece, wanted: Sequence[tuple[tuple[int, ...], torch.T
 
 
 def _parse_index(index: Mapping[str, Any]) -> dict[str, SavedTensor]:
-    version = index.get("version", 1)
-    if version == 1:
-        places = {(name, tuple(offsets or ())): place for name, offsets, _, *place in index["places"]}
-    elif version != VERSION:
-        raise ValueError(f"it has version {version!r}, this program reads up to {VERSION}")
+    version = index.get("version")
+    if version != VERSION:
+        raise ValueError(f"it has version {version!r}, this program reads version {VERSION}")
     tensors = {}
     for name, entry in index["tensors"].items():
-        if version == 1:
-            rows = [
-                (offsets, sizes, *places[name, tuple(offsets)], False) for offsets, sizes in entry["chunks"]
-            ]
-        else:
-            rows = entry["pieces"]
         pieces = [
-            SavedPiece(tuple(offsets), tuple(sizes), _inside(file), *rest)
-            for offsets, sizes, file, *rest in rows
+            SavedPiece(tuple(offsets), tuple(sizes), _inside(file), start, num_bytes)
+            for offsets, sizes, file, start, num_bytes in entry["pieces"]
         ]
         dtype = getattr(torch, entry["dtype"])
         if not isinstance(dtype, torch.dtype):

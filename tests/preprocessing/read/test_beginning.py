@@ -10,7 +10,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.read.beginning import source_spec
 from dlrm_app.preprocessing.read.spec import Column, Cures, Spec
 from dlrm_app.preprocessing.units.source import find_files
-from tests.preprocessing.running import content, rejects_of, run, table_of
+from tests.preprocessing.running import content, make, rejects_of, run, table_of
 
 NO_HEADER = Spec(
     "log",
@@ -117,16 +117,15 @@ def test_a_messy_export_gives_the_dataset_of_the_clean_log(
 
 
 def test_a_quoted_line_break_is_named_where_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    caplog.set_level("INFO")
     Path("log.csv").write_text(
         "clicked,age,price,seconds,user,shop,device,last_items,note\n" + '1,2,3,4,u,5,a,i,"x"\n' * 9
     )
     with Path("log.csv").open("a") as file:
         file.write('0,2,3,4,u,801608186555.0,a,i,x\n0,2,3,4,u,5,a,i,"two\nlines"\n')
-    manifest = run(Path("k"), "dataset=example_csv", "input.train=log.csv", "rejects.max_fraction=0.5")
+    made = make(Path("k"), "dataset=example_csv", "input.train=log.csv", "rejects.max_fraction=0.5")
     assert [(entry["line"], entry["reason"]) for entry in rejects_of(Path("k"))] == [
         (
             11,
@@ -135,5 +134,5 @@ def test_a_quoted_line_break_is_named_where_it_begins(
         (12, "note is '\"two', opens a quote that its line does not close: a value cannot hold a line break"),
         (13, "1 columns, expected 9"),
     ]
-    assert table_of(manifest).num_rows == 9
-    assert "warning: 1 of them opens a quote that its line does not close" in caplog.text
+    assert table_of(made.manifest).num_rows == 9
+    assert "warning: 1 of them opens a quote that its line does not close" in str(made)

@@ -161,7 +161,6 @@ def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.Mon
     ("overrides", "message"),
     [
         (["executor=dask"], "executor=dask needs dask.address"),
-        (["executor=dask", "dask.slurm.workers=2"], "dask.slurm.workers is gone"),
         (["dask.address=tcp://a"], "dask.address is for executor=dask"),
         (["executor=spark"], "executor must be one of local, dask"),
         (["executor=dask", "dask.address=a", "threads=2"], "threads is for executor=local"),

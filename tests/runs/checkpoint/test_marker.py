@@ -1,4 +1,4 @@
-"""complete.json as the first version wrote it is read, and written again alike; what is damaged is refused."""
+"""complete.json is written again as it was read; one that is damaged or of another version is refused."""
 
 import json
 import math
@@ -12,12 +12,14 @@ import pytest
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
+from dlrm_app.files import text_checksum
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
+from dlrm_app.text import json_text
 
 
-def old_marker() -> dict[str, Any]:
+def marker_value() -> dict[str, Any]:
     """Of a run of two epochs on two ranks that stopped in the second one."""
     val = {"split": "val", "epoch": 0, "step": 31, "auc": 0.74, "logloss": 0.5, "num_samples": 900}
     return {
@@ -41,16 +43,19 @@ def old_marker() -> dict[str, Any]:
         "world_size": 2,
         "plan": {"tables": {}},
         "metrics_bytes": 3000,
+        "tables": {"t_0": ["c0"]},
     }
 
 
 def write(folder: Path, value: object) -> Path:
-    (folder / MARKER).write_text(json.dumps(value))
+    """With the checksum of a value that is a mapping."""
+    checked = {"checksum": text_checksum(json_text(value))} if isinstance(value, dict) else {}
+    (folder / MARKER).write_text(json.dumps({**value, **checked} if isinstance(value, dict) else value))
     return folder
 
 
-def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None:
-    marker = read_marker(write(tmp_path, old_marker()))
+def test_a_marker_is_written_again_as_it_was_read(tmp_path: Path) -> None:
+    marker = read_marker(write(tmp_path, marker_value()))
     assert marker.progress.step == 40
     assert marker.progress.counted_updates == 40
     assert marker.progress.evals[0] == Evaluation(
@@ -62,11 +67,11 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     write_marker(tmp_path, marker)
     again = json.loads((tmp_path / MARKER).read_text())
     assert again.pop("checksum").startswith("sha256:")
-    assert again == old_marker()
+    assert again == marker_value()
 
 
 def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
-    marker = read_marker(write(tmp_path, old_marker()))
+    marker = read_marker(write(tmp_path, marker_value()))
     write_marker(tmp_path, marker)
     path = tmp_path / MARKER
     content = path.read_bytes()
@@ -81,11 +86,17 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *({key: part for key, part in old_marker().items() if key != lacking} for lacking in old_marker()),
-        *({**old_marker(), "progress": {**old_marker()["progress"], key: "12"}} for key in ("batch", "step")),
+        *(
+            {key: part for key, part in marker_value().items() if key != lacking}
+            for lacking in marker_value()
+        ),
+        *(
+            {**marker_value(), "progress": {**marker_value()["progress"], key: "12"}}
+            for key in ("batch", "step")
+        ),
         [],
         "text",
-        {**old_marker(), "files": 3},
+        {**marker_value(), "files": 3},
     ],
 )
 def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
@@ -95,7 +106,13 @@ def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
 
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="version 2, this program reads 'dlrm-checkpoint' version 1"):
-        read_marker(write(tmp_path, {**old_marker(), "version": 2}))
+        read_marker(write(tmp_path, {**marker_value(), "version": 2}))
+
+
+def test_a_marker_without_a_checksum_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text(json.dumps(marker_value()))
+    with pytest.raises(DataError, match="damaged: KeyError"):
+        read_marker(tmp_path)
 
 
 RUNTIME = Runtime(0, 0, 1, 1, "cpu", 1)
@@ -107,9 +124,8 @@ def write_checkpoint(run: Path, step: int, auc: float | None, **others: Any) -> 
     folder.mkdir(parents=True)
     scores = [("test", step, 0.99), ("val", 0, 0.98), *([] if auc is None else [("val", step, auc)])]
     evals = [{"split": split, "epoch": 0, "step": at, "auc": score} for split, at, score in scores]
-    marker = {**old_marker(), "progress": {"step": step, "evals": evals}, "files": {}, **others}
-    (folder / MARKER).write_text(json.dumps(marker))
-    return folder
+    marker = {**marker_value(), "progress": {"step": step, "evals": evals}, "files": {}, **others}
+    return write(folder, marker)
 
 
 def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

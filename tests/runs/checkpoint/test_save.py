@@ -96,7 +96,7 @@ def save_until_lost(folder: Path, runtime: Runtime) -> float:
 
 def save_one_tensor(folder: Path, runtime: Runtime) -> None:
     tensors: Any = {"model/w": torch.ones(3, 2)}
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0)
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0, {})
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
 
 
@@ -123,7 +123,7 @@ def test_a_save_in_the_background_lets_training_go_on_and_a_failure_is_raised_on
     monkeypatch.setattr(pieces, "save_checkpoint", fail)
     with start_runtime(1) as runtime:
         saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=True), runtime)
-        saves.save({}, Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0))
+        saves.save({}, Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {}))
         assert not saves.have_failed()
         may_end.set()
         with pytest.raises(OSError, match="no space left"):
@@ -153,7 +153,7 @@ def test_a_save_longer_than_the_launcher_waits_is_reported_once(
     caplog.set_level("INFO")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "0")
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0)
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
     with start_runtime(1) as runtime:
         saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=False, keep_last=1, keep_best=0), runtime)
         for _ in range(2):

@@ -11,9 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import WriteResult
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DataError
@@ -21,11 +18,11 @@ from dlrm_app.files import checksum
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress, read_marker
-from dlrm_app.runs.checkpoint.save import PiecesPlanner, save_checkpoint
+from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces
 
-MARKER = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0)
+MARKER = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
 
 
 def saved(folder: Path, tensors: Tensors) -> TensorReader:
@@ -59,40 +56,6 @@ def test_every_type_and_shape_is_restored(
     load_tensors(reader, loaded)
     for name, tensor in tensors.items():
         assert torch.equal(loaded[name], tensor), name
-
-
-class TorchSaveWriter(FileSystemWriter):
-    """Writes a checkpoint as earlier versions did: each piece by torch.save, and an index without a version."""
-
-    def finish(self, metadata: Any, results: list[list[WriteResult]]) -> None:
-        tensors = {
-            name: {
-                "dtype": str(entry.properties.dtype).removeprefix("torch."),
-                "size": list(entry.size),
-                "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in entry.chunks],
-            }
-            for name, entry in metadata.state_dict_metadata.items()
-        }
-        places = [
-            [each.index.fqn, list(each.index.offset), each.index.index, *vars(each.storage_data).values()][:6]
-            for each in results[0]
-        ]
-        Path(self.path, INDEX).write_text(json.dumps({"tensors": tensors, "places": places}))
-
-
-def test_a_checkpoint_of_torch_save_loads(tmp_path: Path) -> None:
-    tensors = some_tensors()
-    with start_runtime(1):
-        planner = PiecesPlanner(local_pieces(tensors))
-        save(tensors, storage_writer=TorchSaveWriter(tmp_path), planner=planner)
-    reader, table = TensorReader(tmp_path), torch.empty(40, 5)
-    loaded = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
-    load_tensors(reader, loaded)
-    reader.fill({("model/table", (13, 4)): table})
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
-    assert torch.equal(table, tensors["model/table"][13:53, 4:9])
-    numbers = torch.tensor([0, 7, 500])
-    assert torch.equal(reader.rows("model/table", numbers), tensors["model/table"][numbers])
 
 
 ROWS, COLUMNS = 97, 8
@@ -264,4 +227,13 @@ def test_a_file_outside_of_the_checkpoint_is_refused(file: str, tmp_path: Path) 
     entry = {"dtype": "float32", "size": [1], "pieces": [[[0], [1], file, 0, 4]]}
     (tmp_path / INDEX).write_text(json.dumps({"version": 2, "tensors": {"t": entry}}))
     with pytest.raises(DataError, match="outside the checkpoint"):
+        assert TensorReader(tmp_path).tensors
+
+
+@pytest.mark.parametrize("version", [None, 1, 3])
+def test_an_index_of_another_version_is_refused(version: int | None, tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"version": version, "tensors": {}}))
+    with pytest.raises(
+        DataError, match=rf"has version {version}, .* reads version 2; .* dlrm-app that saved"
+    ):
         assert TensorReader(tmp_path).tensors

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import dlrm_app as dlrm
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.inference.model import Model
+from dlrm_app.inference.predict.model import Model
 from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import predicted
 from tests.inference.shop import NUM_TEST, draw_rows

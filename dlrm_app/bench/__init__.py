@@ -1,1 +1,0 @@
-"""dlrm-bench: measures the time of a run by part, or this machine for a topology file."""
