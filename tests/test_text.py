@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import sys
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from dlrm_app.text import (
     percent,
     setting,
     short,
-    typed_settings,
     without_credentials,
 )
 
@@ -84,12 +82,6 @@ def test_a_text_is_read_back(text: str) -> None:
     (typed,) = shlex.split(setting("output", text))
     value = OverridesParser.create().parse_override(typed).value()
     assert str(value) == text
-
-
-def test_settings_are_given_back_as_they_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = ["--multirun", "tables=my tables.yaml", "output=x", "++trainer.seed=3"]
-    monkeypatch.setattr(sys, "argv", ["dlrm-plan", *typed])
-    assert typed_settings("output") == ["'tables=my tables.yaml'", "++trainer.seed=3"]
 
 
 def test_a_list_names_the_first_and_counts_the_rest() -> None:

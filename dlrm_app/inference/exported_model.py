@@ -48,6 +48,11 @@ class ExportedModel:
         """The sparse features, in the order that the model reads them."""
         return [feature.name for feature in self.record.features]
 
+    def score(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Computes (probabilities [B], logits [B]). Raises DataError for inputs of other shapes and ids outside their tables."""
+        check_inputs(inputs, len(self.record.dense), self.record.features)
+        return self.run(inputs)
+
     def check_columns(self, manifest: Manifest) -> Manifest:
         """``manifest`` as the model reads it. Raises DataError naming every column that is missing or encoded differently."""
         encoding = f"encoding.path={self.folder / ENCODING}"

@@ -96,6 +96,6 @@ def scorer_of_export(export: ExportedModel) -> Scorer:
         checksum(export.folder / RECORD),
         export.features,
         export.folder / ENCODING,
-        lambda inputs: export.run(inputs)[1],
+        lambda inputs: export.score(inputs)[1],
         export.check_columns,
     )

@@ -466,12 +466,12 @@ def test_exit_codes_say_the_worst() -> None:
         DayRecord(day=NAMES[0], rows=1, positives=1, unseen={}, sources=[], published=is_good)
         for is_good in (True, False)
     )
-    assert Outcome([good], [], []).exit_code == 0
-    assert Outcome([], [], []).exit_code == 0
-    assert Outcome([bad, good], [], []).exit_code == 0
-    assert Outcome([good], [NAMES[1]], []).exit_code == 4
-    assert Outcome([good], [NAMES[1]], [NAMES[0]]).exit_code == 5
-    assert Outcome([good, bad], [NAMES[1]], [NAMES[0]]).exit_code == 3
+    assert Outcome(Path(), [good], [], []).exit_code == 0
+    assert Outcome(Path(), [], [], []).exit_code == 0
+    assert Outcome(Path(), [bad, good], [], []).exit_code == 0
+    assert Outcome(Path(), [good], [NAMES[1]], []).exit_code == 4
+    assert Outcome(Path(), [good], [NAMES[1]], [NAMES[0]]).exit_code == 5
+    assert Outcome(Path(), [good, bad], [NAMES[1]], [NAMES[0]]).exit_code == 3
 
 
 @pytest.mark.parametrize("command", ["'a \"b'", "3", "[a,3]", "''", "[]"])

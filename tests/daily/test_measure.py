@@ -67,9 +67,11 @@ def test_hours_are_those_of_the_folders(tmp_path: Path) -> None:
     write_dataset(tmp_path / "day", rows={"train": 100, "val": 10})
     manifest = read_manifest(tmp_path / "day")
     paths = ["log/dt=2026-11-01/hour=01/a", "log/dt=2026-11-01/hour=00/b", "log/dt=2026-11-01/hour=01/c"]
-    sources = [Source(path, "train", 1, "crc32:0", rows) for path, rows in zip(paths, (5, 6, 7), strict=True)]
+    sources = [
+        Source(path, "train", 1, "crc32:0", rows, 0) for path, rows in zip(paths, (5, 6, 7), strict=True)
+    ]
     assert hours_of(replace(manifest, sources=sources)) == {"00": [6, 1], "01": [12, 2]}
-    assert hours_of(replace(manifest, sources=[*sources, Source("log/d", "train", 1, "crc32:0", 1)])) == {}
+    assert hours_of(replace(manifest, sources=[*sources, Source("log/d", "train", 1, "crc32:0", 1, 0)])) == {}
 
 
 def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:

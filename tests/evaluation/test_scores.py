@@ -16,6 +16,8 @@ from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
+from dlrm_app.evaluation.result import EvaluationResult
+from dlrm_app.records import from_json
 from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import run as preprocess
@@ -133,7 +135,7 @@ def test_other_files_are_refused_by_name(folder: Path, tmp_path: Path, columns: 
         evaluated(f"scores=[{path}]", f"data.path={folder}/data")
 
 
-def test_scores_of_noise_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_noise_are_judged(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     labels = rng.random(5000) < 0.3
     write(tmp_path / "noise.parquet", score=rng.random(5000), label=labels.astype(int))
@@ -147,7 +149,7 @@ def test_scores_of_noise_are_judged(tmp_path: Path, capsys: pytest.CaptureFixtur
         "no better than a constant",
         "learnt",
     ]
-    said = capsys.readouterr().out
+    said = str(from_json(EvaluationResult, found))
     assert f"warning: {tmp_path}/noise.parquet: no better than a constant: NE" in said
     assert "good.parquet: " not in said
 

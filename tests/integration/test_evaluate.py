@@ -10,6 +10,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
 from dlrm_app.errors import DataError
+from dlrm_app.evaluation.result import EvaluationResult
+from dlrm_app.records import from_json
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks, train_on_ranks
 from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
@@ -60,9 +62,7 @@ def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) ->
     assert found["num_samples"] == 1001
 
 
-def test_ranks_and_plan_do_not_matter(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_and_plan_do_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank, table-wise, another batch size: the metrics of two, row-wise; and the table."""
     monkeypatch.chdir(folder)
     found = evaluated("checkpoint=watched", "batch_size=100", "sharding.types=[table_wise]", "group_by=c0")
@@ -71,14 +71,12 @@ def test_ranks_and_plan_do_not_matter(
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     interval = found["models"][0]["auc_interval"]
     assert interval["low"] < metrics["auc"] < interval["high"]
-    printed = capsys.readouterr().out
+    printed = str(from_json(EvaluationResult, found))
     for words in ("test: 1,003 rows", "watched/step-000000013", "GAUC"):
         assert words in printed
 
 
-def test_two_runs_are_compared_on_the_same_rows(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_are_compared_on_the_same_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal weights do not differ; an earlier checkpoint does, by the difference of the two AUCs."""
     monkeypatch.chdir(folder)
     same = evaluated("checkpoint=watched", "against=plain")["comparison"]
@@ -87,7 +85,7 @@ def test_two_runs_are_compared_on_the_same_rows(
     first, second = (model["metrics"]["auc"] for model in found["models"])
     assert found["comparison"]["difference"]["value"] == pytest.approx(first - second, abs=1e-15)
     assert 0 < found["comparison"]["p_value"] < 1
-    assert "for no difference" in capsys.readouterr().out
+    assert "for no difference" in str(from_json(EvaluationResult, found))
 
 
 def test_new_days_are_evaluated_if_they_are_encoded_alike(

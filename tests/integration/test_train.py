@@ -2,15 +2,16 @@
 
 import json
 import subprocess
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
 
+from dlrm_app.reports.run_page import write_report
+from dlrm_app.training.train import train
 from tests.commands import command, run
 from tests.loader.dataset_fixture import set_value, write_dataset
-from tests.small_run import SMALL, events, train_here
+from tests.small_run import SMALL, events, small_config
 from tests.training.run_fixture import read_report
 
 RATES = ["optimizer.dense.lr=0.005", "optimizer.sparse.lr=0.05"]
@@ -24,10 +25,10 @@ def start(folder: Path, *overrides: str, ranks: int = 1) -> subprocess.Completed
 @pytest.fixture(scope="module")
 def one_rank(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one")
-    with (folder / "stdout.txt").open("w") as printed, redirect_stdout(printed):
-        keys = [*RATES, f"data.path={dataset}", "trainer.epochs=3", "report.enabled=true"]
-        train_here(folder / "run", *keys)
-    return (folder / "stdout.txt").rename(folder / "run" / "stdout.txt").parent
+    keys = [*RATES, f"data.path={dataset}", "trainer.epochs=3", "report.enabled=true"]
+    run = train(small_config(*keys, f"output={folder}/run"), write_report)
+    (run.path / "shown.txt").write_text(str(run))
+    return run.path
 
 
 def test_a_run_folder_holds_all_that_happened(one_rank: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_run_folder_holds_all_that_happened(one_rank: Path) -> None:
 
 
 def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
-    assert f"report: {one_rank / 'report.html'}" in (one_rank / "stdout.txt").read_text()
+    assert f"report: {one_rank / 'report.html'}" in (one_rank / "shown.txt").read_text()
     report = read_report(one_rank / "report.html")
     assert {f"{event['auc']:.5f}" for event in events(one_rank, "eval")} <= {*report.numbers}
     assert report.num_charts == 5
@@ -62,7 +63,7 @@ def test_it_learns_what_the_data_holds(one_rank: Path) -> None:
     result = json.loads((one_rank / "result.json").read_text())
     assert result["evals"]["test"]["auc"] > 0.70
     assert result["train_loss"][2] < result["train_loss"][0]
-    printed = (one_rank / "stdout.txt").read_text()
+    printed = (one_rank / "shown.txt").read_text()
     for words in ("epoch 3", "best reachable", f"{result['evals']['test']['auc']:.5f}", "run folder"):
         assert words in printed
 

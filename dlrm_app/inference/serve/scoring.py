@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dlrm_app.files import checksum
-from dlrm_app.inference.exported_model import ExportedModel, check_inputs, open_export
+from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.predict.parts import raw_spec, without
 from dlrm_app.inference.predict.scores_file import probabilities
@@ -60,7 +60,6 @@ class ServedExport:
         if len(encoded):
             numbers = without(0, len(lines), [reject.line for reject in rejects])
             inputs = self._inputs(encoded)
-            check_inputs(inputs, len(self.export.record.dense), self.export.record.features)
             scores[numbers] = probabilities(self._scorer.logits(inputs).numpy())
         answers: list[Answer] = []
         begin = 0

@@ -18,7 +18,7 @@ from dlrm_app.preprocessing.passes.targets import NUM_FOLDS, STRONGEST, prior_st
 from dlrm_app.text import percent
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks
-from tests.preprocessing.running import run, spec_of, table_of
+from tests.preprocessing.running import make, run, spec_of, table_of
 
 SEED = 5
 ROWS = 20_000
@@ -159,7 +159,7 @@ def test_rows_of_few_values_are_dealt_by_their_places(
 
 
 def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
-    clicks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    clicks: Path, tmp_path: Path
 ) -> None:
     keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
     lines = clicks.read_bytes().splitlines(keepends=True)
@@ -174,31 +174,28 @@ def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_poin
     for name in ("copy", "copy.gz"):
         with pytest.raises(ConfigError, match=f"{name} gave the target columns of .*known their clicks"):
             run(tmp_path / "refused", f"input.train={tmp_path}/{name}", *known)
-    with caplog.at_level(logging.INFO):
-        for share in (0.05, 0.4):
-            mixed = [*lines[: int(9000 * share)], *lines[9000 : 9000 + int(9000 * (1 - share))]]
-            (tmp_path / f"mixed_{share}").write_bytes(b"".join(mixed))
-            found = run(tmp_path / f"of_{share}", f"input.val={tmp_path}/mixed_{share}", *known)
-            assert found.own_clicks == {"val": pytest.approx(share, abs=0.001)}
-            assert f"about {percent(share)} of the val rows are rows of" in caplog.text
-            caplog.clear()
-        run(tmp_path / "new", f"input.train={tmp_path}/first.tsv", *known)
-        assert "own clicks" not in caplog.text
-        run(tmp_path / "old", f"input.train={tmp_path}/less", *known)
-        assert "of the train rows are rows of" in caplog.text
-        caplog.clear()
-        run(tmp_path / "val", f"input.val={tmp_path}/less", *known)
-        assert "of the val rows are rows of" in caplog.text
-        caplog.clear()
-        run(tmp_path / "new_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/first.tsv", *keys)
-        assert "own clicks" not in caplog.text
-        run(tmp_path / "old_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/less", *keys)
-        assert "of the val rows are training rows" in caplog.text
+    for share in (0.05, 0.4):
+        mixed = [*lines[: int(9000 * share)], *lines[9000 : 9000 + int(9000 * (1 - share))]]
+        (tmp_path / f"mixed_{share}").write_bytes(b"".join(mixed))
+        found = make(tmp_path / f"of_{share}", f"input.val={tmp_path}/mixed_{share}", *known)
+        assert found.manifest.own_clicks == {"val": pytest.approx(share, abs=0.001)}
+        assert f"about {percent(share)} of the val rows are rows of" in str(found)
+    cases = [
+        ([f"input.train={tmp_path}/first.tsv", *known], None),
+        ([f"input.train={tmp_path}/less", *known], "of the train rows are rows of"),
+        ([f"input.val={tmp_path}/less", *known], "of the val rows are rows of"),
+        ([f"input.train={tmp_path}/copy", f"input.val={tmp_path}/first.tsv", *keys], None),
+        (
+            [f"input.train={tmp_path}/copy", f"input.val={tmp_path}/less", *keys],
+            "of the val rows are training rows",
+        ),
+    ]
+    for number, (words, warning) in enumerate(cases):
+        said = str(make(tmp_path / f"case_{number}", *words))
+        assert "own clicks" not in said if warning is None else warning in said
 
 
-def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(tmp_path: Path) -> None:
     columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
     keys = [
         "dataset.name=shop",
@@ -210,9 +207,8 @@ def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
     (tmp_path / "new").write_text("".join(f"{n % 2},{n % 10 or ''}\n" for n in range(90)))
     run(tmp_path / "known", *keys, f"input.train={tmp_path}/old", "encoding=vocab")
     known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
-    with caplog.at_level(logging.INFO):
-        run(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
-    assert "does not know: item 33%" in caplog.text
+    later = make(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
+    assert "does not know: item 33%" in str(later)
     findings = check_dataset(tmp_path / "later")
     # 7, 8 and 9 of 1 to 9; nothing is a missing value
     assert findings.sparse["item"].unknown_share == pytest.approx(1 / 3)
