@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         tune,
     )
     from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
+    from dlrm_app.model.architectures import architecture
     from dlrm_app.progress import show_progress
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "days",
     "report",
     "doctor",
+    "architecture",
     "show_progress",
     "DlrmError",
     "ConfigError",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 _ELSEWHERE = {
     **dict.fromkeys(("DlrmError", "ConfigError", "DataError", "Problem"), "dlrm_app.errors"),
+    "architecture": "dlrm_app.model.architectures",
     "show_progress": "dlrm_app.progress",
 }
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.loader.dataset_fixture import write_dataset
@@ -36,19 +37,27 @@ def printed_by(code: str, folder: Path) -> object:
     return json.loads(done.stdout)
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of a user's own, with a small dataset where `make demo` leaves one."""
+    write_dataset(tmp_path / "demo" / "dataset", rows=50_000, rows_per_group=4096, rows_per_shard=65_536)
+    return tmp_path
+
+
 @pytest.mark.long
-def test_a_new_architecture_trains_and_sums_the_products_of_all_pairs(clone: Path) -> None:
-    follow("A new architecture", clone)
-    assert losses(clone / "out/nfm")
+def test_a_new_architecture_trains_and_sums_the_products_of_all_pairs(elsewhere: Path) -> None:
+    follow("A new architecture", elsewhere)
+    assert losses(elsewhere / "out/nfm")
+    assert pq.read_metadata(elsewhere / "out/nfm_scores.parquet").num_rows > 0
     code = """
 import json, torch
 from itertools import combinations
-from dlrm_app.model.nfm import BiInteraction
+from nfm import BiInteraction
 x = torch.randn(5, 7, 3, dtype=torch.float64)
 pairs = sum(x[:, i] * x[:, j] for i, j in combinations(range(7), 2))
 print(json.dumps((BiInteraction()(x) - pairs).abs().max().item()))
 """
-    assert printed_by(code, clone) < 1e-12
+    assert printed_by(code, elsewhere) < 1e-12
 
 
 @pytest.mark.long

@@ -68,6 +68,17 @@ def _job(place: str) -> Callable[[], Job]:
     return load
 
 
+def _with_plugins(check: Callable[[Any], object]) -> Callable[[Any], None]:
+    """``check``, after the files of ``plugins`` were executed; their checksums come into the configuration."""
+
+    def load_and_check(config: Any) -> None:
+        if config.plugins:
+            config.plugins = _find("model.plugins.load_plugins")(config.plugins)
+        check(config)
+
+    return load_and_check
+
+
 def _lazily(place: str, *more: Callable[[], Any]) -> Callable[[Any], Any]:
     """A function that imports ``place`` and calls it with its argument and the results of ``more``."""
     return lambda given: _find(place)(given, *(each() for each in more))
@@ -165,35 +176,39 @@ COMMANDS = {
         "train.TrainConfig",
         _train,
         # all ranks check it again together, after they have joined
-        lambda config: _find("training.validation.check_training")(config, started_ranks(), starts_run=True),
+        _with_plugins(
+            lambda config: _find("training.validation.check_training")(
+                config, started_ranks(), starts_run=True
+            )
+        ),
         _with_recipe,
     ),
     "evaluate": Command(
         "scoring.EvaluateConfig",
         _job("evaluation.evaluate_checkpoints.evaluate_checkpoints"),
-        _lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first),
+        _with_plugins(_lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first)),
     ),
     "export": Command(
         "scoring.ExportConfig",
         _job("inference.export.export_model"),
-        _lazily("inference.problems.check_export"),
+        _with_plugins(_lazily("inference.problems.check_export")),
     ),
     "predict": Command(
         "scoring.PredictConfig",
         _job("inference.predict.predict.predict"),
-        _lazily("inference.problems.check_predict"),
+        _with_plugins(_lazily("inference.problems.check_predict")),
     ),
     "serve": Command("scoring.ServeConfig", _serve, _lazily("inference.problems.check_serve")),
     "tune": Command(
         "like_train.TuneConfig",
         _tune,
-        _lazily("training.validation.check_tuning", started_ranks),
+        _with_plugins(_lazily("training.validation.check_tuning", started_ranks)),
         _with_recipe,
     ),
     "plan": Command(
         "like_train.PlanConfig",
         _job("planning.plan_cluster.plan_cluster"),
-        _lazily("training.validation.check_plan"),
+        _with_plugins(_lazily("training.validation.check_plan")),
     ),
     "generate": Command("datasets.GenerateConfig", _job("synthetic.generate")),
     "days": Command("days.DaysConfig", _days, _check_days, reworded=_lazily("config.days.with_words")),

@@ -54,6 +54,7 @@ class EvaluateConfig(Section):
     blend: list[NonNegative] | None = None
     which: Which = REQUIRED
     ema: bool = REQUIRED
+    plugins: list[str] = field(default_factory=list)
     data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
@@ -94,6 +95,7 @@ class PredictConfig(Section):
     model: str = REQUIRED
     which: Which = REQUIRED
     ema: bool = REQUIRED
+    plugins: list[str] = field(default_factory=list)
     input: Any = None
     labels: bool | None = None
     data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
@@ -128,6 +130,7 @@ class ExportConfig(Section):
     checkpoint: str | None = None
     which: Which = REQUIRED
     ema: bool = REQUIRED
+    plugins: list[str] = field(default_factory=list)
     output: str = REQUIRED
     format: Any = REQUIRED
     quantize: TableType = REQUIRED

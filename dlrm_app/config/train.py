@@ -68,6 +68,7 @@ class ModelConfig(Section):
     batch_norm: bool = False
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def rules(self) -> Iterator[Problem]:
         """Problems: a top MLP without a hidden layer."""
@@ -169,6 +170,7 @@ class TrainConfig(Section):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    plugins: list[str] = field(default_factory=list)
     profiler: bool = REQUIRED
     resume: str = REQUIRED
     output: str | None = None

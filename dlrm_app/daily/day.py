@@ -253,7 +253,7 @@ class Day:
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
-        words = evaluate_words(self.folder / "rows", split, models, path)
+        words = evaluate_words(self.config, self.folder / "rows", split, models, path)
         self._once(path, lambda: self.run("evaluate", words, self._log), on_all_ranks=True)
         try:
             return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))

@@ -88,16 +88,22 @@ def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Pat
     ]
 
 
-def evaluate_words(rows: Path, split: str, models: Sequence[Path], output: Path) -> list[str]:
+def _plugins(config: DaysConfig) -> list[str]:
+    return [word for word in config.train if word.startswith("plugins=")]
+
+
+def evaluate_words(
+    config: DaysConfig, rows: Path, split: str, models: Sequence[Path], output: Path
+) -> list[str]:
     """Settings of dlrm-evaluate for one model or two models to compare."""
     compared = [given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)]
-    return [*compared, given("data.path", rows), f"split={split}", given("output", output)]
+    return [*compared, *_plugins(config), given("data.path", rows), f"split={split}", given("output", output)]
 
 
 def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:
     """Settings of dlrm-export for ``model``, verified on the held-out rows."""
     source = [given("checkpoint", model), "which=newest", given("data.path", rows), "split=val"]
-    return [*source, *config.export, given("output", output)]
+    return [*source, *_plugins(config), *config.export, given("output", output)]
 
 
 def sample_words(config: DaysConfig) -> dict[str, list[str]]:

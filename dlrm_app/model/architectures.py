@@ -1,28 +1,139 @@
-"""The registry of architectures and their requirements on a configuration.
+"""The registry of architectures and their requirements on a configuration. Does not import torch until a model is built.
 
-A new architecture needs a module with ``build``, a line in ARCHITECTURES and in model/build.py, and a file in conf/model/.
+An architecture is registered by the decorator ``architecture`` on its builder: the built-in ones here, others in a file of their own
+(docs/extending.md).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from dlrm_app.config.schema import one_of
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.tables.specs import Table
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
+ENTRY_POINTS = "dlrm_app.architectures"
+"""The group of entry points in which other packages name their architectures: the name, and the builder or its module."""
+
 
 @dataclass(frozen=True)
 class Architecture:
-    """Requirements of a ``model.kind``.
+    """An architecture and its requirements.
 
+    build: (configuration, tables, number of dense inputs N, widths of the bottom MLP, widths of the top MLP) → model. The
+    model's ``forward(dense_features [B, N], sparse_features KJT)`` gives logits [B, 1]. Its tables are in ``sparse_arch``, and it reads
+    dense inputs through ``dense_arch``: with ``dense_embedding_dim`` the features' embeddings are put before it.
     needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
-    interacts: the features' vectors interact, so they and the dense features' vector must have one width.
+    interacts: the features' vectors interact, so they and the dense features' vector must have one width, and ``sparse_arch`` gives
+    them stacked, [B, F, D]; otherwise it gives them side by side, [B, W].
     """
 
+    build: "Builder"
     needs: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ("stride",)
     interacts: bool = True
+    origin: str | None = None
+    """The checksum of the file of ``plugins`` that has registered it; None for others."""
+
+
+ARCHITECTURES: dict[str, Architecture] = {}
+"""model.kind → architecture; those of entry points once they are asked for."""
+
+
+def architecture(
+    name: str, *, needs: Sequence[str] = (), refuses: Sequence[str] = ("stride",), interacts: bool = True
+) -> "Callable[[Builder], Builder]":
+    """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
+
+    A name that is registered again, as when a notebook's cell runs twice, gets the new builder; built-in names cannot be taken.
+    """
+
+    def register(build: "Builder") -> "Builder":
+        if name in _BUILT_IN:
+            raise ValueError(
+                f"the architecture {name} is built in: choose another name than {', '.join(_BUILT_IN)}"
+            )
+        ARCHITECTURES[name] = Architecture(build, (*needs,), (*refuses,), interacts, _origin.get())
+        return build
+
+    return register
+
+
+@contextmanager
+def registering(origin: str) -> Iterator[None]:
+    """Records ``origin`` in the architectures that are registered in the block."""
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+_origin: ContextVar[str | None] = ContextVar("origin", default=None)
+_BUILT_IN: tuple[str, ...] = ()
+_PLAIN = ("stride", "settings")
+"""Keys that a built-in architecture has only if it says so."""
+
+
+@architecture("dlrm", refuses=_PLAIN)
+def _dlrm(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
+    from dlrm_app.model.dlrm import build_dlrm
+
+    return build_dlrm(config, bags, num_dense, bottom, top)
+
+
+@architecture("dcn", needs=("dcn_num_layers", "dcn_low_rank_dim"), refuses=_PLAIN)
+def _dcn(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
+    from dlrm_app.model.dlrm import build_dcn
+
+    return build_dcn(config, bags, num_dense, bottom, top)
+
+
+@architecture(
+    "dcn_parallel",
+    needs=("dcn_num_layers",),
+    refuses=(*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout"),
+)
+def _dcn_parallel(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
+    from dlrm_app.model.dcn_parallel import build
+
+    return build(config, bags, num_dense, bottom, top)
+
+
+@architecture("projection", needs=("projection_branch1", "projection_branch2"), refuses=_PLAIN)
+def _projection(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
+    from dlrm_app.model.dlrm import build_projection
+
+    return build_projection(config, bags, num_dense, bottom, top)
+
+
+@architecture("concat", refuses=("settings", "bottom_mlp"), interacts=False)
+def _concat(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
+    from dlrm_app.model.concat import build
+
+    return build(config, bags, num_dense, bottom, top)
+
+
+_BUILT_IN = (*ARCHITECTURES,)
+
+
+def find_architecture(kind: str) -> Architecture | None:
+    """The architecture ``kind``: a registered one, or one that an installed package names in ``ENTRY_POINTS``."""
+    if kind not in ARCHITECTURES:
+        for point in entry_points(group=ENTRY_POINTS, name=kind):
+            found = point.load()
+            if kind not in ARCHITECTURES:  # a builder without the decorator
+                architecture(kind)(found)
+    return ARCHITECTURES.get(kind)
 
 
 @dataclass(frozen=True)
@@ -45,22 +156,13 @@ class ModelSpec:
         return numbers if self.config.dense_embedding_dim else ()
 
 
-ARCHITECTURES = {
-    "dlrm": Architecture(),
-    "dcn": Architecture(needs=("dcn_num_layers", "dcn_low_rank_dim")),
-    "dcn_parallel": Architecture(
-        needs=("dcn_num_layers",), refuses=("stride", "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
-    ),
-    "projection": Architecture(needs=("projection_branch1", "projection_branch2")),
-    "concat": Architecture(refuses=("bottom_mlp",), interacts=False),
-}
-
-
 def model_problems(config: ModelConfig) -> list[str]:
     """Problems: keys of ``model`` that its architecture needs and lacks, or does not have."""
-    if unknown := one_of("model.kind", config.kind, ARCHITECTURES):
-        return unknown
-    architecture = ARCHITECTURES[config.kind]
+    architecture = find_architecture(config.kind)
+    if architecture is None:
+        installed = [point.name for point in entry_points(group=ENTRY_POINTS)]
+        (problem,) = one_of("model.kind", config.kind, [*ARCHITECTURES, *installed])
+        return [f"{problem}, or name the file that registers it: plugins=[FILE.py]"]
     problems = [
         f"model.{key} is needed by model.kind={config.kind}: set it, or use model={config.kind}"
         for key in architecture.needs
@@ -71,7 +173,7 @@ def model_problems(config: ModelConfig) -> list[str]:
             others = " or ".join(kind for kind, other in ARCHITECTURES.items() if key not in other.refuses)
             problems.append(
                 f"model.{key}={value} is no setting of model.kind={config.kind}: "
-                f"set model.{key}={[] if isinstance(value, list) else 'null'}, or use model={others}"
+                f"set model.{key}={type(value)() if isinstance(value, list | dict) else 'null'}, or use model={others}"
             )
     if config.ensemble_size > 1 and not architecture.interacts:
         problems.append(
@@ -84,7 +186,8 @@ def model_problems(config: ModelConfig) -> list[str]:
 def model_table_problems(spec: ModelSpec) -> list[str]:
     """Reasons why the architecture cannot use these tables and dense features."""
     config, tables = spec.config, spec.tables
-    if not ARCHITECTURES[config.kind].interacts:
+    architecture = find_architecture(config.kind)
+    if architecture is None or not architecture.interacts:
         return []
     problems = []
     if spec.num_dense == 0:

@@ -10,23 +10,12 @@ import torch
 from torch import nn
 
 from dlrm_app.errors import refuse_if
-from dlrm_app.model import concat, dcn_parallel, dlrm
-from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
-
-BUILDERS = {
-    "dlrm": dlrm.build_dlrm,
-    "dcn": dlrm.build_dcn,
-    "dcn_parallel": dcn_parallel.build,
-    "projection": dlrm.build_projection,
-    "concat": concat.build,
-}
-"""(configuration, tables, number of dense inputs, widths of the bottom MLP, widths of the top MLP) → model. The model reads
-dense inputs through ``dense_arch``; with ``dense_embedding_dim`` the features' embeddings are put before it."""
 
 
 def name_problems(tables: Sequence[Table]) -> list[str]:
@@ -66,7 +55,7 @@ def _build(spec: ModelSpec, tables: Sequence[Table]) -> nn.Module:
     config, embedded, dim = spec.config, spec.embedded, spec.config.dense_embedding_dim or 0
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
     num_inputs = spec.num_dense + len(embedded) * dim
-    model = BUILDERS[config.kind](config, meta_bags(tables), num_inputs, bottom, top)
+    model = ARCHITECTURES[config.kind].build(config, meta_bags(tables), num_inputs, bottom, top)
     if embedded:
         embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
         model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))

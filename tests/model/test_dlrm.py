@@ -9,7 +9,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.train import ModelConfig
-from dlrm_app.model.build import BUILDERS
+from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.dlrm import OrderedSparseArch
 
 TABLES = [
@@ -60,7 +60,7 @@ KEYS = {
 def test_embeddings_travel_while_the_bottom_mlp_is_computed(kind: str) -> None:
     bags, events = EmbeddingBagCollection(tables=TABLES), []
     config = ModelConfig(kind=kind, bottom_mlp=[4], top_mlp=[1], **KEYS[kind])
-    model = BUILDERS[kind](config, bags, 5, [4], [3, 1])
+    model = ARCHITECTURES[kind].build(config, bags, 5, [4], [3, 1])
     model.sparse_arch.embedding_bag_collection = Lookup(events)
     model.dense_arch.register_forward_hook(lambda *_: events.append("bottom MLP"))
     assert model(torch.ones(2, 5), KeyedJaggedTensor.empty()).shape == (2, 1)

@@ -17,6 +17,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, text_checksum, write_json
 from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, in_order, resolve_tables
 from dlrm_app.text import bullets, json_text, setting
@@ -332,6 +333,7 @@ class TrainedModel:
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
     """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for an unknown configuration."""
     config = read_saved_config(marker.config, folder)
+    refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
