@@ -1,5 +1,6 @@
 """Settings of torch and Arrow that a job changes, and restores at its end: the process may be a notebook."""
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -33,11 +34,15 @@ def restored(device: torch.device) -> Iterator[None]:
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     tf32, timeout = torch.backends.cuda.matmul.allow_tf32, distributed_c10d.default_pg_timeout
     workspace = os.environ.get(CUBLAS_WORKSPACE)
+    tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns whoever shards a model
+    tracer_level = tracer.level
+    tracer.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             ignore_library_warnings()
             yield
     finally:
+        tracer.setLevel(tracer_level)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
         pyarrow.set_cpu_count(arrow_threads)

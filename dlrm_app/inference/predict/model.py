@@ -1,6 +1,6 @@
 """A model in memory: scores of rows that Python has, and the torch module itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -120,7 +121,15 @@ def load_model(path: Path, which: str = "newest", ema: bool = False) -> Model:
 
 def to_table(rows: Any, spec: Spec) -> pa.Table:
     """``rows`` as a table. Raises DataError if Arrow cannot read them."""
-    lists = {column.name for column in spec.columns if column.separator is not None}
+    table = _as_table(rows, {column.name for column in spec.columns if column.separator is not None})
+    for number, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        # pandas has NaN for a missing text too
+        if pa.types.is_floating(field.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
+            table = table.set_column(number, field.name, pa.nulls(len(table)))
+    return table
+
+
+def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
     try:
         if isinstance(rows, pa.Table):
             return rows

@@ -84,6 +84,11 @@ def test_missing_values_and_no_rows_are_scored(model: Model) -> None:
     assert model.predict(pa.table({name: pa.array([], pa.null()) for name in model.columns})).shape == (0,)
 
 
+def test_a_missing_text_may_be_nan(model: Model, rows: pa.Table) -> None:
+    row = next(row for row in rows.to_pylist() if row["user"] is None)
+    assert model.predict({**row, "user": float("nan")}).tobytes() == model.predict(row).tobytes()
+
+
 def test_rows_that_do_not_fit_are_refused_by_name(model: Model, rows: pa.Table) -> None:
     with pytest.raises(dlrm.ConfigError, match="lacks the columns price"):
         model.predict(rows.drop_columns("price"))
