@@ -54,9 +54,9 @@ from dlrm_app.preprocessing.passes.targets import (
 )
 from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.units.executor import Executor, Single, Work
+from dlrm_app.preprocessing.units.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
 from dlrm_app.preprocessing.units.journal import WORK, Journal, R, landed_passes
-from dlrm_app.preprocessing.units.parquet_units import ParquetFeed
+from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit
 from dlrm_app.preprocessing.units.remote import in_threads
 from dlrm_app.preprocessing.units.source import DamagedFileError, Source
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange
@@ -286,22 +286,25 @@ class Stages:
         folder.mkdir(parents=True, exist_ok=True)
         return Journal(folder, record)
 
-    def _over_numbers(self, work: Work[R], count: int) -> list[R]:
-        """Runs ``work`` on the numbers under ``count`` that have not landed; gives all records."""
+    def _over_numbers(self, work: Pass[NumberedItem, R], count: int) -> list[R]:
+        """Runs ``work`` on the numbers below ``count`` that are not done; returns all records."""
         todo = sorted(set(range(count)) - set(work.journal.done_units(0)))
-        with closing(self.executor.run(work, [Single(number) for number in todo])) as records:
+        feeds = [SingleFeed(NumberedItem(number)) for number in todo]
+        with closing(self.executor.run(work, feeds)) as records:
             for _ in work_bar(records, desc=work.title, total=len(todo), disable=not todo):
                 pass
         return [work.journal.load(0, number) for number in range(count)]
 
     def _over_units(
-        self, work: Work[U], sources: Sequence[Source], check: Callable[[U], None] | None = None
+        self, work: Pass[InputUnit, U], sources: Sequence[Source], check: Callable[[U], None] | None = None
     ) -> list[U]:
         """Runs ``work`` on the units of ``sources`` that have not landed; gives all records, in order.
 
         ``check`` is called with each record as it comes.
         """
-        feeds = [feed for source in sources for feed in missing_units(self.plan, source, work.journal)]
+        feeds: list[Feed[InputUnit]] = [
+            feed for source in sources for feed in missing_units(self.plan, source, work.journal)
+        ]
         total = sum(source.bytes for source in sources)
         done = sum(record.text.file_bytes for record in _landed(sources, work.journal))
         with work_bar(
@@ -334,7 +337,7 @@ def _landed(sources: Iterable[Source], journal: Journal[U]) -> list[U]:
     ]
 
 
-def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> list[TextFeed] | list[ParquetFeed]:
+def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> Sequence[InputFeed]:
     """Feeds of the units that have not landed."""
     done, unit_bytes = journal.done_units(source.index), plan.unit_bytes
     if not source.is_compressed:

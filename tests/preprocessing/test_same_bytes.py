@@ -95,7 +95,7 @@ def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:
 def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that stops after its first unit was encoded."""
 
-    def stop(self: LocalExecutor, work: executor.Work, feeds: list) -> object:
+    def stop(self: LocalExecutor, work: executor.Pass, feeds: list) -> object:
         for result in original(self, work, feeds):
             yield result
             raise KeyboardInterrupt

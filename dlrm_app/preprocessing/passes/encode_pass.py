@@ -21,8 +21,8 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.parser import Cursor, RejectedLine, write_rejects
 from dlrm_app.preprocessing.units.executor import Finish
 from dlrm_app.preprocessing.units.journal import Journal, Unit
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class EncodeUnits:
     learnt: Contents | None = None
     """A sample of the rows whose clicks are in the target columns."""
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
         cursor = open_cursor(text, self.plan.file_specs[text.source])
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
@@ -134,9 +134,7 @@ class EncodeUnits:
         found[segment] = replace(found[segment], rejects=len(rejected))
         return found
 
-    def write_shuffled(
-        self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
-    ) -> Shard | None:
+    def write_shuffled(self, unit: Unit[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
         keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
         if self.plan.shuffle == "full":
@@ -155,7 +153,7 @@ class _SplitPart:
         self,
         work: EncodeUnits,
         unit: Unit[EncodedUnit],
-        text: UnitText | ParquetUnit,
+        text: InputUnit,
         split: str,
         sketches: Sequence[Sketch],
         opened: ExitStack,

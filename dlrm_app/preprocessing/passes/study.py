@@ -19,8 +19,8 @@ from dlrm_app.preprocessing.read.parser import Cursor
 from dlrm_app.preprocessing.read.spec import Spec
 from dlrm_app.preprocessing.units.executor import Finish
 from dlrm_app.preprocessing.units.journal import Journal
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange
 
 _MEASURED, _COUNTED = 1 << 14, 1 << 16
 """Rows at a time. How many are measured decides how moments are rounded; values of more rows repeat more often."""
@@ -83,7 +83,7 @@ class Study:
     sees_others: bool
     journal: Journal[StudiedUnit]
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[StudiedUnit]:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)

@@ -37,11 +37,10 @@ from dlrm_app.preprocessing.passes.counting import Counts, read_counts, write_co
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.executor import Finish, NumberedItem
 from dlrm_app.preprocessing.units.journal import Journal
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.source import Source, content_checksum
-from dlrm_app.preprocessing.units.unit_text import UnitText
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
@@ -69,7 +68,7 @@ class CountClicks:
     columns: tuple[int, ...]
     journal: Journal[CountedUnit]
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
         counts = [Counts() for _ in self.columns]
         spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
@@ -110,8 +109,8 @@ class AddUpClicks:
     """The file with the sample of the training rows, and its checksum; empty without one."""
     journal: Journal[DenseColumn]
 
-    def __call__(self, number: int) -> Finish[DenseColumn]:
-        source = self.sources[number]
+    def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
+        number, source = item.number, self.sources[item.number]
         rows, clicks = self._add(number, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))

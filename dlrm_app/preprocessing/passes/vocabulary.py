@@ -34,7 +34,7 @@ from dlrm_app.preprocessing.encode.sparse import (
 from dlrm_app.preprocessing.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.units.executor import Finish
+from dlrm_app.preprocessing.units.executor import Finish, NumberedItem
 from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.text import day_number, memory_text
 
@@ -75,8 +75,8 @@ class AddUp:
     memory_bytes: int
     journal: Journal[AddedUp]
 
-    def __call__(self, number: int) -> Finish[AddedUp]:
-        features = self.groups[number]
+    def __call__(self, item: NumberedItem) -> Finish[AddedUp]:
+        features = self.groups[item.number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
         known, is_seen, others, distinct = self._add(features, rule, old, waiting)
@@ -106,7 +106,7 @@ class AddUp:
         growth = (
             self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
         )
-        return self.journal.unit(0, number).finish(AddedUp(made, growth))
+        return self.journal.unit(0, item.number).finish(AddedUp(made, growth))
 
     def _add(
         self, features: Sequence[int], rule: Rule, old: Records, waiting: Records

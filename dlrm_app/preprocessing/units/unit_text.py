@@ -5,7 +5,7 @@ files can be read at any unit; gzip files must be read from the start, unit afte
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -203,7 +203,11 @@ class TextFeed:
     skip: frozenset[int] = frozenset()
     """Units of a gzip file to skip."""
 
-    def items(self) -> Iterator[UnitText]:
+    def prefetched(self) -> "TextFeed":
+        """The feed itself: its file is read piece by piece while it is parsed."""
+        return self
+
+    def items(self) -> Generator[UnitText, None, None]:
         """The units in order. Each must be read or detached before the next one is requested, otherwise it is lost.
 
         Raises DataError if the file is damaged.
