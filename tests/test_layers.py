@@ -40,7 +40,7 @@ LAYERS = [
     {"distributed"},
     {"config"},
     {"diagnosis"},
-    {"machine", "progress", "table"},
+    {"machine", "progress", "table", "journal"},
     {"files", "records"},
     {"text"},
     {"errors"},

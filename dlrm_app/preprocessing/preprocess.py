@@ -34,17 +34,6 @@ from dlrm_app.preprocessing.read.parser import body
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.units.executor import Executor, LocalExecutor
-from dlrm_app.preprocessing.units.journal import (
-    WORK,
-    RunRecord,
-    forget_passes,
-    landed_passes,
-    locked,
-    open_keys,
-    read_run,
-    remove_temporary_files,
-    write_run,
-)
 from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.preprocessing.units.parquet_units import footer_of, read_footers
 from dlrm_app.preprocessing.units.source import (
@@ -54,6 +43,17 @@ from dlrm_app.preprocessing.units.source import (
     refuse_other_input,
 )
 from dlrm_app.preprocessing.units.unit_text import beginning_of
+from dlrm_app.preprocessing.units.work_folder import (
+    WORK,
+    BegunRun,
+    begun_passes,
+    forget_passes,
+    locked,
+    open_keys,
+    read_run,
+    remove_temporary_files,
+    write_run,
+)
 from dlrm_app.records import leaves
 from dlrm_app.text import first_lines, in_brief, listed, without_credentials
 
@@ -235,7 +235,7 @@ def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
 
 def _open_work(
     config: PreprocessConfig, identity: dict[str, Any], plan: Plan, known: Manifest | None
-) -> tuple[RunRecord, bool]:
+) -> tuple[BegunRun, bool]:
     """Starts OUTPUT/.work, or checks that an existing one belongs to this run. Returns (its record, True if it existed).
 
     Choices that ``identity`` (the configuration) leaves open are made when the work starts.
@@ -243,8 +243,8 @@ def _open_work(
     output = plan.output
     fingerprint = known.fingerprint() if known else None
 
-    def record(before: Mapping[str, Any]) -> RunRecord:
-        return RunRecord(_without_choices(config, identity, plan, before), plan.sources, fingerprint)
+    def record(before: Mapping[str, Any]) -> BegunRun:
+        return BegunRun(_without_choices(config, identity, plan, before), plan.sources, fingerprint)
 
     try:
         before = read_run(output)
@@ -252,7 +252,7 @@ def _open_work(
             now = record(before.config)
             _refuse_other_run(before, now, plan)
     except ConfigError:
-        if landed_passes(output):  # some work could be continued
+        if begun_passes(output):  # some work could be continued
             raise
         logger.info(f"{output} is unfinished, without work that could be kept: starting again")
         forget_passes(output)
@@ -269,7 +269,7 @@ def _open_work(
     return now, True
 
 
-def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
+def _refuse_other_run(before: BegunRun, now: BegunRun, plan: Plan) -> None:
     """Raises ConfigError if the unfinished run ``before`` differs from ``now``.
 
     Files without finished units may have been replaced, for example damaged ones.
@@ -278,7 +278,7 @@ def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
     _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
     known = {source.path: source.version for source in before.sources}
     for number, source in enumerate(plan.sources):
-        if source.path in known and not landed_passes(output, number):
+        if source.path in known and not begun_passes(output, number):
             known[source.path] = source.version
     refuse_other_input(known, plan.sources, output, state)
     if before.encoding != now.encoding:

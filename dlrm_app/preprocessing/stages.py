@@ -6,13 +6,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.lineage import Growth, Lineage
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.errors import DataError
+from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.encode.columns import (
     Encoding,
     MadeColumns,
@@ -55,11 +56,11 @@ from dlrm_app.preprocessing.passes.targets import (
 from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.units.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
-from dlrm_app.preprocessing.units.journal import WORK, Journal, R, landed_passes
 from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit
 from dlrm_app.preprocessing.units.remote import in_threads
 from dlrm_app.preprocessing.units.source import DamagedFileError, Source
-from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange
+from dlrm_app.preprocessing.units.unit_text import TextFeed, source_prefix, unit_number
+from dlrm_app.preprocessing.units.work_folder import begun_passes, pass_journal
 from dlrm_app.progress import work_bar
 from dlrm_app.text import day_number
 
@@ -68,14 +69,8 @@ _LOOK_ROWS = 1 << 17
 """Rows by which it is judged if contents tell rows apart."""
 
 
-class UnitRecord(Protocol):
-    """The record of a pass over units of text."""
-
-    @property
-    def text(self) -> TextRange: ...
-
-
-U = TypeVar("U", bound=UnitRecord)
+U = TypeVar("U", CountedUnit, StudiedUnit, EncodedUnit)
+"""The record of a pass over units."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ class Stages:
         columns = self.make_columns()
         journal, units = self.encode(columns)
         if self.encoding.hashed:
-            files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
+            files = [journal.path(unit.text.name, ".sketch") for unit in units]
             num_raw = len(self.plan.spec.sparse)
             distinct = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=distinct + columns.sparse[num_raw:])
@@ -173,7 +168,7 @@ class Stages:
         raw, counted = self.plan.spec.sparse, self._journal("study", StudiedUnit)
         add_up = AddUp(
             self.plan,
-            tuple(counted.path(u.text.source, u.text.unit, ".counts") for u in units),
+            tuple(counted.path(u.text.name, ".counts") for u in units),
             tuple(map(sum, zip(*(u.entries for u in units), strict=True))),
             tuple(groups),
             tuple(self._rules()),
@@ -234,7 +229,7 @@ class Stages:
         counted = self._journal("clicks", CountedUnit)
         count = CountClicks(self.plan, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self._over_units(count, self.plan.sources_of({"train"})))
-        samples = [counted.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
+        samples = [counted.path(unit.text.name, ".contents") for unit in units]
         contents = write_learnt(samples, self.plan.output) if self.plan.are_told_apart else {}
         add_up = AddUpClicks(
             self.plan, counted, units, columns, contents, self._journal("targets", DenseColumn)
@@ -270,7 +265,7 @@ class Stages:
             training = [unit for unit in units if "train" in unit.splits]
             rows = sum(unit.splits["train"].rows for unit in training)
             num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
-            runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in training)
+            runs = tuple(encoded.path(unit.text.name, ".run") for unit in training)
             journal = self._journal("gather", Shard)
             gather = Gather(runs, num_parts, self.plan.row_group_rows, journal)
             gathered = self._over_numbers(gather, num_parts)
@@ -282,18 +277,16 @@ class Stages:
         return int(self.config.memory_gib * 2**30)
 
     def _journal(self, name: str, record: type[R]) -> Journal[R]:
-        folder = self.plan.output / WORK / name
-        folder.mkdir(parents=True, exist_ok=True)
-        return Journal(folder, record)
+        return pass_journal(self.plan.output, name, record)
 
     def _over_numbers(self, work: Pass[NumberedItem, R], count: int) -> list[R]:
         """Runs ``work`` on the numbers below ``count`` that are not done; returns all records."""
-        todo = sorted(set(range(count)) - set(work.journal.done_units(0)))
-        feeds = [SingleFeed(NumberedItem(number)) for number in todo]
+        items = [NumberedItem(number) for number in range(count)]
+        feeds = [SingleFeed(item) for item in items if not work.journal.is_done(item.name)]
         with closing(self.executor.run(work, feeds)) as records:
-            for _ in work_bar(records, desc=work.title, total=len(todo), disable=not todo):
+            for _ in work_bar(records, desc=work.title, total=len(feeds), disable=not feeds):
                 pass
-        return [work.journal.load(0, number) for number in range(count)]
+        return [work.journal.load(item.name) for item in items]
 
     def _over_units(
         self, work: Pass[InputUnit, U], sources: Sequence[Source], check: Callable[[U], None] | None = None
@@ -324,25 +317,25 @@ class Stages:
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """The cure for a damaged source, once it is replaced. Forgets its records, unless later passes build on them."""
         output = self.plan.output
-        if landed_passes(output, source) - {journal.folder.name}:
+        if begun_passes(output, source) - {journal.folder.name}:
             return f"delete {output} and start again"
-        journal.forget(source)
+        journal.forget(source_prefix(source))
         return "run the same command again; it continues where it stopped"
 
 
 def _landed(sources: Iterable[Source], journal: Journal[U]) -> list[U]:
     """The records of all units that are done, in order."""
-    return [
-        journal.load(source.index, unit) for source in sources for unit in journal.done_units(source.index)
-    ]
+    names = [name for source in sources for name in journal.done(source_prefix(source.index))]
+    return [journal.load(name) for name in names]
 
 
 def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> Sequence[InputFeed]:
-    """Feeds of the units that have not landed."""
-    done, unit_bytes = journal.done_units(source.index), plan.unit_bytes
+    """Feeds of the units that are not done."""
+    names, unit_bytes = journal.done(source_prefix(source.index)), plan.unit_bytes
+    done = frozenset(map(unit_number, names))
     if not source.is_compressed:
         columns = plan.columns_of(source) if source.format == "parquet" else {}
         return unit_feeds(source, columns, unit_bytes, lambda unit: unit not in done)
-    if done and done == list(range(len(done))) and journal.load(source.index, done[-1]).text.is_last:
+    if done and done == set(range(len(done))) and journal.load(names[-1]).text.is_last:
         return []
-    return [TextFeed(source, unit_bytes, skip=frozenset(done))]
+    return [TextFeed(source, unit_bytes, skip=done)]

@@ -11,7 +11,7 @@ import pytest
 from dlrm_app.dataset.encoding_files import read_rows, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.journal import Journal
 from tests.preprocessing.running import content, run, table_of
 
 COLUMNS = """

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SPLITS, KeptColumn
 from dlrm_app.errors import refuse_if
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import content_hashes, deal_keys
 from dlrm_app.preprocessing.passes.shuffle import row_keys
 from dlrm_app.preprocessing.read import lines
@@ -18,8 +19,6 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocessing.read.parquet_columns import names_of
 from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit, ParquetFeed, UnitRows, units_of
 from dlrm_app.preprocessing.units.source import Source
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
@@ -204,4 +203,4 @@ class CountLines:
     def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
         assert isinstance(text, UnitText), "a footer of Parquet has the number of rows"
         count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
-        return self.journal.unit(text.source, text.unit).finish(CountedUnit(text.finish(), count))
+        return self.journal.begin(text.name).finish(CountedUnit(text.finish(), count))

@@ -19,10 +19,10 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
+from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocessing.encode.sparse import mix
-from dlrm_app.preprocessing.units.executor import Finish, NumberedItem
-from dlrm_app.preprocessing.units.journal import Journal, Unit
+from dlrm_app.preprocessing.units.executor import NumberedItem
 
 KEY = "__order"
 
@@ -75,7 +75,7 @@ class Gather:
         rows = pa.concat_tables(_rows_between(self.runs, first, last)).combine_chunks()
         order = np.argsort(numbers_of(rows.column(KEY)))
         rows = rows.drop_columns([KEY]).take(array_of(order))
-        unit = self.journal.unit(0, item.number)
+        unit = self.journal.begin(item.name)
         with open_shard(unit, ".train.parquet", self.row_group_rows, rows.schema) as writer:
             writer.write_table(rows)
             shard = writer.finish()
@@ -128,7 +128,9 @@ class ShardWriter(ParquetWriter):
 
 
 @contextmanager
-def open_shard(unit: Unit[Any], suffix: str, row_group_rows: int, schema: pa.Schema) -> Iterator[ShardWriter]:
+def open_shard(
+    unit: WorkFiles[Any], suffix: str, row_group_rows: int, schema: pa.Schema
+) -> Iterator[ShardWriter]:
     """A shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
         yield ShardWriter(file, row_group_rows, schema, unit.path(suffix).name)

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import Columns, Indexer
 from dlrm_app.dataset.manifest import DenseColumn
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counting import Counts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import Cursor
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.unit_text import TextRange
 
@@ -97,7 +96,7 @@ class Study:
             if self.wants_moments and is_studied:
                 moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
         text_range = text.finish()
-        unit = self.journal.unit(text.source, text.unit)
+        unit = self.journal.begin(text.name)
         features = [count.sorted() for count in counts]
         if self.wants_counts:
             texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None

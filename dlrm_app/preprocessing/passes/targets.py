@@ -22,6 +22,7 @@ from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import deal_keys
 from dlrm_app.preprocessing.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocessing.encode.encoder import Encoder
@@ -37,8 +38,7 @@ from dlrm_app.preprocessing.passes.counting import Counts, read_counts, write_co
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.units.executor import Finish, NumberedItem
-from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.source import Source, content_checksum
 from dlrm_app.text import memory_text
@@ -83,7 +83,7 @@ class CountClicks:
                 if self.plan.are_told_apart:
                     contents.add(row_keys)
         text_range = text.finish()
-        unit = self.journal.unit(text.source, text.unit)
+        unit = self.journal.begin(text.name)
         with unit.write(".counts") as temporary:
             write_counts(temporary, [count.sorted()[0] for count in counts])
         with unit.write(".contents") as temporary:
@@ -128,13 +128,13 @@ class AddUpClicks:
             "folds": NUM_FOLDS,
             **({"contents": self.contents} if self.contents else {}),
         }
-        return self.journal.unit(0, number).finish(DenseColumn(f"{source.name}_target", transform))
+        return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
     def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows, clicks) [ids, NUM_FOLDS] of all units."""
         counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
         for unit in self.units:
-            path = self.counted.path(unit.text.source, unit.text.unit, ".counts")
+            path = self.counted.path(unit.text.name, ".counts")
             keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)

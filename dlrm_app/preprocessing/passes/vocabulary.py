@@ -21,6 +21,7 @@ from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.sparse import (
     FIRST_ID,
     MISSING_ID,
@@ -34,8 +35,7 @@ from dlrm_app.preprocessing.encode.sparse import (
 from dlrm_app.preprocessing.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.units.executor import Finish, NumberedItem
-from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.text import day_number, memory_text
 
 _BYTES_PER_COUNT = 64
@@ -106,7 +106,7 @@ class AddUp:
         growth = (
             self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
         )
-        return self.journal.unit(0, item.number).finish(AddedUp(made, growth))
+        return self.journal.begin(item.name).finish(AddedUp(made, growth))
 
     def _add(
         self, features: Sequence[int], rule: Rule, old: Records, waiting: Records

@@ -18,8 +18,9 @@ from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dlrm_app.errors import DlrmError
+from dlrm_app.journal import R
 from dlrm_app.preprocessing.units.executor import Executor, Feed, Pass, T
-from dlrm_app.preprocessing.units.journal import R, own_code
+from dlrm_app.preprocessing.units.work_folder import own_code
 
 logger = logging.getLogger(__name__)
 _ANSWER_PATIENCE = 10

@@ -6,7 +6,7 @@ made, so in any order. The files of a record are on disk by then.
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from queue import SimpleQueue
 from threading import Condition
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from dlrm_app.preprocessing.units.journal import Journal, R
-
-Finish = Callable[[], R]
-"""The end of the work on an item: waits for the disk and returns the item's record."""
+from dlrm_app.journal import Finish, Journal, R, numbered
 
 
 class Item(Protocol):
     """Something to work on, such as the text of a unit. Its bytes may be read while it is worked on."""
+
+    @property
+    def name(self) -> str:
+        """The name of the work in the journal of the pass."""
 
     def detach(self) -> bool:
         """Reads the bytes that its feed cannot skip. Returns True if the feed can continue without the item."""
@@ -61,6 +62,10 @@ class NumberedItem:
     """An item that is known by its number, such as a shard to gather."""
 
     number: int
+
+    @property
+    def name(self) -> str:
+        return numbered(self.number)
 
     def detach(self) -> bool:
         return True

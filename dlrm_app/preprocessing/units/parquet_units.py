@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.preprocessing.units.remote import Address, RemoteFile, in_threads
 from dlrm_app.preprocessing.units.source import Source, explained_damage
-from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
+from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
 
 _WIDTH = 8
 """Bytes that a decoded value takes at least."""
@@ -81,6 +81,11 @@ class ParquetUnit:
     table: pa.Table
     file_bytes: int
     may_be_last: bool
+
+    @property
+    def name(self) -> str:
+        """The unit's name in journals."""
+        return unit_name(self.source, self.unit)
 
     def detach(self) -> bool:
         """True, because the unit has read all that it needs from its file."""

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.units.executor import Finish, LocalExecutor, NumberedItem, SingleFeed
-from dlrm_app.preprocessing.units.journal import Journal
 
 PATIENCE = 20.0
 """Seconds after which a test gives up waiting for another thread."""

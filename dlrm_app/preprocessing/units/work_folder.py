@@ -1,0 +1,114 @@
+"""OUTPUT/.work: the finished work of a run, kept until its dataset is complete.
+
+OUTPUT/.work/plan.json   the configuration and input that the work belongs to
+OUTPUT/.work/<pass>/     the journal of a pass; a unit's name is ``unit_name`` of its source and its number
+OUTPUT/.work/lock        held by the working process
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.files import code_checksum, held_lock, is_file, write_json
+from dlrm_app.journal import Journal, R
+from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.unit_text import source_prefix
+from dlrm_app.records import from_json
+
+WORK = ".work"
+
+
+def pass_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
+    """The journal of pass ``name``."""
+    return Journal(output / WORK / name, record).create()
+
+
+def begun_passes(output: Path, source: int | None = None) -> set[str]:
+    """The passes with finished units, of one source or of any."""
+    prefix = "" if source is None else source_prefix(source)
+    return {path.parent.name for path in (output / WORK).glob(f"*/{prefix}*.json")}
+
+
+@cache
+def own_code() -> str:
+    """The checksum of the code that decides a dataset's bytes: dlrm_app/preprocessing/ and dlrm_app/dataset/."""
+    package = Path(__file__).resolve().parents[2]
+    return code_checksum(package / "preprocessing") + code_checksum(package / "dataset")
+
+
+@dataclass(frozen=True)
+class BegunRun:
+    """The configuration and input of a run.
+
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code in use; units
+    from other versions must not be mixed with its own.
+    """
+
+    config: dict[str, Any]
+    sources: tuple[Source, ...]
+    encoding: str | None
+    code: str = field(default_factory=own_code)
+
+
+def read_run(output: Path) -> BegunRun | None:
+    """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version started it."""
+    path = output / WORK / "plan.json"
+    if not is_file(path):
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value.get("code") != own_code():
+            what = f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
+            raise ConfigError([f"{what}: delete {output} and start again, or finish it with that version"])
+        return from_json(BegunRun, value)
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
+
+
+def write_run(output: Path, run: BegunRun) -> None:
+    write_json(output / WORK / "plan.json", asdict(run))
+
+
+def open_keys(output: Path, before: BegunRun) -> list[str]:
+    """The settings that may still change, because no finished work depends on them.
+
+    They are the ones that an error may ask to change. After a change of the encoding, call ``forget_passes`` for vocabularies.
+    """
+    begun, keys = begun_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
+    if begun <= {"lines"}:
+        keys += ["split"]
+    if begun <= {"lines", "study", "vocab"}:
+        keys += ["dense.target_columns"]
+        if before.config["encoding"]["kind"] == "vocab":
+            words = ("kind", "num_embeddings", "min_count", "top_k", "shared", "capacity")
+            keys += [f"encoding.{word}" for word in words]
+    return keys
+
+
+def forget_passes(output: Path, *names: str) -> None:
+    """Deletes the work of the passes ``names``, or of all passes, and the files that they made."""
+    for name in names or {"vocab", "waiting", "target", *(path.name for path in (output / WORK).glob("*"))}:
+        shutil.rmtree(output / WORK / name, ignore_errors=True)
+        shutil.rmtree(output / name, ignore_errors=True)
+
+
+def remove_temporary_files(output: Path) -> None:
+    """Deletes unfinished files of a killed run or worker. This run holds the lock, so it is the only one."""
+    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
+        for path in output.glob(pattern):
+            path.unlink()
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Locks OUTPUT for this process. The lock ends with the process."""
+    (output / WORK).mkdir(parents=True, exist_ok=True)
+    refusal = f"another dlrm-preprocess is working on output={output}: wait for it or end it"
+    with held_lock(output / WORK / "lock", refusal):
+        yield
