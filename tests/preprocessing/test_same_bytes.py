@@ -36,7 +36,7 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def _small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of 10,000 bytes, some 50 lines, in place of MiB, so that a small file has many."""
-    monkeypatch.setattr("dlrm_app.preprocessing.preprocess.MIB", 10_000)
+    monkeypatch.setattr("dlrm_app.preprocessing.request.MIB", 10_000)
 
 
 @pytest.fixture

@@ -94,6 +94,11 @@ class Plan:
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
 
+    @property
+    def has_clicks(self) -> bool:
+        """True if there are training rows with labels."""
+        return self.has_label("train") and bool(self.sources_of({"train"}))
+
     def segments(self, text: InputUnit) -> list[tuple[str, int | None]]:
         """(a split, the line of the unit up to which lines go to it; None: its end), in order."""
         split = self.sources[text.source].split

@@ -22,6 +22,7 @@ from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
+from dlrm_app.preprocessing.encode.columns import VocabularyRule
 from dlrm_app.preprocessing.encode.sparse import (
     FIRST_ID,
     MISSING_ID,
@@ -33,7 +34,7 @@ from dlrm_app.preprocessing.encode.sparse import (
     open_table,
 )
 from dlrm_app.preprocessing.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
-from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
+from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.text import day_number, memory_text
@@ -69,7 +70,7 @@ class AddUp:
     files: tuple[Path, ...]
     entries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[VocabularyRule, ...]
     grows: bool
     parent: Manifest | None
     memory_bytes: int
@@ -109,7 +110,7 @@ class AddUp:
         return self.journal.begin(item.name).finish(AddedUp(made, growth))
 
     def _add(
-        self, features: Sequence[int], rule: Rule, old: Records, waiting: Records
+        self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
         """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
         of them this day has), a few buckets at a time.

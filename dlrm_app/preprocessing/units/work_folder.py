@@ -7,21 +7,23 @@ OUTPUT/.work/lock        held by the working process
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.dataset.manifest import MANIFEST, read_manifest
+from dlrm_app.errors import DataError, DlrmError, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.units.source import Source
 from dlrm_app.preprocessing.units.unit_text import source_prefix
 from dlrm_app.records import from_json
 
-WORK = ".work"
+WORK, _PLAN = ".work", "plan.json"
+T = TypeVar("T")
 
 
 def pass_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
@@ -57,22 +59,41 @@ class BegunRun:
 
 
 def read_run(output: Path) -> BegunRun | None:
-    """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version started it."""
-    path = output / WORK / "plan.json"
-    if not is_file(path):
-        return None
+    """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version began it."""
+    path = output / WORK / _PLAN
+    refuse_if(other_code_problems(output))
+    return _explained(path, lambda value: from_json(BegunRun, value)) if is_file(path) else None
+
+
+def begun_config(output: Path) -> Mapping[str, Any]:
+    """The configuration of the dataset in OUTPUT, finished or not; empty if there is none that can be continued."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if value.get("code") != own_code():
-            what = f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
-            raise ConfigError([f"{what}: delete {output} and start again, or finish it with that version"])
-        return from_json(BegunRun, value)
+        run = read_manifest(output) if is_file(output / MANIFEST) else read_run(output)
+    except DlrmError:  # reported when the output is opened
+        run = None
+    return run.config if run else {}
+
+
+def other_code_problems(output: Path) -> list[str]:
+    """A problem if another version of the code began the work in OUTPUT."""
+    path = output / WORK / _PLAN
+    if not is_file(path) or _explained(path, lambda value: value.get("code")) == own_code():
+        return []
+    fault = f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
+    return [f"{fault}: delete {output} and start again, or finish it with that version"]
+
+
+def _explained(path: Path, read: Callable[[Any], T]) -> T:
+    """``read`` of the JSON in ``path``. Raises DataError if it is damaged."""
+    try:
+        return read(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, AttributeError) as error:
+        output = path.parents[1]
         raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
 
 
 def write_run(output: Path, run: BegunRun) -> None:
-    write_json(output / WORK / "plan.json", asdict(run))
+    write_json(output / WORK / _PLAN, asdict(run))
 
 
 def open_keys(output: Path, before: BegunRun) -> list[str]:
