@@ -186,13 +186,12 @@ class _SplitPart:
         folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
         if self._learnt is not None and keys is not None:
             self._seen += self._learnt.count_of(keys)
-        encoded = self._encoder.encode(raw, folds)
+        encoded = self._encoder.encode(raw, folds, wants_keys=bool(self._sketches))
         self._rows += len(raw.labels)
         self._positives += int(raw.labels.sum())
         self._missing += encoded.missing
-        for column_keys, features in encoded.keys if self._sketches else ():
-            for column, feature in enumerate(features):
-                self._sketches[feature].add(column_keys[column])
+        for feature, feature_keys in encoded.keys.items():
+            self._sketches[feature].add(feature_keys)
         return encoded
 
     def finish(self) -> EncodedSplit:
