@@ -42,7 +42,7 @@ LAYERS = [
     {"config"},
     {"diagnosis"},
     {"result"},
-    {"machine", "progress", "table"},
+    {"machine", "progress", "table", "journal"},
     {"files", "records"},
     {"text"},
     {"errors"},

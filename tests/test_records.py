@@ -8,10 +8,10 @@ import pytest
 
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
+from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.passes.contents import Seen
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.study import Moments, StudiedUnit
-from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.preprocessing.units.unit_text import TextRange
 from dlrm_app.records import from_json
 
@@ -40,9 +40,9 @@ def test_json_and_back(record: StudiedUnit | EncodedUnit) -> None:
 
 
 def test_a_record_with_other_fields_is_damaged(tmp_path: Path) -> None:
-    Journal(tmp_path, Small).commit(0, 0, Small(RANGE))
-    assert Journal(tmp_path, Small).load(0, 0) == Small(RANGE)
+    Journal(tmp_path, Small).commit(RANGE.name, Small(RANGE))
+    assert Journal(tmp_path, Small).load(RANGE.name) == Small(RANGE)
     with pytest.raises(
         DataError, match=r"is damaged \(expected the fields text, lines, splits.*\): delete it"
     ):
-        Journal(tmp_path, EncodedUnit).load(0, 0)
+        Journal(tmp_path, EncodedUnit).load(RANGE.name)

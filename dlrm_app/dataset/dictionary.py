@@ -6,7 +6,7 @@ are numbered in one compiled call: threads that returned to Python after every c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -75,16 +75,23 @@ class Indexed:
         return self.distinct[column].view(kind)[self.codes[column]]
 
 
+class IndexedColumn(NamedTuple):
+    """Column ``number`` of ``indexed``. Its values are the bits of 32-bit values, and need not be distinct."""
+
+    indexed: Indexed
+    number: int
+
+    def values(self, kind: type) -> NDArray[Any]:
+        """The values, with their bits seen as ``kind``."""
+        return self.indexed.values(self.number, kind)
+
+
 @dataclass(frozen=True)
 class IndexedRows:
-    """Encoded rows of ``schema``: the columns of a shard.
-
-    A column is a plain array, or the number of a column of ``indexed``, whose values are the bits of 32-bit values and need
-    not be distinct.
-    """
+    """Encoded rows of ``schema``: the columns of a shard, plain arrays or columns of ``indexed``."""
 
     schema: pa.Schema
-    columns: Sequence[pa.Array | int]
+    columns: Sequence[pa.Array | IndexedColumn]
     indexed: Indexed | None
     num_rows: int
 
@@ -115,9 +122,9 @@ class IndexedRows:
 
     def _plain(self, number: int) -> pa.Array:
         column = self.columns[number]
-        if self.indexed is None or not isinstance(column, int):
-            return column
-        return array_of(self.indexed.values(column, self.schema.field(number).type.to_pandas_dtype()))
+        if isinstance(column, IndexedColumn):
+            return array_of(column.values(self.schema.field(number).type.to_pandas_dtype()))
+        return column
 
 
 class Indexer:

@@ -16,7 +16,15 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer, index_columns, repeating
+from dlrm_app.dataset.dictionary import (
+    Columns,
+    Indexed,
+    IndexedColumn,
+    IndexedRows,
+    Indexer,
+    index_columns,
+    repeating,
+)
 from dlrm_app.dataset.parquet_format import (
     BYTE_STREAM_SPLIT,
     CODECS,
@@ -67,9 +75,8 @@ class ParquetWriter:
         chunks, end = [], self.num_bytes
         parts = zip(self._columns, values, rows.columns, plain_pages, strict=True)
         for writer, value, column, pages in parts:
-            chunk, end = writer.write(
-                value, given_pages[column] if isinstance(column, int) else pages, pieces, end
-            )
+            coded = given_pages[column.number] if isinstance(column, IndexedColumn) else pages
+            chunk, end = writer.write(value, coded, pieces, end)
             chunks.append(chunk)
         self._groups.append(row_group(chunks, end - self.num_bytes, len(rows)))
         self._append(pieces)
@@ -95,9 +102,9 @@ class _Values:
     words: NDArray[np.uint32]
 
     @classmethod
-    def of(cls, column: pa.Array | int, num_rows: int) -> "_Values":
+    def of(cls, column: pa.Array | IndexedColumn, num_rows: int) -> "_Values":
         """The values of a plain column; only their number for an indexed one."""
-        if isinstance(column, int):
+        if isinstance(column, IndexedColumn):
             return cls(num_rows, b"", np.empty(0, np.uint32))
         if pa.types.is_list(column.type):
             count, levels = _levels(column)

@@ -3,17 +3,21 @@
 The rules and the measurements behind them: docs/experiments/quality.md.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
-from dlrm_app.preprocessing.encode.columns import chosen, per_column
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary
+from dlrm_app.preprocessing.encode.column_settings import chosen, per_column
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary, look_at
 from dlrm_app.preprocessing.read.spec import Spec, cross_name
+from dlrm_app.preprocessing.request import Request
 from dlrm_app.table import Column, text_table
 from dlrm_app.text import listed
+
+logger = logging.getLogger(__name__)
 
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
@@ -37,6 +41,28 @@ class Choice:
     encoding: dict[str, Any]
     dense: dict[str, Any]
     reasons: list[tuple[str, str, str]]
+
+
+def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of ``request`` with every choice made: as in the earlier run ``before``, or by a look at the rows."""
+    typed, plan = request.settings, request.rows
+    left = open_choices(typed)
+    settings = with_choices(typed, before)
+    to_choose = open_choices(settings)
+    if not to_choose:
+        return {**settings, "auto": before["auto"]} if left and "auto" in before else settings
+    wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
+    summary = look_at(plan, request.threads, wants_numbers=wants_numbers)
+    encoding = EncodingConfig(**settings["encoding"])
+    if isinstance(settings["multi_hot"]["sizes"], list):  # its length is the number of columns
+        encoding = replace(encoding, crosses=None)
+    choice = choose(summary, encoding, DenseConfig(**settings["dense"]), plan.spec, plan.has_clicks)
+    logger.info(
+        f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
+    )
+    reasons = [list(reason) for reason in choice.reasons]
+    made = {"rows": summary.rows, "seen": summary.seen, "keys": left, "reasons": reasons}
+    return {**settings, "encoding": choice.encoding, "dense": choice.dense, "auto": made}
 
 
 def choose(
@@ -180,7 +206,7 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {section: keys for section, keys in out.items() if keys}
 
 
-def with_choices(typed: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def with_choices(typed: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
     made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
     filled = {

@@ -23,6 +23,7 @@ from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, sync_folder, written_whole
+from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.encode.columns import MadeColumns
 from dlrm_app.preprocessing.passes.contents import (
     CONTENTS,
@@ -42,7 +43,6 @@ from dlrm_app.preprocessing.read.parser import (
     read_rejects,
     write_rejects,
 )
-from dlrm_app.preprocessing.units.journal import Journal
 from dlrm_app.preprocessing.units.remote import in_threads
 from dlrm_app.preprocessing.units.source import MAX_RATIO, Source, content_checksum, sample_checksum
 from dlrm_app.result import Paragraph, Result
@@ -211,7 +211,7 @@ def rejects_of(
             source = unit.text.source
             is_text = plan.sources[source].format != "parquet"
             first_line = 2 if plan.spec.header and is_text else 1
-        path = journal.path(source, unit.text.unit, ".rejects")
+        path = journal.path(unit.text.name, ".rejects")
         if path.exists():
             for reject in read_rejects(path):
                 yield reject._replace(file=plan.sources[source].path, line=first_line + reject.line)
@@ -321,7 +321,7 @@ def _write_contents(
     """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
     if plan.splits_by != "content" or not plan.are_told_apart:
         return None
-    paths = [journal.path(unit.text.source, unit.text.unit, ".contents") for unit in units]
+    paths = [journal.path(unit.text.name, ".contents") for unit in units]
     sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
     sample.write(plan.output / CONTENTS)
     warn_of_copies(sample, "rows")

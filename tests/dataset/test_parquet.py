@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, index_columns
+from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedColumn, IndexedRows, index_columns
 from dlrm_app.dataset.parquet import ParquetWriter, pack_bits
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -153,7 +153,14 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     file = io.BytesIO()
     writer = ParquetWriter(file.write, SCHEMA)
     plain = [column.combine_chunks() for column in table.columns]
-    writer.write(IndexedRows(SCHEMA, [plain[0], 1, 0, *plain[3:]], indexed, 5000))
+    writer.write(
+        IndexedRows(
+            SCHEMA,
+            [plain[0], IndexedColumn(indexed, 1), IndexedColumn(indexed, 0), *plain[3:]],
+            indexed,
+            5000,
+        )
+    )
     writer.close()
     found_table = read(file.getvalue())
     assert found_table["few"].to_pylist() == (keys[1] % 300).tolist()

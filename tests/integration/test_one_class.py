@@ -23,9 +23,8 @@ FINGERPRINTS = {"manifest.py", "lineage.py"}
 NOT_FILES = {
     "probes.py",  # between processes
     "reference.py",  # the text of --help
-    "request.py",  # an error that quotes a value
+    "request.py",  # of serve: an error that quotes a value; of preprocessing: settings that are compared
     "scores_file.py",  # keys of Parquet
-    "preprocess.py",  # an identity that is compared, and a message
     "server.py",  # an example without numbers
 }
 

@@ -230,7 +230,7 @@ def test_a_resumed_run_has_the_choice_of_its_beginning(
         patched.setattr("dlrm_app.preprocessing.stages.Stages.encode", stop)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "k", *words(shop))
-    monkeypatch.setattr("dlrm_app.preprocessing.preprocess.look_at", stop)  # it need not look again
+    monkeypatch.setattr("dlrm_app.preprocessing.choose.look_at", stop)  # it need not look again
     assert run(tmp_path / "k", *words(shop)).config == read_manifest(auto).config
     assert content(tmp_path / "k") == content(auto)
 
@@ -243,7 +243,7 @@ def test_nothing_is_looked_at_where_no_row_changes_the_choice(
 
     numbers = ["dense.transform=log1p", "dense.bucket_columns=null"]
     with monkeypatch.context() as patched:
-        patched.setattr("dlrm_app.preprocessing.preprocess.look_at", stop)
+        patched.setattr("dlrm_app.preprocessing.choose.look_at", stop)
         typed = [*numbers, "encoding=hash", "encoding.num_embeddings=100", "encoding.crosses=null"]
         made = run(tmp_path / "none", *words(shop, *typed, "dense.target_columns=null"))
     assert made.config["dense"]["bucket_boundaries"] == {}

@@ -11,7 +11,7 @@ import pytest
 from dlrm_app.dataset.encoding_files import read_rows, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.journal import Journal
 from tests.preprocessing.running import content, run, table_of
 
 COLUMNS = """
@@ -160,7 +160,7 @@ def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(
 def test_ids_do_not_depend_on_units_and_threads(
     shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlrm_app.preprocessing.preprocess.MIB", 10_000)
+    monkeypatch.setattr("dlrm_app.preprocessing.request.MIB", 10_000)
     write_day(tmp_path / "0.csv", 0)
     write_day(tmp_path / "1.csv", 1, num_rows=3_000, low=9)
     first = run(tmp_path / "first", shop, f"input.train={tmp_path}/0.csv", "encoding=vocab", "encoding.day=1")

@@ -123,7 +123,7 @@ def test_input_that_changes_while_it_is_read_is_noticed(
             file.write(GOOD)
 
     look = preprocess.with_file_specs
-    monkeypatch.setattr(preprocess, "with_file_specs", lambda plan: (look(plan), add_a_line())[0])
+    monkeypatch.setattr(preprocess, "with_file_specs", lambda request: (look(request), add_a_line())[0])
     with pytest.raises(DataError, match=r"log\.tsv changed while it was being read"):
         run(Path("k"), "input.train=log.tsv")
 

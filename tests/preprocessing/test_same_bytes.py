@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.stages import Stages
-from dlrm_app.preprocessing.units import executor, journal, unit_text
+from dlrm_app.preprocessing.units import executor, unit_text, work_folder
 from dlrm_app.preprocessing.units.executor import LocalExecutor
-from dlrm_app.preprocessing.units.journal import WORK, Journal
+from dlrm_app.preprocessing.units.work_folder import WORK
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import AUTO, content, run
 
@@ -35,7 +36,7 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def _small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of 10,000 bytes, some 50 lines, in place of MiB, so that a small file has many."""
-    monkeypatch.setattr("dlrm_app.preprocessing.preprocess.MIB", 10_000)
+    monkeypatch.setattr("dlrm_app.preprocessing.request.MIB", 10_000)
 
 
 @pytest.fixture
@@ -64,12 +65,12 @@ def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
     commit = Journal.commit
     left = 0
 
-    def commit_or_die(self: Journal, source: int, unit: int, record: object) -> None:
+    def commit_or_die(self: Journal, name: str, record: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise KeyboardInterrupt
-        commit(self, source, unit, record)
+        commit(self, name, record)
 
     monkeypatch.setattr(Journal, "commit", commit_or_die)
     interruptions = 0
@@ -95,7 +96,7 @@ def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:
 def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that stops after its first unit was encoded."""
 
-    def stop(self: LocalExecutor, work: executor.Work, feeds: list) -> object:
+    def stop(self: LocalExecutor, work: executor.Pass, feeds: list) -> object:
         for result in original(self, work, feeds):
             yield result
             raise KeyboardInterrupt
@@ -115,7 +116,7 @@ def test_an_unfinished_dataset_that_other_code_began_is_refused(
     given = [f"input.train={clicks}/a.tsv", *options("hash")]
     interrupted(clicks / "out", given, monkeypatch)
     with monkeypatch.context() as other:
-        other.setattr(journal, "own_code", lambda: "another")
+        other.setattr(work_folder, "own_code", lambda: "another")
         with pytest.raises(ConfigError, match=r"another version .* delete .*out and start again"):
             run(clicks / "out", *given)
     run(clicks / "out", *given)
@@ -148,8 +149,8 @@ def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
     (clicks / "b.tsv.gz").write_bytes(good[: len(good) // 2])
     with pytest.raises(DataError, match=r"b\.tsv\.gz is cut short, .* then run the same command again"):
         run(clicks / "mended", *given)
-    landed = {path.name.split("-")[0] for path in (clicks / "mended" / WORK).glob("*/*.json")}
-    assert landed == {"00000"}
+    finished = {int(path.name.split("-")[0]) for path in (clicks / "mended" / WORK).glob("*/*.json")}
+    assert finished == {0}
     (clicks / "b.tsv.gz").write_bytes(good)
     os.utime(clicks / "b.tsv.gz", ns=(modified_ns, modified_ns))  # the manifest keeps it
     run(clicks / "mended", *given)

@@ -17,6 +17,7 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
+from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.preprocessing.encode.content import content_hashes
 from dlrm_app.preprocessing.encode.encoder import Encoder
@@ -29,9 +30,9 @@ from dlrm_app.preprocessing.read.parquet_columns import names_in, names_of, parq
 from dlrm_app.preprocessing.read.parser import RejectedLine
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.units.lake import is_table
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit, read_footers
+from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit, read_footers
 from dlrm_app.preprocessing.units.source import Source, find_files
-from dlrm_app.preprocessing.units.unit_text import UnitText
+from dlrm_app.preprocessing.units.unit_text import unit_name
 from dlrm_app.text import listed
 
 CHUNK_ROWS = 1 << 15
@@ -48,18 +49,26 @@ MAX_REJECTS = 5
 """The number of rejected lines of a part whose reasons are kept."""
 
 
-@dataclass
-class Tally:
-    """Counts of a part: ``num_lines`` lines or rows of the file or shard ``origin``, whose first line has number ``first_number``.
+@dataclass(frozen=True)
+class RejectedRow:
+    """A rejected line. ``line``: its number within the part, from 0."""
 
-    ``num_rejects`` lines are left out. ``rejects``: the first of them, as (line within the part, reason).
+    line: int
+    reason: str
+
+
+@dataclass
+class PartTally:
+    """Counts of a part: ``num_lines`` lines or rows of file or shard ``origin``, from line ``first_number`` on.
+
+    ``num_rejects`` lines are left out; ``rejects`` are the first of them.
     """
 
     origin: str
     first_number: int
     num_lines: int = 0
     num_rejects: int = 0
-    rejects: list[tuple[int, str]] = field(default_factory=list)
+    rejects: list[RejectedRow] = field(default_factory=list)
     num_looked: int = 0
     num_learnt: int = 0
     """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
@@ -68,15 +77,15 @@ class Tally:
         """Adds rejected lines."""
         self.num_rejects += len(rejects)
         room = MAX_REJECTS - len(self.rejects)
-        self.rejects += [(reject.line, reject.reason) for reject in rejects[:room]]
+        self.rejects += [RejectedRow(reject.line, reject.reason) for reject in rejects[:room]]
 
 
 class Part(NamedTuple):
     """A part. Names sort in the order of the rows. ``read`` yields the chunks and fills the tally."""
 
     name: str
-    tally: Tally
-    read: Callable[[Tally], Iterator[Chunk]]
+    tally: PartTally
+    read: Callable[[PartTally], Iterator[Chunk]]
 
 
 class DatasetParts:
@@ -99,12 +108,12 @@ class DatasetParts:
         number = 0
         for index, shard in enumerate(self._shards):
             for group, rows in enumerate(shard.row_groups):
-                name = f"{index:05d}-{group:07d}"
+                name = numbered(index, group)
                 if is_wanted(name, number):
-                    yield Part(name, Tally(shard.path, 0, rows), partial(self._read, shard, group))
+                    yield Part(name, PartTally(shard.path, 0, rows), partial(self._read, shard, group))
                 number += 1
 
-    def _read(self, shard: Shard, group: int, _: Tally) -> Iterator[Chunk]:
+    def _read(self, shard: Shard, group: int, _: PartTally) -> Iterator[Chunk]:
         table = self._reader.read(shard, group)
         yield table, pa.table({NUMBER: array_of(np.arange(len(table)))})
 
@@ -191,15 +200,15 @@ class RawParts:
         columns = {**names_of(source, spec), **self._keep} if is_parquet else {}
 
         def is_mine(unit: int) -> bool:
-            return is_wanted(_name(source, unit), source.index + unit)
+            return is_wanted(unit_name(source.index, unit), source.index + unit)
 
         for feed in unit_feeds(source, columns, self._unit_bytes, is_mine):
             for unit in feed.items():
                 if is_mine(unit.unit):
-                    tally = Tally(source.path, 1 if is_parquet else self._first_line)
-                    yield Part(_name(source, unit.unit), tally, partial(self._encode, unit, spec))
+                    tally = PartTally(source.path, 1 if is_parquet else self._first_line)
+                    yield Part(unit.name, tally, partial(self._encode, unit, spec))
 
-    def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, tally: Tally) -> Iterator[Chunk]:
+    def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
         cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         learnt = self.learnt
@@ -220,7 +229,3 @@ class RawParts:
             yield encoder.encode(raw).table, pa.table(beside)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines = cursor.line
-
-
-def _name(source: Source, unit: int) -> str:
-    return f"{source.index:05d}-{unit:07d}"

@@ -145,7 +145,7 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     lines, rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
     if not rejects:
         return
-    first = [f"{t.origin}:{line}: {reason}" for t in tallies for line, reason in t.rejects][:MAX_REJECTS]
+    first = [f"{t.origin}:{each.line}: {each.reason}" for t in tallies for each in t.rejects][:MAX_REJECTS]
     text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n{bullets(first)}"
     if rejects > max_fraction * lines:
         raise DataError(

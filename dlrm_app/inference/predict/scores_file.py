@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, written_whole
-from dlrm_app.inference.predict.parts import KEPT, NUMBER, Tally
+from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
+from dlrm_app.journal import Journal
 
 ROW_GROUP_ROWS = 1 << 18
 """Distillation reads the file by row groups, which must be small for that, and few: a footer has 800 bytes for each column of each."""
-_RUN = "run.json"
-_TALLY = b"tally"
+_RUN, _TABLE = "run.json", ".parquet"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 
 
@@ -44,7 +44,7 @@ def _parts_of(output: Path) -> Path:
 
 
 class ScoresFile:
-    """Writes ``output``, with OUTPUT.parts beside it until it is complete.
+    """Writes ``output``. OUTPUT.parts, beside it until it is complete, holds the journal of the parts.
 
     ``origin_names``: the names of its columns for file and line.
     """
@@ -52,6 +52,7 @@ class ScoresFile:
     def __init__(self, output: Path, origin_names: tuple[str, str]) -> None:
         self.output = output
         self._folder = _parts_of(output)
+        self._journal = Journal(self._folder / "scored", PartTally)
         self._origin_names = origin_names
 
     def begin(self, identity: dict[str, Any]) -> bool:
@@ -77,29 +78,25 @@ class ScoresFile:
                 f"{self._folder} is needed for the parts of {self.output}, but holds other files: give another output"
             )
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        self._journal.create()
         write_json(path, identity)
         return False
 
     def has(self, name: str) -> bool:
         """True if the part ``name`` is written."""
-        return self._path(name).is_file()
+        return self._journal.is_done(name)
 
-    def write(self, name: str, chunks: Sequence[pa.Table], tally: Tally) -> None:
+    def write(self, name: str, chunks: Sequence[pa.Table], tally: PartTally) -> None:
         """Writes a part: logits, numbers, labels if there are any, and kept columns."""
-        table = pa.concat_tables(chunks or [_NO_ROWS])
-        table = table.replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
-        with written_whole(self._path(name)) as temporary:
-            pq.write_table(table, temporary)
+        part = self._journal.begin(name)
+        with part.write(_TABLE) as temporary:
+            pq.write_table(pa.concat_tables(chunks or [_NO_ROWS]), temporary)
+        part.finish(tally)()
 
-    def paths(self) -> list[Path]:
-        """The written parts, in the order of the rows."""
-        return sorted(self._folder.glob("*.parquet"))
-
-    def tallies(self) -> list[Tally]:
+    def tallies(self) -> list[PartTally]:
         """The tally of each part, with rejects numbered by the lines of their file."""
         return [
-            replace(tally, rejects=[(start + line, reason) for line, reason in tally.rejects])
+            replace(tally, rejects=[RejectedRow(start + line.line, line.reason) for line in tally.rejects])
             for _, start, tally in self._numbered()
         ]
 
@@ -120,11 +117,11 @@ class ScoresFile:
         shutil.rmtree(self._folder)
         return rows
 
-    def _numbered(self) -> Iterator[tuple[Path, int, Tally]]:
-        """Each part with the number of its first line or row in its file."""
+    def _numbered(self) -> Iterator[tuple[Path, int, PartTally]]:
+        """Each part, in the order of the rows, with the number of its first line or row in its file."""
         origin, start = None, 0
-        for path in self.paths():
-            tally = Tally(**json.loads(pq.read_schema(path).metadata[_TALLY]))
+        for name in self._journal.done():
+            path, tally = self._journal.path(name, _TABLE), self._journal.load(name)
             if tally.origin != origin:
                 origin, start = tally.origin, tally.first_number
             yield path, start, tally
@@ -140,6 +137,3 @@ class ScoresFile:
         kept = [name for name in part.column_names if name.startswith(KEPT)]
         columns |= {name.removeprefix(KEPT): part.column(name) for name in kept}
         return pa.table(columns)
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.parquet"

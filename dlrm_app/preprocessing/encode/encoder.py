@@ -1,17 +1,16 @@
 """Raw columns → the columns of a dataset, by the transforms and encodings in its manifest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import LISTS, array_of, numbers_of, shard_schema, split_keys
-from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer
+from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedColumn, IndexedRows, Indexer
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.preprocessing.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocessing.encode.sparse import SparseEncoder, expand
@@ -21,40 +20,98 @@ from dlrm_app.preprocessing.read.spec import Spec, list_slots
 
 _NAN = np.array(np.nan).view(np.uint64)
 
-_Keys = tuple[Columns, Sequence[int]]
-"""(keys of columns, numbers of their sparse columns in the format); every key of a column occurs at least once."""
-_Part = tuple[pa.Array | int, int]
-"""(a column of Encoded, the number of its missing values)."""
+
+class EncodedColumn(NamedTuple):
+    """A column of encoded rows: its values, and how many of them are missing.
+
+    ``keys``: the keys of a sparse column, each at least once, where they are wanted. A tuple, because with few rows
+    objects take most of the time.
+    """
+
+    values: pa.Array | IndexedColumn
+    num_missing: int
+    keys: NDArray[np.uint64] | None = None
+
+    def ids(self) -> NDArray[np.int32]:
+        """The ids [R] of a one-hot column."""
+        values = self.values
+        return values.values(np.int32) if isinstance(values, IndexedColumn) else numbers_of(values)
 
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column."""
+    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column.
+
+    ``keys``, where they are wanted: the number of a sparse column in the format → its keys, each at least once.
+    """
 
     missing: NDArray[np.int64]
-    keys: Sequence[_Keys]
+    keys: Mapping[int, NDArray[np.uint64]]
+
+
+class _ColumnEncoder(Protocol):
+    @property
+    def feature(self) -> int | None:
+        """The number of the sparse column in the format; None for a column that is made of a dense one."""
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        """Encodes a sparse column. ``one_hot``: the ids of the parser's columns of one value, in their order."""
 
 
 @dataclass(frozen=True)
-class _HalfEncoded:
-    """Rows whose one-hot values are encoded, as ``indexed`` or ``plain`` columns. ``keys``: the keys seen so far."""
+class _OneHotEncoder:
+    """The ids of the parser's column ``slot``, or the lists that its rule makes from them."""
 
-    raw: RawColumns
-    indexed: Indexed
-    plain: list[_Part]
-    keys: list[_Keys]
+    slot: int
+    feature: int
+    column: SparseColumn
 
-    def ids(self, column: pa.Array | int) -> NDArray[Any]:
-        """The ids of a one-hot column, plain or numbered."""
-        return self.indexed.values(column, np.int32) if isinstance(column, int) else numbers_of(column)
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        encoded, rule = one_hot[self.slot], self.column.encoding.get("multi_hot")
+        if rule is None:
+            return encoded
+        out = expand(encoded.ids(), rule["size"], self.column.num_embeddings, rule["column"])
+        return encoded._replace(values=_lists(np.arange(0, len(out) + 1, rule["size"]), out))
+
+
+@dataclass(frozen=True)
+class _ListEncoder:
+    """The ids of the parser's list column ``slot``."""
+
+    slot: int
+    feature: int
+    ids: SparseEncoder
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        ends, list_keys, _ = raw.lists[self.slot]
+        keys = list_keys[: ends[-1]]
+        ids, _ = self.ids.apply(Columns.joined([keys]))
+        num_empty = int((ends[1:] == ends[:-1]).sum())
+        return EncodedColumn(_lists(ends, ids), num_empty, keys)
+
+
+@dataclass(frozen=True)
+class _BucketEncoder:
+    """The buckets of dense column ``number``: 0 for a missing value, else 1 + the number of boundaries up to it."""
+
+    number: int
+    boundaries: NDArray[np.float64]
+    feature: None = None
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        values = raw.dense[self.number]
+        missing = np.isnan(values)
+        ids = np.searchsorted(self.boundaries, values, side="right").astype(np.int32) + 1
+        ids[missing] = 0
+        return EncodedColumn(array_of(ids), int(missing.sum()))
 
 
 class Encoder:
     """Encodes rows parsed by ``spec`` into the columns ``dense`` and ``sparse``; ``folder`` holds the vocabularies.
 
-    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset with
-    target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds. ``kept``: columns whose keys
-    stand beside the ids.
+    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset
+    with target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds. ``kept``:
+    columns whose keys are stored beside the ids.
     """
 
     def __init__(
@@ -79,49 +136,68 @@ class Encoder:
             for number in [numbers[column.transform["column"]]]
         ]
         """(number of its sparse column, values) for each target column."""
-        one_hot: dict[int, tuple[int, SparseColumn]] = {}  # slot: (number in the format, column)
-        self._ways = [self._way(column, spec, folder, one_hot) for column in sparse]
-        features = [one_hot[slot] for slot in sorted(one_hot)]
-        self._features = [number for number, _ in features]
-        self._ids = SparseEncoder([column for _, column in features], folder)
+        self._sparse = [_column_encoder(column, spec, folder) for column in sparse]
+        one_hot = sorted(
+            (each for each in self._sparse if isinstance(each, _OneHotEncoder)), key=lambda each: each.slot
+        )
+        self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         self._kept = [list_slots(spec)[column.name][1] for column in kept]
         self.schema = shard_schema(self._label, dense, sparse, kept)
 
-    def _way(
-        self, column: SparseColumn, spec: Spec, folder: Path, one_hot: dict[int, tuple[int, SparseColumn]]
-    ) -> Callable[[_HalfEncoded], _Part]:
-        """The function that makes a column; one-hot columns are added to ``one_hot``."""
-        if column.encoding["kind"] == "bucket":
-            number = [dense.name for dense in spec.dense].index(column.encoding["column"])
-            return partial(_buckets, number, np.array(column.encoding["boundaries"], np.float64))
-        feature = [sparse.name for sparse in spec.sparse].index(column.name)
-        is_list, slot = list_slots(spec)[column.name]
-        if is_list:
-            return partial(_list_column, feature, slot, SparseEncoder([column], folder))
-        one_hot[slot] = feature, column
-        return partial(_one_hot_column, feature, self._num_dense + slot, column)
+    def encode(
+        self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
+    ) -> Encoded:
+        """Encodes the rows of ``raw``. Their memory may be reused afterwards, except for keys that are wanted.
 
-    def encode(self, raw: RawColumns, folds: NDArray[np.uint8] | None = None) -> Encoded:
-        """Encodes the rows of ``raw``, whose memory may be reused afterwards. ``folds``: the training rows' folds, for target columns."""
-        num_dense, indexed = self._num_dense, self._indexer.index(raw.one_hot)
+        ``folds``: the training rows' folds, for target columns.
+        """
+        columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys=wants_keys)
+        sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
+        made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
+        labels = [array_of(raw.labels.copy())] if self._label else []
+        kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
+        return Encoded(
+            self.schema,
+            [*labels, *(column.values for column in made), *kept],
+            indexed,
+            len(raw.labels),
+            np.array([column.num_missing for column in made], np.int64),
+            self._keys(sparse) if wants_keys else {},
+        )
+
+    def _keys(self, sparse: Sequence[EncodedColumn]) -> dict[int, NDArray[np.uint64]]:
+        return {
+            encoder.feature: column.keys
+            for encoder, column in zip(self._sparse, sparse, strict=True)
+            if encoder.feature is not None and column.keys is not None
+        }
+
+    def _encode_one_hot(self, raw: Columns, *, wants_keys: bool) -> tuple[list[EncodedColumn], Indexed]:
+        """Returns (the dense columns and the ids of one-hot columns, those of them that are numbered).
+
+        A column whose values repeat is encoded by its distinct values, another one value by value.
+        """
+        indexed = self._indexer.index(raw)
         distinct = indexed.distinct
-        keys: list[_Keys] = [(distinct.part(num_dense, len(distinct)), self._features)]
         dense, ids, _ = self._apply(distinct)
         bits = np.concatenate([dense.view(np.uint32), ids.view(np.uint32)])
-        indexed = replace(indexed, distinct=replace(distinct, values=bits))
-        plain = self._encode_plain(raw.one_hot, indexed)
-        rows = _HalfEncoded(raw, indexed, plain, keys)
-        sparse = [way(rows) for way in self._ways]
-        labels = [array_of(raw.labels.copy())] if self._label else []
-        targets = []
-        for number, values in self._targets:
-            at = rows.ids(sparse[number][0])
-            targets.append((array_of(np.asarray(values[at, folds] if self._is_folded else values[at])), 0))
-        parts = [*plain[:num_dense], *targets, *sparse]
-        columns, missing = [*labels, *(column for column, _ in parts)], [count for _, count in parts]
-        columns += [part for slot in self._kept for part in split_keys(raw.keys[slot])]
-        return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
+        encoded = replace(indexed, distinct=replace(distinct, values=bits))
+        is_plain = distinct.begins == distinct.ends
+        rest = raw.where(is_plain)
+        dense, ids, missing = self._apply(rest)
+        lengths = rest.ends - rest.begins
+        arrays = _cut(dense, lengths[: self._num_dense]) + _cut(ids, lengths[self._num_dense :])
+        num_missing = np.where(is_plain, missing, indexed.num_missing).tolist()
+        columns = [
+            EncodedColumn(
+                array_of(values) if plain else IndexedColumn(encoded, c),
+                num_missing[c],
+                (raw if plain else distinct)[c] if wants_keys else None,
+            )
+            for c, (values, plain) in enumerate(zip(arrays, is_plain.tolist(), strict=True))
+        ]
+        return columns, encoded
 
     def _apply(self, raw: Columns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
         """Returns (dense values of all columns, ids of all columns, number of missing values of each).
@@ -132,52 +208,33 @@ class Encoder:
         ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
         return dense, ids, np.concatenate([missing_dense, missing_ids])
 
-    def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
-        """Encodes the ``raw`` columns. Returns for each (values, or the column's number if it is indexed; number of missing values)."""
-        is_plain = indexed.distinct.begins == indexed.distinct.ends
-        rest = raw.where(is_plain)
-        dense, ids, missing = self._apply(rest)
-        lengths = rest.ends - rest.begins
-        values = _cut(dense, lengths[: self._num_dense]) + _cut(ids, lengths[self._num_dense :])
-        columns = [
-            array_of(v) if plain else n for n, (v, plain) in enumerate(zip(values, is_plain, strict=True))
-        ]
-        return list(zip(columns, np.where(is_plain, missing, indexed.num_missing).tolist(), strict=True))
+    def _encode_targets(
+        self, sparse: Sequence[EncodedColumn], folds: NDArray[np.uint8] | None
+    ) -> list[EncodedColumn]:
+        """The target columns, by the ids of their sparse columns."""
+        columns = []
+        for number, values in self._targets:
+            at = sparse[number].ids()
+            column = np.asarray(values[at, folds] if self._is_folded else values[at])
+            columns.append(EncodedColumn(array_of(column), 0))
+        return columns
+
+
+def _column_encoder(column: SparseColumn, spec: Spec, folder: Path) -> _ColumnEncoder:
+    """The encoder of a sparse column."""
+    if column.encoding["kind"] == "bucket":
+        number = [dense.name for dense in spec.dense].index(column.encoding["column"])
+        return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
+    feature = [sparse.name for sparse in spec.sparse].index(column.name)
+    is_list, slot = list_slots(spec)[column.name]
+    if is_list:
+        return _ListEncoder(slot, feature, SparseEncoder([column], folder))
+    return _OneHotEncoder(slot, feature, column)
 
 
 def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
     ends = lengths.cumsum().tolist()
     return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _one_hot_column(feature: int, number: int, column: SparseColumn, rows: _HalfEncoded) -> _Part:
-    """The ids of one-hot column ``number``, or the lists that its rule makes from them."""
-    ids, missing = rows.plain[number]
-    if not isinstance(ids, int):
-        rows.keys.append((rows.raw.one_hot.part(number, number + 1), [feature]))
-    rule = column.encoding.get("multi_hot")
-    if rule is None:
-        return ids, missing
-    size = rule["size"]
-    out = expand(rows.ids(ids), size, column.num_embeddings, rule["column"])
-    return _lists(np.arange(0, len(out) + 1, size), out), missing
-
-
-def _list_column(feature: int, slot: int, encoder: SparseEncoder, rows: _HalfEncoded) -> _Part:
-    """The ids of the parser's list column ``slot``."""
-    ends, list_keys, _ = rows.raw.lists[slot]
-    keys = Columns.joined([list_keys[: ends[-1]]])
-    rows.keys.append((keys, [feature]))
-    return _lists(ends, encoder.apply(keys)[0]), int((ends[1:] == ends[:-1]).sum())
-
-
-def _buckets(number: int, boundaries: NDArray[np.float64], rows: _HalfEncoded) -> _Part:
-    """The buckets of dense column ``number``: 0 for a missing value, otherwise 1 + the number of boundaries up to the value."""
-    values = rows.raw.dense[number]
-    missing = np.isnan(values)
-    ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1
-    ids[missing] = 0
-    return array_of(ids), int(missing.sum())
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
+from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocessing.passes.contents import ContentCounter, Contents, Seen
 from dlrm_app.preprocessing.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketch
@@ -19,10 +20,8 @@ from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_ru
 from dlrm_app.preprocessing.passes.targets import folds_of
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.parser import Cursor, RejectedLine, write_rejects
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal, Unit
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class EncodeUnits:
     learnt: Contents | None = None
     """A sample of the rows whose clicks are in the target columns."""
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
-        unit = self.journal.unit(text.source, text.unit)
+    def __call__(self, text: InputUnit) -> Finish[EncodedUnit]:
+        unit = self.journal.begin(text.name)
         cursor = open_cursor(text, self.plan.file_specs[text.source])
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
         sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
@@ -105,7 +104,7 @@ class EncodeUnits:
 
     def _encode(
         self,
-        unit: Unit[EncodedUnit],
+        unit: WorkFiles[EncodedUnit],
         segment: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
@@ -134,9 +133,7 @@ class EncodeUnits:
         found[segment] = replace(found[segment], rejects=len(rejected))
         return found
 
-    def write_shuffled(
-        self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
-    ) -> Shard | None:
+    def write_shuffled(self, unit: WorkFiles[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
         keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
         if self.plan.shuffle == "full":
@@ -154,8 +151,8 @@ class _SplitPart:
     def __init__(
         self,
         work: EncodeUnits,
-        unit: Unit[EncodedUnit],
-        text: UnitText | ParquetUnit,
+        unit: WorkFiles[EncodedUnit],
+        text: InputUnit,
         split: str,
         sketches: Sequence[Sketch],
         opened: ExitStack,
@@ -189,13 +186,12 @@ class _SplitPart:
         folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
         if self._learnt is not None and keys is not None:
             self._seen += self._learnt.count_of(keys)
-        encoded = self._encoder.encode(raw, folds)
+        encoded = self._encoder.encode(raw, folds, wants_keys=bool(self._sketches))
         self._rows += len(raw.labels)
         self._positives += int(raw.labels.sum())
         self._missing += encoded.missing
-        for column_keys, features in encoded.keys if self._sketches else ():
-            for column, feature in enumerate(features):
-                self._sketches[feature].add(column_keys[column])
+        for feature, feature_keys in encoded.keys.items():
+            self._sketches[feature].add(feature_keys)
         return encoded
 
     def finish(self) -> EncodedSplit:

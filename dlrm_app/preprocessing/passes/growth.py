@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.preprocessing.encode.columns import VocabularyRule
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
 
 Records = NDArray[np.void]
@@ -20,16 +21,6 @@ WAITING = np.dtype([*_HISTORY, ("today", np.int64)])
 """A value without an id; ``today``: this day's rows with it."""
 OWNERS = np.dtype([*_HISTORY, ("generation", np.int32), ("given_day", np.int32), ("is_living", np.bool_)])
 """The value of an id, at place id - FIRST_ID; ``is_living`` is False where no value has the id."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """day: its number; rows: that the table may have at most, None for any number, those of missing and rare values included."""
-
-    day: int
-    min_count: int = 1
-    rows: int | None = None
-    expire_days: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ class Grown:
 
 
 def grow(
-    old: Records, today: NDArray[np.int64], is_seen: NDArray[np.bool_], waiting: Records, rule: Rule
+    old: Records, today: NDArray[np.int64], is_seen: NDArray[np.bool_], waiting: Records, rule: VocabularyRule
 ) -> Grown:
     """The vocabulary of the V OWNERS ``old`` after a day of which it has seen ``today`` [V] rows of each value.
 

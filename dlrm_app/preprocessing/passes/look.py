@@ -23,7 +23,7 @@ from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.spec import SCORE
 from dlrm_app.preprocessing.units.executor import num_cores
-from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, footer_of, units_of
+from dlrm_app.preprocessing.units.parquet_units import InputFeed, footer_of, units_of
 from dlrm_app.preprocessing.units.source import DamagedFileError, Source
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 
@@ -111,7 +111,7 @@ def _size(source: Source) -> int:
     return source.bytes * _WEIGHT[source.format]
 
 
-def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed] | list[ParquetFeed]:
+def _feeds(plan: Plan, source: Source, begin: int, total: int) -> Sequence[InputFeed]:
     """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread.
 
     ``begin``: the size of all sources before this one.
@@ -134,7 +134,7 @@ def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed]
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, step: int, feed: TextFeed | ParquetFeed) -> tuple[list[_Rows], int, int]:
+def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_Rows], int, int]:
     """(every ``step``-th row of ``feed``, its lines and bytes in the file if it is text)."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0

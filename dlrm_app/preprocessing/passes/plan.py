@@ -1,6 +1,6 @@
 """The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SPLITS, KeptColumn
 from dlrm_app.errors import refuse_if
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import content_hashes, deal_keys
 from dlrm_app.preprocessing.passes.shuffle import row_keys
 from dlrm_app.preprocessing.read import lines
@@ -18,9 +19,7 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocessing.read.parquet_columns import names_of
 from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
-from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
+from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit, ParquetFeed, UnitRows, units_of
 from dlrm_app.preprocessing.units.source import Source
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
 
@@ -95,7 +94,12 @@ class Plan:
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
 
-    def segments(self, text: UnitText | ParquetUnit) -> list[tuple[str, int | None]]:
+    @property
+    def has_clicks(self) -> bool:
+        """True if there are training rows with labels."""
+        return self.has_label("train") and bool(self.sources_of({"train"}))
+
+    def segments(self, text: InputUnit) -> list[tuple[str, int | None]]:
         """(a split, the line of the unit up to which lines go to it; None: its end), in order."""
         split = self.sources[text.source].split
         if self.cuts is None or split != "train":
@@ -124,7 +128,7 @@ class Plan:
                 first += len(raw.labels)
 
     def deal(
-        self, split: str, raw: RawColumns, text: UnitText | ParquetUnit, first: int, *, wants_keys: bool
+        self, split: str, raw: RawColumns, text: InputUnit, first: int, *, wants_keys: bool
     ) -> Iterator[Dealt]:
         """The rows of segment ``split`` by the splits that they go to. ``first``: the number of the first one in its unit."""
         names = self.splits_of(split)
@@ -140,7 +144,7 @@ class Plan:
             if len(rows):
                 yield Dealt(name, raw.take(rows), keys[rows])
 
-    def _keys(self, raw: RawColumns, text: UnitText | ParquetUnit, first: int) -> NDArray[np.uint64]:
+    def _keys(self, raw: RawColumns, text: InputUnit, first: int) -> NDArray[np.uint64]:
         if self.are_told_apart:
             return content_hashes(raw, self.file_specs[text.source])
         return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
@@ -148,7 +152,7 @@ class Plan:
 
 def unit_feeds(
     source: Source, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
-) -> list[TextFeed] | list[ParquetFeed]:
+) -> Sequence[InputFeed]:
     """Feeds of the units that are wanted, by their numbers.
 
     One for each in a plain file, one for all of a compressed file, wanted or not, one for those of Parquet that share a
@@ -201,6 +205,7 @@ class CountLines:
     plan: Plan
     journal: Journal[CountedUnit]
 
-    def __call__(self, text: UnitText) -> Finish[CountedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
+        assert isinstance(text, UnitText), "a footer of Parquet has the number of rows"
         count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
-        return self.journal.unit(text.source, text.unit).finish(CountedUnit(text.finish(), count))
+        return self.journal.begin(text.name).finish(CountedUnit(text.finish(), count))

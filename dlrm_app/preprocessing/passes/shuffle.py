@@ -19,10 +19,10 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
+from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocessing.encode.sparse import mix
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal, Unit
+from dlrm_app.preprocessing.units.executor import NumberedItem
 
 KEY = "__order"
 
@@ -59,7 +59,7 @@ def key_ranges(num_parts: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Gather:
-    """Makes shard ``part`` of ``num_parts`` out of the rows that all ``runs`` have in its range of keys.
+    """Makes one of ``num_parts`` shards, by its number, out of the rows that all ``runs`` have in its range of keys.
 
     Its path is relative to the journal's folder.
     """
@@ -70,12 +70,12 @@ class Gather:
     row_group_rows: int
     journal: Journal[Shard]
 
-    def __call__(self, part: int) -> Finish[Shard]:
-        first, last = key_ranges(self.num_parts)[part]
+    def __call__(self, item: NumberedItem) -> Finish[Shard]:
+        first, last = key_ranges(self.num_parts)[item.number]
         rows = pa.concat_tables(_rows_between(self.runs, first, last)).combine_chunks()
         order = np.argsort(numbers_of(rows.column(KEY)))
         rows = rows.drop_columns([KEY]).take(array_of(order))
-        unit = self.journal.unit(0, part)
+        unit = self.journal.begin(item.name)
         with open_shard(unit, ".train.parquet", self.row_group_rows, rows.schema) as writer:
             writer.write_table(rows)
             shard = writer.finish()
@@ -128,7 +128,9 @@ class ShardWriter(ParquetWriter):
 
 
 @contextmanager
-def open_shard(unit: Unit[Any], suffix: str, row_group_rows: int, schema: pa.Schema) -> Iterator[ShardWriter]:
+def open_shard(
+    unit: WorkFiles[Any], suffix: str, row_group_rows: int, schema: pa.Schema
+) -> Iterator[ShardWriter]:
     """A shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
         yield ShardWriter(file, row_group_rows, schema, unit.path(suffix).name)

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import Columns, Indexer
 from dlrm_app.dataset.manifest import DenseColumn
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counting import Counts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import Cursor
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.unit_text import TextRange
 
 _MEASURED, _COUNTED = 1 << 14, 1 << 16
 """Rows at a time. How many are measured decides how moments are rounded; values of more rows repeat more often."""
@@ -83,7 +82,7 @@ class Study:
     sees_others: bool
     journal: Journal[StudiedUnit]
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[StudiedUnit]:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)
@@ -97,7 +96,7 @@ class Study:
             if self.wants_moments and is_studied:
                 moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
         text_range = text.finish()
-        unit = self.journal.unit(text.source, text.unit)
+        unit = self.journal.begin(text.name)
         features = [count.sorted() for count in counts]
         if self.wants_counts:
             texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None

@@ -22,6 +22,7 @@ from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import deal_keys
 from dlrm_app.preprocessing.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocessing.encode.encoder import Encoder
@@ -37,11 +38,9 @@ from dlrm_app.preprocessing.passes.counting import Counts, read_counts, write_co
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.executor import NumberedItem
+from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.source import Source, content_checksum
-from dlrm_app.preprocessing.units.unit_text import UnitText
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
@@ -69,7 +68,7 @@ class CountClicks:
     columns: tuple[int, ...]
     journal: Journal[CountedUnit]
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
+    def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
         counts = [Counts() for _ in self.columns]
         spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
@@ -84,7 +83,7 @@ class CountClicks:
                 if self.plan.are_told_apart:
                     contents.add(row_keys)
         text_range = text.finish()
-        unit = self.journal.unit(text.source, text.unit)
+        unit = self.journal.begin(text.name)
         with unit.write(".counts") as temporary:
             write_counts(temporary, [count.sorted()[0] for count in counts])
         with unit.write(".contents") as temporary:
@@ -110,8 +109,8 @@ class AddUpClicks:
     """The file with the sample of the training rows, and its checksum; empty without one."""
     journal: Journal[DenseColumn]
 
-    def __call__(self, number: int) -> Finish[DenseColumn]:
-        source = self.sources[number]
+    def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
+        number, source = item.number, self.sources[item.number]
         rows, clicks = self._add(number, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
@@ -129,13 +128,13 @@ class AddUpClicks:
             "folds": NUM_FOLDS,
             **({"contents": self.contents} if self.contents else {}),
         }
-        return self.journal.unit(0, number).finish(DenseColumn(f"{source.name}_target", transform))
+        return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
     def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows, clicks) [ids, NUM_FOLDS] of all units."""
         counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
         for unit in self.units:
-            path = self.counted.path(unit.text.source, unit.text.unit, ".counts")
+            path = self.counted.path(unit.text.name, ".counts")
             keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)

@@ -21,6 +21,8 @@ from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
+from dlrm_app.preprocessing.encode.columns import VocabularyRule
 from dlrm_app.preprocessing.encode.sparse import (
     FIRST_ID,
     MISSING_ID,
@@ -32,10 +34,9 @@ from dlrm_app.preprocessing.encode.sparse import (
     open_table,
 )
 from dlrm_app.preprocessing.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
-from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
+from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.units.executor import Finish
-from dlrm_app.preprocessing.units.journal import Journal
+from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.text import day_number, memory_text
 
 _BYTES_PER_COUNT = 64
@@ -69,14 +70,14 @@ class AddUp:
     files: tuple[Path, ...]
     entries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[VocabularyRule, ...]
     grows: bool
     parent: Manifest | None
     memory_bytes: int
     journal: Journal[AddedUp]
 
-    def __call__(self, number: int) -> Finish[AddedUp]:
-        features = self.groups[number]
+    def __call__(self, item: NumberedItem) -> Finish[AddedUp]:
+        features = self.groups[item.number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
         known, is_seen, others, distinct = self._add(features, rule, old, waiting)
@@ -106,10 +107,10 @@ class AddUp:
         growth = (
             self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
         )
-        return self.journal.unit(0, number).finish(AddedUp(made, growth))
+        return self.journal.begin(item.name).finish(AddedUp(made, growth))
 
     def _add(
-        self, features: Sequence[int], rule: Rule, old: Records, waiting: Records
+        self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
         """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
         of them this day has), a few buckets at a time.

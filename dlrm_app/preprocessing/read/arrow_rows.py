@@ -46,8 +46,7 @@ from dlrm_app.preprocessing.read.parser import (
 )
 from dlrm_app.preprocessing.read.plain_lines import hex_of, load_word, padded
 from dlrm_app.preprocessing.read.spec import Column, Spec, list_slots
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import UnitText
+from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
 
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -421,9 +420,7 @@ def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: i
             keys[row], states[row] = MISSING_KEY, ABSENT
 
 
-def open_cursor(
-    unit: UnitText | ParquetUnit, spec: Spec, *, keeps_spans: bool = False
-) -> Cursor | ArrowCursor:
+def open_cursor(unit: InputUnit, spec: Spec, *, keeps_spans: bool = False) -> Cursor | ArrowCursor:
     """A cursor at the beginning of ``unit``, of a file of format ``spec``."""
     if isinstance(unit, ParquetUnit):
         return ArrowCursor(unit, spec, keeps_spans=keeps_spans)

@@ -18,8 +18,9 @@ from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.preprocessing.units.executor import Executor, Feed, Work
-from dlrm_app.preprocessing.units.journal import R, own_code
+from dlrm_app.journal import R
+from dlrm_app.preprocessing.units.executor import Executor, Feed, Pass, T
+from dlrm_app.preprocessing.units.work_folder import own_code
 
 logger = logging.getLogger(__name__)
 _ANSWER_PATIENCE = 10
@@ -56,8 +57,8 @@ class DaskExecutor:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        """See ``dlrm_app.preprocessing.units.executor.Executor``."""
+    def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
+        """See ``executor.Executor``."""
         # ``work`` may take megabytes. As the result of a task (not scattered) it is recomputed if it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
         code, folder = own_code(), str(Path.cwd())
@@ -88,7 +89,7 @@ def _records(task: Future) -> list[Any]:
     return records
 
 
-def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
+def do(work: bytes, code: str, folder: str, feed: Feed[Any]) -> list[Any]:
     """Runs on a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``.
 
     ``code``: the checksum of the caller's dlrm-app. Raises DlrmError if the worker's differs.
@@ -99,5 +100,5 @@ def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
             "start the worker again, then run the same command again; it continues where it stopped"
         )
     os.chdir(folder)
-    act: Work[Any] = pickle.loads(work)
+    act: Pass[Any, Any] = pickle.loads(work)
     return [act(item)() for item in feed.items()]

@@ -1,134 +1,220 @@
-"""Runs units of work in threads.
+"""Runs a pass over its items in threads.
 
-An executor takes ``work``, which is called with each item (usually a unit's text), and the feeds that yield the items.
-It yields records as they come, in any order; the files of a record are on disk by then.
+An executor takes a pass and the feeds that its items come from. It yields the record of each item as soon as it is
+made, so in any order. The files of a record are on disk by then.
 """
 
 import os
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from queue import SimpleQueue
-from typing import Any, ClassVar, NamedTuple, Protocol
+from threading import Condition
+from typing import ClassVar, Generic, Protocol, TypeVar
 
-from dlrm_app.preprocessing.units.journal import Journal, R
-
-Finish = Callable[[], R]
-"""The end of an item's work: waits for the disk and returns the item's record."""
+from dlrm_app.journal import Finish, Journal, R, numbered
 
 
-class Work(Protocol[R]):
-    """A pass: the work on each item. Picklable."""
+class Item(Protocol):
+    """Something to work on, such as the text of a unit. Its bytes may be read while it is worked on."""
+
+    @property
+    def name(self) -> str:
+        """The name of the work in the journal of the pass."""
+
+    def detach(self) -> bool:
+        """Reads the bytes that its feed cannot skip. Returns True if the feed can continue without the item."""
+
+
+T = TypeVar("T", bound=Item)
+T_in = TypeVar("T_in", bound=Item, contravariant=True)
+T_out = TypeVar("T_out", bound=Item, covariant=True)
+
+
+class Pass(Protocol[T_in, R]):
+    """The work on each item. Picklable, so that it can be sent to other processes."""
 
     title: ClassVar[str]
-    """Its name in a progress bar."""
+    """The name in a progress bar."""
 
     @property
     def journal(self) -> Journal[R]:
         """The journal that the records are written to."""
 
-    def __call__(self, item: Any, /) -> Finish[R]: ...
+    def __call__(self, item: T_in, /) -> Finish[R]: ...
 
 
-class Feed(Protocol):
-    """Yields items one after another, in any process; ``dlrm_app.preprocessing.units.unit_text.TextFeed`` is one."""
+class Feed(Protocol[T_out]):
+    """Items that are read one after another. Picklable until it is prefetched."""
 
-    def items(self) -> Iterator[Any]: ...
+    def prefetched(self) -> "Feed[T_out]":
+        """The same feed, with its first bytes being fetched in the background; itself if that gains nothing."""
+
+    def items(self) -> Generator[T_out, None, None]:
+        """The items in order. Each must be worked on, or detached, before the next one is requested."""
 
 
 @dataclass(frozen=True)
-class Single:
+class NumberedItem:
+    """An item that is known by its number, such as a shard to gather."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return numbered(self.number)
+
+    def detach(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class SingleFeed(Generic[T]):
     """A feed of one existing item."""
 
-    item: Any
+    item: T
 
-    def items(self) -> Iterator[Any]:
+    def prefetched(self) -> "SingleFeed[T]":
+        return self
+
+    def items(self) -> Generator[T, None, None]:
         yield self.item
 
 
 class Executor(Protocol):
-    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
+    def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
         """Runs ``work`` on every item of ``feeds``; raises the first error.
 
         All work has stopped once the generator is closed.
         """
 
 
-class _Stream(NamedTuple):
-    """A feed that threads read in turn; an item is read while it is worked on."""
-
-    lock: threading.Lock
-    items: Any
-    fetch_ahead: Callable[[], object]
-
-
 class LocalExecutor:
-    """Runs work in ``num_threads`` threads; each holds one item at a time. The caller's thread finishes the items."""
+    """Runs a pass in ``num_threads`` threads; the caller's thread finishes the items.
+
+    A thread reads an item while it works on it, so at most ``num_threads`` items are in memory, and it keeps its feed to
+    the end. Where feeds are fewer than threads, it detaches each item and another thread continues the feed: one thread
+    decompresses the next part of a file while others parse earlier parts.
+    """
 
     def __init__(self, num_threads: int | None = None) -> None:
         self.num_threads = num_threads or num_cores()
 
-    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        streams = [
-            _Stream(threading.Lock(), feed.items(), getattr(feed, "fetch_ahead", int)) for feed in feeds
-        ]
-        guard, stop = threading.Lock(), threading.Event()
-        done: SimpleQueue[Finish[R] | BaseException | None] = SimpleQueue()
-
-        def work_on() -> None:
+    def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
+        """See ``Executor``."""
+        done: SimpleQueue[Finish[R] | Future[None]] = SimpleQueue()
+        with (
+            closing(_Streams(feeds, self.num_threads)) as streams,
+            ThreadPoolExecutor(self.num_threads) as pool,
+        ):
             try:
-                while not stop.is_set() and (stream := _lock_stream(streams, guard)) is not None:
-                    with ExitStack() as held:
-                        held.callback(stream.lock.release)
-                        item = next(stream.items, None)
-                        if item is None:
-                            with guard:
-                                if stream in streams:
-                                    streams.remove(stream)
-                            continue
-                        with guard:
-                            for other in [it for it in streams if not it.lock.locked()][: self.num_threads]:
-                                other.fetch_ahead()
-                        if len(streams) < self.num_threads and getattr(item, "detach", bool)():
-                            held.close()  # one thread decompresses the rest of a file while others work
-                        done.put(work(item))
-                        del item  # its memory is free for the next one
-                done.put(None)
-            except BaseException as error:  # raised again in the caller's thread
-                stop.set()
-                done.put(error)
-
-        threads = [threading.Thread(target=work_on, daemon=True) for _ in range(self.num_threads)]
-        for thread in threads:
-            thread.start()
-        try:
-            running = len(threads)
-            while running:
-                finish = done.get()
-                if isinstance(finish, BaseException):
-                    raise finish
-                if finish is None:
-                    running -= 1
-                else:
-                    yield finish()
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-            for stream in streams:
-                stream.items.close()
+                for _ in range(self.num_threads):
+                    pool.submit(_work_on, work, streams, done).add_done_callback(done.put)
+                num_running = self.num_threads
+                while num_running:
+                    finish = done.get()
+                    if isinstance(finish, Future):
+                        finish.result()  # raises the thread's error
+                        num_running -= 1
+                    else:
+                        yield finish()
+            finally:
+                streams.stop()
 
 
-def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:
-    """Locks the first stream that no thread is reading, or the first one once it is free; None if no stream is left."""
-    with guard:
-        stream = next((stream for stream in streams if stream.lock.acquire(blocking=False)), None)
-        first = streams[0] if streams else None
-    if stream is None and first is not None:
-        first.lock.acquire()
-        return first
-    return stream
+def _work_on(work: Pass[T, R], streams: "_Streams[T]", done: "SimpleQueue[Finish[R] | Future[None]]") -> None:
+    """Works on one item after another until no stream is left."""
+    while (stream := streams.take()) is not None:
+        item = stream.read()
+        if item is None:
+            streams.drop()
+            continue
+        streams.prefetch()
+        is_free = streams.are_few and item.detach()
+        if is_free:
+            streams.give_back(stream)
+        done.put(work(item))
+        del item  # frees its memory before the next one is read
+        if not is_free:
+            streams.give_back(stream)
+
+
+class _Stream(Generic[T]):
+    """A feed that is being read, by one thread at a time."""
+
+    def __init__(self, feed: Feed[T]) -> None:
+        self._feed = feed
+        self._items: Generator[T, None, None] | None = None
+
+    def prefetch(self) -> None:
+        if self._items is None:
+            self._feed = self._feed.prefetched()
+
+    def read(self) -> T | None:
+        """The next item; None at the end."""
+        if self._items is None:
+            self._items = self._feed.items()
+        return next(self._items, None)
+
+    def close(self) -> None:
+        if self._items is not None:
+            self._items.close()
+
+
+class _Streams(Generic[T]):
+    """Gives streams to threads: those that were begun first, then the others in order."""
+
+    def __init__(self, feeds: Sequence[Feed[T]], num_threads: int) -> None:
+        self._all = [_Stream(feed) for feed in feeds]
+        self._waiting = deque(self._all)
+        self._num_left, self._num_threads = len(feeds), num_threads
+        self._changed = Condition()
+
+    @property
+    def are_few(self) -> bool:
+        """True if some threads have no stream of their own."""
+        return self._num_left < self._num_threads
+
+    def take(self) -> _Stream[T] | None:
+        """A stream that nobody reads, once there is one; None if all are at their end, or after ``stop``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or not self._num_left)
+            return self._waiting.popleft() if self._waiting else None
+
+    def give_back(self, stream: _Stream[T]) -> None:
+        """Lets another thread read ``stream``, or the same one."""
+        with self._changed:
+            if self._num_left:
+                self._waiting.appendleft(stream)
+                self._changed.notify()
+
+    def drop(self) -> None:
+        """Forgets a stream that is at its end."""
+        with self._changed:
+            self._num_left = max(self._num_left - 1, 0)
+            if not self._num_left:
+                self._changed.notify_all()
+
+    def prefetch(self) -> None:
+        """Prefetches the streams that threads take next."""
+        with self._changed:
+            for stream in islice(self._waiting, self._num_threads):
+                stream.prefetch()
+
+    def stop(self) -> None:
+        """Leaves no stream for any thread."""
+        with self._changed:
+            self._waiting.clear()
+            self._num_left = 0
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Closes the files; no thread may be reading."""
+        for stream in self._all:
+            stream.close()
 
 
 def num_cores() -> int:

@@ -5,9 +5,9 @@ group are read in their order, each column through a small buffer, so that a row
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.preprocessing.units.remote import Address, in_threads
+from dlrm_app.preprocessing.units.remote import Address, RemoteFile, in_threads
 from dlrm_app.preprocessing.units.source import Source, explained_damage
-from dlrm_app.preprocessing.units.unit_text import TextRange
+from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
 
 _WIDTH = 8
 """Bytes that a decoded value takes at least."""
@@ -82,32 +82,39 @@ class ParquetUnit:
     file_bytes: int
     may_be_last: bool
 
+    @property
+    def name(self) -> str:
+        """The unit's name in journals."""
+        return unit_name(self.source, self.unit)
+
     def detach(self) -> bool:
-        """True: the unit needs its file no more."""
+        """True, because the unit has read all that it needs from its file."""
         return True
 
     def finish(self) -> TextRange:
-        """What the unit is."""
+        """The extent of the unit."""
         return TextRange(self.source, self.unit, self.file_bytes, self.file_bytes, 0, self.may_be_last)
 
 
 @dataclass(frozen=True)
 class ParquetFeed:
-    """Units ``wanted``, at least one, that lie in the same row groups of a source; ``columns`` are read, in this order.
+    """Units ``wanted`` (at least one) of a source, which all lie in the same row groups.
 
-    ``columns``: name of each column → name in the file, or a key of its partition.
+    ``columns``: the columns to read, in this order: name → name in the file, or key of its partition. ``fetched``: the
+    open object of a store, which ``items`` reads; None until the feed is prefetched, and for local files.
     """
 
     source: Source
     columns: Mapping[str, str]
     unit_bytes: int
     wanted: tuple[int, ...]
-    _opened: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    fetched: RemoteFile | None = field(default=None, repr=False, compare=False)
 
-    def fetch_ahead(self) -> None:
-        """Begins to fetch what lies in a store; ``items`` goes on with it."""
-        if isinstance(self.source.path, Address) and not self._opened:
-            self._opened.append(self.source.open(*_extents(self.source, self._groups, self._stored)))
+    def prefetched(self) -> "ParquetFeed":
+        """The same feed; an object of a store is being fetched."""
+        if self.fetched is not None or not isinstance(self.source.path, Address):
+            return self
+        return replace(self, fetched=self.source.open(*_extents(self.source, self._groups, self._stored)))
 
     @property
     def _units(self) -> list[UnitRows]:
@@ -123,48 +130,57 @@ class ParquetFeed:
         names = footer_of(self.source).schema.to_arrow_schema().names
         return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
-    def items(self) -> Iterator[ParquetUnit]:
+    def items(self) -> Generator[ParquetUnit, None, None]:
         """The units in order. Raises DataError if the file is damaged."""
-        units, groups, stored = self._units, self._groups, self._stored
+        units, groups = self._units, self._groups
         alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
-        sizes = [unit.stop - unit.start for unit in alike.values()]
-        self.fetch_ahead()
-        with _open(self.source, self._opened) as file:
-            batches = (
-                chain.from_iterable(  # apart: over several row groups, Arrow makes one dictionary of theirs
-                    file.iter_batches(max(*sizes, 1), [group], stored, use_threads=False) for group in groups
-                )
-            )
-            left: list[pa.RecordBatch] = []
-
-            def take(unit: UnitRows) -> pa.Table:
-                with explained_damage(self.source):
-                    table = _take(batches, left, unit.stop - unit.start, file.schema_arrow)
-                return _with_partition(table, self.source.partition, self.columns)
-
+        most_rows = max(unit.stop - unit.start for unit in alike.values())
+        with _open(self.source, self.prefetched().fetched) as file:
+            rows = _RowReader(file, groups, self._stored, max(most_rows, 1))
             for number, unit in alike.items():
-                if number in self.wanted:  # given away at once: no table is kept here while the next is read
+                if (
+                    number in self.wanted
+                ):  # yielded at once: this function keeps no table while the next is read
                     is_last = number == len(units) - 1
-                    yield ParquetUnit(self.source.index, number, take(unit), unit.file_bytes, is_last)
+                    yield ParquetUnit(
+                        self.source.index, number, self._read(rows, unit), unit.file_bytes, is_last
+                    )
                 elif number < self.wanted[-1]:
-                    take(unit)
+                    self._read(rows, unit)
+
+    def _read(self, rows: "_RowReader", unit: UnitRows) -> pa.Table:
+        """The next rows, those of ``unit``, as ``columns``."""
+        with explained_damage(self.source):
+            table = rows.read(unit.stop - unit.start)
+        return _with_partition(table, self.source.partition, self.columns)
 
 
-def _take(
-    batches: Iterator[pa.RecordBatch], left: list[pa.RecordBatch], size: int, schema: pa.Schema
-) -> pa.Table:
-    """The next ``size`` rows of what is ``left`` and of ``batches``; what remains of a batch is ``left``."""
-    taken = []
-    while size:
-        batch = left.pop() if left else next(batches, None)
-        if batch is None:
-            raise pa.ArrowInvalid("it has fewer rows than its footer says")
-        if batch.num_rows > size:
-            left.append(batch.slice(size))
-            batch = batch.slice(0, size)
-        taken.append(batch)
-        size -= batch.num_rows
-    return pa.Table.from_batches(taken, None if taken else schema)
+InputUnit = UnitText | ParquetUnit
+InputFeed = TextFeed | ParquetFeed
+
+
+class _RowReader:
+    """Reads the columns ``names`` of row groups, any number of rows at a time; a batch has up to ``batch_rows``."""
+
+    def __init__(self, file: pq.ParquetFile, groups: range, names: list[str], batch_rows: int) -> None:
+        self._schema = file.schema_arrow
+        # one row group at a time: over several, Arrow would join their dictionaries into one
+        self._batches = chain.from_iterable(
+            file.iter_batches(batch_rows, [group], names, use_threads=False) for group in groups
+        )
+        self._rest: pa.RecordBatch | None = None
+
+    def read(self, num_rows: int) -> pa.Table:
+        """The next ``num_rows`` rows. Raises ArrowInvalid if the file has fewer."""
+        taken: list[pa.RecordBatch] = []
+        while num_rows:
+            batch = next(self._batches, None) if self._rest is None else self._rest
+            if batch is None:
+                raise pa.ArrowInvalid("it has fewer rows than its footer says")
+            taken.append(batch.slice(0, num_rows))
+            self._rest = batch.slice(num_rows) if batch.num_rows > num_rows else None
+            num_rows -= taken[-1].num_rows
+        return pa.Table.from_batches(taken, None if taken else self._schema)
 
 
 def _with_partition(
@@ -194,12 +210,12 @@ def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[
 
 
 @contextmanager
-def _open(source: Source, remote: list[Any]) -> Iterator[pq.ParquetFile]:
-    """The file, whose footer is read once; the last of ``remote`` if it is one of a store. Raises DamagedFileError."""
+def _open(source: Source, remote: RemoteFile | None) -> Iterator[pq.ParquetFile]:
+    """The file, whose footer is read once. ``remote``: the open object of a store. Raises DamagedFileError."""
     with ExitStack() as opened:
         place: Any = source.path
-        if remote:
-            place = opened.enter_context(io.BufferedReader(remote.pop(), _BUFFER))
+        if remote is not None:
+            place = opened.enter_context(io.BufferedReader(remote, _BUFFER))
         with explained_damage(source):
             file = pq.ParquetFile(
                 place,

@@ -283,12 +283,12 @@ def format_of(beginning: bytes) -> str:
     return next((name for magic, name in magics.items() if beginning.startswith(magic)), "text")
 
 
-def refuse_other_input(
+def other_input_problems(
     before: Mapping[str, tuple[int, int, str]], now: Sequence[Source], output: Path, state: str
-) -> None:
-    """Raises ConfigError if ``now`` is not the input of the dataset in ``output``, saying what is different.
+) -> list[str]:
+    """The differences between ``now`` and the input of the dataset in ``output``.
 
-    before: path → (bytes, date, tag); ``state``: what ``output`` holds.
+    before: path → (bytes, date, tag); ``state``: a description of ``output``.
     """
     new = {source.path: source.version for source in now}
     problems = [f"{path} was not part of the input before" for path in new if path not in before]
@@ -299,9 +299,8 @@ def refuse_other_input(
         for path in sorted(before.keys() & new.keys())
         if before[path] != new[path]
     ]
-    if problems:
-        hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
-        raise ConfigError([*problems, hint])
+    hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
+    return [*problems, hint] if problems else []
 
 
 _DAMAGE: Any = (EOFError, OSError, isal_zlib.error, pa.ArrowException)

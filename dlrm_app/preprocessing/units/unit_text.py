@@ -5,7 +5,7 @@ files can be read at any unit; gzip files must be read from the start, unit afte
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from dlrm_app.journal import numbered
 from dlrm_app.preprocessing.units.source import Source, explained_damage, open_text
 
 MAX_LINE = 1 << 20
@@ -34,6 +35,21 @@ class Block(NamedTuple):
     stop: int
 
 
+def unit_name(source: int, unit: int) -> str:
+    """The name of unit ``unit`` of source ``source`` in journals."""
+    return numbered(source, unit)
+
+
+def unit_number(name: str) -> int:
+    """The number of the unit that has this name in journals."""
+    return int(name.rpartition("-")[2])
+
+
+def source_prefix(source: int) -> str:
+    """The beginning of the names of all units of a source."""
+    return f"{numbered(source)}-"
+
+
 @dataclass(frozen=True)
 class TextRange:
     """The extent of a unit, known once it has been read.
@@ -49,6 +65,11 @@ class TextRange:
     crc: int
     is_last: bool
 
+    @property
+    def name(self) -> str:
+        """The unit's name in journals."""
+        return unit_name(self.source, self.unit)
+
 
 class UnitText:
     """The lines that start in unit ``unit`` of a source. They can be read once.
@@ -59,6 +80,7 @@ class UnitText:
 
     def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
         self.source, self.unit = rest.source.index, unit
+        self.name = unit_name(self.source, unit)
         self._rest = rest
         self._unit_bytes = unit_bytes
         self._blocks: Iterator[Block] | None = None
@@ -203,7 +225,11 @@ class TextFeed:
     skip: frozenset[int] = frozenset()
     """Units of a gzip file to skip."""
 
-    def items(self) -> Iterator[UnitText]:
+    def prefetched(self) -> "TextFeed":
+        """The feed itself: its file is read piece by piece while it is parsed."""
+        return self
+
+    def items(self) -> Generator[UnitText, None, None]:
         """The units in order. Each must be read or detached before the next one is requested, otherwise it is lost.
 
         Raises DataError if the file is damaged.

@@ -39,7 +39,7 @@ def test_a_folder_of_somebody_elses_is_not_taken_for_the_parts(tmp_path: Path) -
 @pytest.mark.parametrize("text", ["{", "3", "[1]"])
 def test_a_damaged_record_of_an_interrupted_command_is_named(tmp_path: Path, text: str) -> None:
     scores_in(tmp_path).begin({"model": "a"})
-    (record,) = (tmp_path / "scores.parquet.parts").iterdir()
+    (record,) = (tmp_path / "scores.parquet.parts").glob("*.json")
     record.write_text(text)
     with pytest.raises(DlrmError, match=rf"{record} is damaged \(.*\): delete .*scores.parquet.parts"):
         scores_in(tmp_path).begin({"model": "a"})

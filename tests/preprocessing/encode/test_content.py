@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from dlrm_app.preprocessing.encode.content import content_hashes
 from dlrm_app.preprocessing.passes.contents import Contents, Seen
 from dlrm_app.preprocessing.passes.plan import unit_feeds
-from dlrm_app.preprocessing.preprocess import _make_plan as make_plan
-from dlrm_app.preprocessing.preprocess import with_file_specs
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.read.spec import read_spec
-from dlrm_app.preprocessing.units.source import find_sources
+from dlrm_app.preprocessing.request import read_request, with_file_specs
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import configure, spec_of
@@ -38,8 +35,7 @@ SHOP = [
 def hashes_of(path: Path, *words: str) -> NDArray[np.uint64]:
     """The hash of every row of a file, as preprocessing reads it."""
     config = configure(*words, f"input.train={path}", "output=none", "layout.unit_mib=1")
-    spec = read_spec(config.dataset, None)
-    plan = with_file_specs(make_plan(config, spec, find_sources(config.input)))
+    plan = with_file_specs(read_request(config)).rows
     (source,) = plan.sources
     columns = plan.columns_of(source) if source.format == "parquet" else {}
     found = [np.empty(0, np.uint64)]

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrm_app.preprocessing.encode.columns import VocabularyRule
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
-from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Rule, grow
+from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, grow
 
 ROWS = st.lists(st.integers(0, 12), max_size=25)
 DAYS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=7)
@@ -28,7 +29,7 @@ class SlowVocabulary:
     owners: list[int | None] = field(default_factory=list)
     generations: list[int] = field(default_factory=list)
 
-    def see(self, rows: list[int], others: list[int], rule: Rule) -> None:
+    def see(self, rows: list[int], others: list[int], rule: VocabularyRule) -> None:
         for value in rows:
             known = self.values.setdefault(value, Known(0, rule.day))
             known.count, known.last_seen = known.count + 1, rule.day
@@ -67,7 +68,7 @@ class SlowVocabulary:
             self.owners[self.owners.index(value)] = None
 
 
-def see(grown: Grown, rows: list[int], others: list[int], rule: Rule) -> Grown:
+def see(grown: Grown, rows: list[int], others: list[int], rule: VocabularyRule) -> Grown:
     """A day, as the passes give it to ``grow``."""
     old = grown.owners
     ids = {int(owner["key"]): at for at, owner in enumerate(old) if owner["is_living"]}
@@ -98,7 +99,7 @@ def test_days_are_what_the_rules_say_of_single_values(
 ) -> None:
     slow, grown = SlowVocabulary(), NOTHING
     for day, (seen, others) in enumerate(days, 1):
-        rule = Rule(day, min_count, rows, expire_days)
+        rule = VocabularyRule(day, min_count, rows, expire_days)
         before = list(slow.owners)
         slow.see(seen, others, rule)
         grown = see(grown, seen, others, rule)
@@ -123,10 +124,10 @@ def test_days_of_any_length_make_the_vocabulary_of_one_pass_and_move_no_id(
 ) -> None:
     grown, ids = NOTHING, {}
     for day, (rows, _) in enumerate(days, 1):
-        grown = see(grown, rows, [], Rule(day, min_count))
+        grown = see(grown, rows, [], VocabularyRule(day, min_count))
         now = {int(key): at for at, key in enumerate(grown.owners["key"])}
         assert now.items() >= ids.items()
         ids = now
-    whole = see(NOTHING, [value for rows, _ in days for value in rows], [], Rule(1, min_count))
+    whole = see(NOTHING, [value for rows, _ in days for value in rows], [], VocabularyRule(1, min_count))
     counts = [dict(g.owners[["key", "count"]].tolist()) for g in (grown, whole)]
     assert counts[0] == counts[1]

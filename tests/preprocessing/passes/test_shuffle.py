@@ -15,7 +15,7 @@ ROWS = 600
 
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("dlrm_app.preprocessing.preprocess.MIB", 10_000)
+    monkeypatch.setattr("dlrm_app.preprocessing.request.MIB", 10_000)
     (tmp_path / "clicks.tsv").write_bytes(make_clicks(ROWS))
     return tmp_path
 

@@ -126,8 +126,9 @@ def test_parquet_is_read_by_the_columns_that_are_asked_for(pauses: list[float], 
     got: list[pa.Table] = []
     for groups in dict.fromkeys(unit.groups for unit in units):
         wanted = tuple(number for number, unit in enumerate(units) if unit.groups == groups)
-        feed = ParquetFeed(source, columns, 50_000, wanted)
-        feed.fetch_ahead()  # as an executor does while it works on other units
+        feed = ParquetFeed(
+            source, columns, 50_000, wanted
+        ).prefetched()  # as an executor does ahead of reading
         got += [unit.table for unit in feed.items()]
     whole = pa.concat_tables(got)
     assert whole["first"].to_pylist() == table["b"].to_pylist()

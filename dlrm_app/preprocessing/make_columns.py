@@ -1,0 +1,151 @@
+"""The passes that make the columns of a dataset: vocabularies, moments and targets, from all rows to learn from."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dlrm_app.dataset.encoding_files import copy_encoding_files
+from dlrm_app.dataset.lineage import Growth, Lineage
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.preprocessing.encode.columns import (
+    MadeColumns,
+    columns_of,
+    lineage_after,
+    with_derivations,
+    with_sizes,
+)
+from dlrm_app.preprocessing.encode.dense import is_target
+from dlrm_app.preprocessing.encode.sparse import FIRST_ID
+from dlrm_app.preprocessing.pass_runner import PassRunner
+from dlrm_app.preprocessing.passes.plan import CountedUnit
+from dlrm_app.preprocessing.passes.study import StudiedUnit, Study, standardized
+from dlrm_app.preprocessing.passes.targets import (
+    AddUpClicks,
+    CountClicks,
+    grow_target,
+    refuse_if_clicks_are_too_many,
+    write_learnt,
+)
+from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
+from dlrm_app.preprocessing.request import DatasetPlan
+from dlrm_app.text import day_number
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ColumnMaker:
+    """Makes the columns of the dataset that ``plan`` describes; ``passes`` runs passes over its rows."""
+
+    plan: DatasetPlan
+    passes: PassRunner
+
+    def make(self) -> MadeColumns:
+        """The columns, with their vocabularies, moments and targets."""
+        rules = self.plan.columns
+        if rules.grows_from is not None:
+            return self._grow(rules.grows_from)
+        if rules.known is not None:
+            copy_encoding_files(rules.known, self.plan.rows.output)
+            return columns_of(rules.known)
+        return self._make_new()
+
+    def _make_new(self) -> MadeColumns:
+        """Columns that no other dataset has."""
+        rules, spec = self.plan.columns, self.plan.rows.spec
+        dense, sparse, growth = list(rules.dense), list(rules.hashed), list[Growth]()
+        lack_moments = any(column.transform == {"kind": "standardize"} for column in dense)
+        if lack_moments or rules.groups:
+            units = self._study(wants_moments=lack_moments)
+            dense = standardized(dense, units)
+            made, growth = self._make_vocabularies(units)
+            order = {column.name: number for number, column in enumerate(spec.sparse)}
+            sparse = sorted([*sparse, *made.values()], key=lambda column: order[column.name])
+        dense, sparse = with_derivations(dense, sparse, spec)
+        sparse = [*with_sizes(sparse, rules.sizes), *rules.buckets]
+        dense += self._make_targets(dense, sparse)
+        return MadeColumns(dense, sparse, None if rules.day is None else Lineage(rules.day, growth=growth))
+
+    def _grow(self, parent: Manifest) -> MadeColumns:
+        """The columns of ``parent``, with the values of these rows added to its vocabularies."""
+        if not (parent.lineage and parent.lineage.growth):
+            logger.info(
+                f"{parent.path} keeps no values that wait for an id: values that it saw too seldom are counted from "
+                "today on"
+            )
+        columns, day = columns_of(parent), self.plan.columns.day or ""
+        grown, growth = self._make_vocabularies(self._study(wants_moments=False))
+        sparse = [
+            replace(new, encoding={**c.encoding, **new.encoding}) if (new := grown.get(c.name)) else c
+            for c in columns.sparse
+        ]
+        number, output = day_number(day), self.plan.rows.output
+        dense = [grow_target(c, parent, output, sparse, number) if is_target(c) else c for c in columns.dense]
+        return MadeColumns(dense, sparse, lineage_after(parent, day, growth))
+
+    def _study(self, *, wants_moments: bool) -> list[StudiedUnit]:
+        rows, rules = self.plan.rows, self.plan.columns
+        sees_others = rules.grows_from is not None
+        journal = self.passes.journal("study", StudiedUnit)
+        study = Study(rows, bool(rules.groups), wants_moments, sees_others, journal)
+        return self.passes.over_units(study, rows.sources if sees_others else rows.sources_of(rows.studied))
+
+    def _make_vocabularies(
+        self, units: Sequence[StudiedUnit]
+    ) -> tuple[dict[str, SparseColumn], list[Growth]]:
+        """Returns (the columns with a vocabulary by name, the changes of the day to each vocabulary)."""
+        rules, raw = self.plan.columns, self.plan.rows.spec.sparse
+        if not rules.groups:
+            return {}, []
+        studied = self.passes.journal("study", StudiedUnit)
+        add_up = AddUp(
+            self.plan.rows,
+            tuple(studied.path(unit.text.name, ".counts") for unit in units),
+            tuple(map(sum, zip(*(unit.entries for unit in units), strict=True))),
+            rules.groups,
+            rules.vocabularies,
+            rules.day is not None,
+            rules.grows_from,
+            self.plan.memory_bytes,
+            self.passes.journal("vocab", AddedUp),
+        )
+        added = self.passes.over_numbers(add_up, len(rules.groups))
+        self._warn_of_empty_vocabularies([each.column for each in added])
+        num_values = sum(each.column.num_embeddings - FIRST_ID for each in added)
+        refuse_if_too_large(num_values, BYTES_PER_VALUE, self.plan.memory_bytes)
+        columns = {
+            raw[number].name: replace(
+                each.column, name=raw[number].name, multi_hot=raw[number].separator is not None
+            )
+            for group, each in zip(rules.groups, added, strict=True)
+            for number in group
+        }
+        return columns, [each.growth for each in added if each.growth is not None]
+
+    def _warn_of_empty_vocabularies(self, columns: Sequence[SparseColumn]) -> None:
+        if rare := [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]:
+            least = self.plan.settings["encoding"]["min_count"]
+            logger.warning(
+                f"no value of {', '.join(rare)} is seen encoding.min_count={least} times: all of them share one id; "
+                "lower it"
+            )
+
+    def _make_targets(
+        self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
+    ) -> list[DenseColumn]:
+        """The target columns, each from a column of ``sparse``."""
+        rows, targets = self.plan.rows, self.plan.columns.targets
+        sources = tuple(number for number, column in enumerate(sparse) if column.name in targets)
+        if not sources:
+            return []
+        columns = tuple(sparse[number] for number in sources)
+        refuse_if_clicks_are_too_many(columns, self.plan.memory_bytes)
+        counted = self.passes.journal("clicks", CountedUnit)
+        count = CountClicks(rows, tuple(dense), tuple(sparse), sources, counted)
+        units = tuple(self.passes.over_units(count, rows.sources_of({"train"})))
+        samples = [counted.path(unit.text.name, ".contents") for unit in units]
+        contents = write_learnt(samples, rows.output) if rows.are_told_apart else {}
+        add_up = AddUpClicks(
+            rows, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)
+        )
+        return self.passes.over_numbers(add_up, len(columns))

@@ -1,0 +1,182 @@
+"""What a command asks for: its configuration, checked, and the input files that it names."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
+from dlrm_app.config.schema import SPLITS
+from dlrm_app.dataset.manifest import KeptColumn, Manifest
+from dlrm_app.errors import refuse_all, refuse_if
+from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, setting_problems
+from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, known_transform, read_known
+from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.targets import known_click_problems
+from dlrm_app.preprocessing.read.beginning import source_spec
+from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types
+from dlrm_app.preprocessing.read.parser import body
+from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
+from dlrm_app.preprocessing.units.lake import with_versions
+from dlrm_app.preprocessing.units.parquet_units import footer_of, read_footers
+from dlrm_app.preprocessing.units.source import Source, find_sources
+from dlrm_app.preprocessing.units.unit_text import beginning_of
+from dlrm_app.preprocessing.units.work_folder import begun_config
+from dlrm_app.text import listed, without_credentials
+
+logger = logging.getLogger(__name__)
+
+MIB = 1 << 20
+_EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command's configuration, checked, and its input. Choices of ``auto`` are open until the work begins.
+
+    settings: the configuration as the manifest keeps it, without the keys of execution
+    known: the dataset whose encodings are used or grown
+    rows: the input and the splits, with the columns that were typed
+    """
+
+    settings: Mapping[str, Any]
+    known: Manifest | None
+    rows: Plan
+    threads: int | None
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class DatasetPlan:
+    """The dataset to make, with every choice made.
+
+    settings: the configuration that the manifest keeps
+    rows: the input, and the split that each row goes to
+    columns: the rules of the columns
+    """
+
+    settings: Mapping[str, Any]
+    rows: Plan
+    columns: ColumnRules
+    memory_bytes: int
+
+    @property
+    def max_reject_fraction(self) -> float:
+        return float(self.settings["rejects"]["max_fraction"])
+
+    @property
+    def shuffled_shard_rows(self) -> int:
+        return int(self.settings["layout"]["shuffled_shard_rows"])
+
+
+def read_request(config: PreprocessConfig) -> Request:
+    """Checks ``config`` and finds its input files. Raises ConfigError with every problem."""
+    known, encoding, dense = read_known(config.encoding), config.encoding, config.dense
+    if known is not None:
+        encoding = replace(encoding, crosses=known.config.get("encoding", {}).get("crosses"))
+    spec = read_spec(config.dataset, encoding.crosses)
+    has_train = config.input.train is not None and "train" not in config.input.unlabelled
+    has_clicks = spec.label is not None and has_train
+    columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
+    refuse_if(setting_problems(columns, spec, known))
+    if known is not None:
+        dense = replace(dense, transform=known_transform(known, dense.transform))
+    given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
+    sources = find_sources(given)
+    refuse_if(known_click_problems(known, sources) if known else [])
+    settings = asdict(replace(config, encoding=encoding, dense=dense, input=given))
+    kept = {key: value for key, value in settings.items() if key not in _EXECUTION_KEYS}
+    return Request(
+        json.loads(without_credentials(json.dumps(kept))),  # as it will be read back
+        known,
+        _plan_rows(config, spec, sources),
+        config.threads,
+        int(config.memory_gib * 2**30),
+    )
+
+
+def plan_dataset(request: Request, settings: Mapping[str, Any]) -> DatasetPlan:
+    """The plan for ``request``, whose choices are made in ``settings``. Raises ConfigError if chosen columns do not fit."""
+    rows, known = request.rows, request.known
+    if known is None:
+        spec = read_spec(DatasetConfig(**settings["dataset"]), settings["encoding"]["crosses"])
+        files = tuple(replace(each, derived=spec.derived) for each in rows.file_specs)
+        rows = replace(rows, spec=spec, file_specs=files)
+    encoding, dense = EncodingConfig(**settings["encoding"]), DenseConfig(**settings["dense"])
+    columns = ColumnSettings(
+        encoding, dense, settings["multi_hot"]["sizes"], settings["keep"], rows.has_clicks
+    )
+    refuse_if(setting_problems(columns, rows.spec, None) if known is None else [])
+    return DatasetPlan(settings, rows, column_rules(columns, rows.spec, known), request.memory_bytes)
+
+
+def _with_versions(given: InputConfig, before: Mapping[str, Any]) -> InputConfig:
+    """``given`` with versions of lake tables: those in ``before`` (the input of an earlier run), otherwise the newest."""
+    names = {split: getattr(given, split) for split in SPLITS}
+    versions = {split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS}
+    return replace(given, **versions)
+
+
+def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:
+    fractions = {"val": config.split.val, "test": config.split.test}
+    sparse = {column.name: column for column in spec.sparse}
+    return Plan(
+        spec=spec,
+        sources=tuple(sources),
+        unlabelled=frozenset(config.input.unlabelled),
+        fractions={name: fraction for name, fraction in fractions.items() if fraction},
+        unit_bytes=config.layout.unit_mib * MIB,
+        row_group_rows=config.layout.row_group_rows,
+        shuffle=config.shuffle,
+        seed=config.seed,
+        output=Path(config.output),
+        kept=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
+        splits_by=config.split.by,
+    )
+
+
+def with_file_specs(request: Request) -> Request:
+    """``request`` with the format of each source. Raises ConfigError for mistakes that affect every line."""
+    plan = request.rows
+    read_footers(plan.sources)
+    refuse_if(_empty_splits(plan))
+    specs: list[Spec] = []
+
+    def look_at(source: Source) -> None:
+        cures = Cures(f"input.unlabelled=[{source.split}]")
+        look = parquet_spec if source.format == "parquet" else source_spec
+        specs.append(look(source, plan.spec, plan.has_label(source.split), cures))
+
+    refuse_all([], *(partial(look_at, source) for source in plan.sources))
+    refuse_other_types(plan.sources, specs)
+    known = {column.name for column in plan.spec.columns}
+    others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
+    if others:
+        logger.info(
+            f"columns that dataset={plan.spec.name} does not name are left out: {listed([*others], 8)}"
+        )
+    return replace(request, rows=replace(plan, file_specs=tuple(specs)))
+
+
+def _empty_splits(plan: Plan) -> list[str]:
+    """A problem for each split whose files have no line."""
+    by_split: dict[str, list[Source]] = {}
+    for source in plan.sources:
+        by_split.setdefault(source.split, []).append(source)
+    return [
+        f"the {split} split has no rows: there is no line in the files of input.{split}"
+        for split, sources in by_split.items()
+        if all(_is_empty(source, plan.spec) for source in sources)
+    ]
+
+
+def _is_empty(source: Source, spec: Spec) -> bool:
+    """True if the source has no line, except a header."""
+    if source.format == "parquet":
+        return bool(footer_of(source).num_rows == 0)
+    for text in beginning_of(source).items():
+        return not any(start < stop for _, start, stop in body(text, spec)) and text.finish().is_last
+    return True
