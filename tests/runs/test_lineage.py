@@ -185,7 +185,7 @@ def train_stub(output: Path, resume: str, num_steps: int, auc: float | None, end
         progress = checkpoint.marker.progress if checkpoint else Progress()
         if checkpoint and not list_checkpoints(output / "checkpoints"):
             save_stub(folder.metrics_bytes(), output, progress, start)
-        write_text(output / "config.yaml", "trainer: {}")
+        write_text(output / "config.yaml", "trainer: {global_batch_size: 1}")
         for _ in range(num_steps):
             progress.step += 1
             folder.tell(TrainEvent(0, progress.step, float(start), 1.0, {}))
