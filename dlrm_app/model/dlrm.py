@@ -25,7 +25,7 @@ class OrderedSparseArch(SparseArch):
         self.stack = _Stack(self.sparse_feature_names, self.D)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        """Ids of F features → [B, F, D], or an awaitable of it for ``Arrival``."""
+        """Ids of F features → [B, F, D], or an awaitable of it."""
         pooled = self.embedding_bag_collection(features)
         return (
             _PendingEmbeddings(pooled, self.stack)
@@ -44,23 +44,16 @@ class SparseFirst(nn.Module):
     def __init__(self, bags: EmbeddingBagCollection, *arguments: object) -> None:
         super().__init__(bags, *arguments)
         self.sparse_arch = OrderedSparseArch(bags)
-        self.arrival = Arrival()
 
     def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
         """Logits [B, 1]."""
         embedded_sparse = self.sparse_arch(sparse_features)
         embedded_dense = self.dense_arch(dense_features)
-        crossed = self.inter_arch(embedded_dense, self.arrival(embedded_sparse))
+        if isinstance(embedded_sparse, LazyAwaitable):
+            embedded_sparse = embedded_sparse.wait()
+        crossed = self.inter_arch(embedded_dense, embedded_sparse)
         logits: torch.Tensor = self.over_arch(crossed)
         return logits
-
-
-class Arrival(nn.Module):
-    """Waits for embeddings. It is a module, so that hooks can measure the wait."""
-
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B, F, D]."""
-        return embedded.wait() if isinstance(embedded, LazyAwaitable) else embedded
 
 
 class _PendingEmbeddings(LazyAwaitable[torch.Tensor]):

@@ -34,7 +34,7 @@ TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "
 class TrainEvent:
     """The steps since the last event: mean loss over all ranks, throughput, and the learning rates of the last step.
 
-    step_ms: milliseconds of a step by part (see PARTS), the mean over steps and ranks.
+    step_ms: milliseconds of a step by part (see PARTS), the mean over ranks; empty before a step was profiled.
     """
 
     epoch: int

@@ -151,19 +151,30 @@ def largest_part(step_ms: Mapping[str, float]) -> str:
     return f"{TITLES[part]} {step_ms[part] / total:.0%}"
 
 
+WAIT, ACTIVE = 10, 4
+"""Steps before those of a trace, and steps of a trace."""
+
+
 class Trace:
     """Records steps 11 to 14 for ``folder``/trace-rank-<rank>.json, if it ``is_wanted``."""
 
     def __init__(self, is_wanted: bool, folder: Path, runtime: Runtime) -> None:
         self._path = folder / f"trace-rank-{runtime.rank}.json"
         self._profile: profile | None = None
+        self._num_steps = 0
         if is_wanted:  # records the GPU too, if there is one
-            steps = schedule(wait=9, warmup=1, active=4, repeat=1)
+            steps = schedule(wait=WAIT - 1, warmup=1, active=ACTIVE, repeat=1)
             self._profile = profile(schedule=steps, on_trace_ready=self._write)
             self._profile.start()
 
+    @property
+    def is_active(self) -> bool:
+        """True while it warms up or records: no other profiler may run then."""
+        return self._profile is not None and WAIT - 1 <= self._num_steps < WAIT + ACTIVE
+
     def after_step(self) -> None:
         """Starts and ends the recording at its steps."""
+        self._num_steps += 1
         if self._profile is not None:
             self._profile.step()
 
@@ -171,6 +182,7 @@ class Trace:
         """Writes the part of an unfinished recording that exists."""
         if self._profile is not None:
             self._profile.stop()
+            self._profile = None
 
     def _write(self, recorded: profile) -> None:
         with written_whole(self._path) as unfinished:

@@ -1,7 +1,6 @@
 """The training loop: step, decide, evaluate, save, until nothing is left to train; a loss of NaN or inf ends it."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -23,9 +22,6 @@ from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
-
-SAMPLE_EVERY = 10
-"""Steps per step that is measured by part on a GPU: such a step has about 36 marks, and each takes the host microseconds."""
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -112,8 +108,7 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     run.learning_rates.apply(progress.step + 1)
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
-    every = min(SAMPLE_EVERY, trainer.log_every_steps) if run.runtime.device_type == "cuda" else 1
-    with nullcontext() if (progress.step + 1) % every else instruments.parts.step():
+    with instruments.parts.step(may_profile=not instruments.trace.is_active):
         loss, _, _ = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
@@ -227,7 +222,7 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
     seconds_per_step = instruments.throughput.seconds_per_step()
     samples_per_second = run.config.trainer.global_batch_size / seconds_per_step
     lr = run.learning_rates.at(progress.step)
-    step_ms = instruments.parts.mean_ms(run.runtime)
+    step_ms = instruments.parts.mean_ms(seconds_per_step)
     event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)
     run.folder.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)

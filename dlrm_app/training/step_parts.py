@@ -1,206 +1,249 @@
-"""Measures the time of a training step by part, with hooks around the model's own modules.
+"""Divides the time of training steps into parts, by the ranges that torch.profiler records of single steps now and then.
 
-Marks are set where one part ends and the next begins: forward hooks of the model's own modules, hooks of the autograd
-nodes that divide the backward pass, and calls of the pipeline and the optimizer. All time between two marks belongs to
-the first one's part, so that the parts add up to the step. On a GPU marks are events of the computing stream: work
-that another stream or the host does at the same time counts only while the computing stream waits for it.
+torchrec and torch name the ranges: lookup, exchanges, forward and backward pass, optimizer. Only the dense part's modules
+have no names, so hooks name them while a step is profiled. A backward operation belongs to the part of the forward
+operation with its sequence number. A part's time is that of its ranges without those of other parts within them: of the
+host on CPU, of the kernels that they started on a GPU.
+
+The wait for batches is measured in every step, by a clock around ``next``.
 """
 
+import logging
+import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from itertools import pairwise
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torchrec.distributed.types import ShardedModule
+from torch.autograd import profiler as autograd_profiler
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import DeviceType, ProfilerActivity, profile, record_function
 
 from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS
 
-MODULES = {
-    "sparse_arch": ("output_dist", "gradient_exchange"),  # the rest, without input_dist and lookup
-    "arrival": ("output_dist", "gradient_exchange"),
-    "dense_arch": ("mlps", "mlps_backward"),
-    "inter_arch": ("interaction", "interaction_backward"),
-    "over_arch": ("mlps", "mlps_backward"),
-}
-"""A model's modules by name: (part of the forward pass, part that begins with the gradient of the output)."""
+logger = logging.getLogger(__name__)
 
-MAX_STEPS = 128
-"""Steps kept until they are read; older ones are dropped."""
-Marks = list[tuple[str, Any]]
-"""(part, moment at which it begins) for each part of a step; at the end of the step the part is empty."""
+STEP, WAIT = "## step ##", "## wait for a batch ##"
+"""Ranges of a whole step, and of ``next(batches)``: some pipelines have none for it."""
+MODULES = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
+"""A model's modules by name → the part that their forward pass belongs to."""
+BACKWARD = "autograd::engine::evaluate_function"
+RANGES = {
+    STEP: "other",
+    "## forward": "other",
+    "## backward": "mlps_backward",
+    WAIT: "data",
+    "## copy_batch": "copy",
+    "## inplace_copy_batch": "copy",
+    "## wait_for_batch": "copy",
+    "## start_sparse_data_dist": "input_dist",
+    "## wait_sparse_data_dist": "input_dist",
+    "## runtime_forward_assemble_KJT": "input_dist",
+    "## all2all_data:kjt": "input_dist",
+    "## KJT": "input_dist",
+    "[splits_dist]": "input_dist",
+    "[tensors_dist]": "input_dist",
+    "[lookup]": "lookup",
+    "## sharded_module_prefetch": "lookup",
+    "[output_dist": "output_dist",
+    "## _PendingEmbeddings wait()": "output_dist",
+    "## EmbeddingBagCollectionAwaitable wait()": "output_dist",
+    "## zero_grad": "optimizer",
+    "## optimizer": "optimizer",
+    **{f"## {name} ##": part for name, part in MODULES.items()},
+}
+"""Beginning of a range's name → its part. All other ranges belong to the part of the range around them."""
+IN_BACKWARD = {
+    "lookup": "table_update",
+    "interaction": "interaction_backward",
+    "output_dist": "gradient_exchange",
+    "input_dist": "gradient_exchange",
+}
+"""Part of a forward operation → part of its backward operation; the others, the loss too, belong to mlps_backward."""
+
+FIRST_STEPS = (3, 12)
+"""Steps of this process that are profiled: an early one, so that short runs have one, and one after all has warmed up."""
+MAX_SHARE = 0.005
+"""The most of a run's time that profiling later steps takes."""
+MAX_SAMPLES = 16
+"""The most profiled steps between two lines of the log that count."""
+
+
+def parts_of(events: Iterable[FunctionEvent], is_alone: bool = True) -> Iterator[tuple[FunctionEvent, str]]:
+    """Each event of the host in profiled steps, with its part. ``events``: in the order of their beginnings.
+
+    Between its operations the backward pass waits for gradients of other ranks, unless this rank ``is_alone``.
+    """
+    ranges = RANGES if is_alone else {**RANGES, "## backward": "gradient_exchange"}
+    on_host = [event for event in events if event.device_type == DeviceType.CPU]
+    parts: dict[int, str] = {}  # id of an event → its part
+    forward: dict[int, str] = {}  # sequence number of a forward operation → its part
+    for event in on_host:
+        around = None if event.cpu_parent is None else parts.get(id(event.cpu_parent))
+        if event.name.startswith(BACKWARD):
+            part = _backward_part(forward.get(event.sequence_nr), around)
+        else:
+            named = next((ranges[name] for name in ranges if event.name.startswith(name)), around)
+            if named is None:  # outside of steps
+                continue
+            part = named
+            if (
+                event.sequence_nr >= 0
+            ):  # of those with one number the last is the operation that has a gradient
+                forward[event.sequence_nr] = part
+        parts[id(event)] = part
+        yield event, part
+
+
+def _backward_part(forward: str | None, around: str | None) -> str:
+    if forward is None:  # gradients are added up, and sent to other ranks
+        return around or "mlps_backward"
+    return IN_BACKWARD.get(forward, "mlps_backward")
+
+
+def seconds_by_part(events: Iterable[FunctionEvent], on_gpu: bool, is_alone: bool) -> dict[str, float]:
+    """Part → its seconds in the profiled steps."""
+    seconds: Counter[str] = Counter()
+    for event, part in parts_of(events, is_alone):
+        # the profiler also counts a range's own span on the GPU as a kernel of it
+        kernels = sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
+        seconds[part] += 1e-6 * (kernels if on_gpu else event.self_cpu_time_total)
+    return dict(seconds)
 
 
 class StepParts:
-    """Divides the steps of ``model`` into PARTS. ``is_alone``: this is the only rank.
+    """Profiles some steps of ``model`` by part, and times all waits for batches."""
 
-    Only ``step`` measures. Hooks stay for the life of the model, and cost a microsecond each.
-    """
-
-    def __init__(
-        self, model: nn.Module, optimizer: Any, pipeline: Any, device: torch.device, is_alone: bool
-    ) -> None:
-        self._clock: _HostClock | _DeviceClock = (
-            _DeviceClock(device) if device.type == "cuda" else _HostClock()
-        )
-        self._steps: deque[Marks] = deque(maxlen=MAX_STEPS)
-        self._marks: Marks = []
-        self._part: str | None = None  # none: outside of steps
-        self._num_gradients = 0
-        self._hook_modules(model)
-        self._wrap(optimizer, "zero_grad", "optimizer")
-        self._wrap(optimizer, "step", "optimizer")
-        for method in ("start_sparse_data_dist", "wait_sparse_data_dist"):
-            self._wrap(pipeline, method, "input_dist")
-        for method in ("copy_batch_to_gpu", "_copy_batch_to_gpu"):
-            self._wrap(pipeline, method, "copy")
-        if not is_alone:
-            self._watch_gradients(model)
+    def __init__(self, model: nn.Module, runtime: Runtime) -> None:
+        self._modules = [
+            (name, module)
+            for path, module in model.named_modules()
+            if (name := path.rpartition(".")[2]) in MODULES
+        ]
+        self._runtime = runtime
+        self._on_gpu = runtime.device.type == "cuda"
+        self._samples: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
+        self._num_new = 0
+        self._num_steps = self._num_read = 0
+        self._waited = 0.0
+        self._started = time.perf_counter()
+        self._spent = self._last_cost = 0.0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Measures one step."""
-        self._part, self._num_gradients = "other", 0
-        self._mark("other")
-        try:
+    def step(self, may_profile: bool = True) -> Iterator[None]:
+        """Counts one step, and profiles it if that is due. ``may_profile``: False while another profiler is running."""
+        self._num_steps += 1
+        if not (may_profile and self._is_due()) or autograd_profiler._is_profiler_enabled:
             yield
-        finally:
-            self._steps.append([*self._marks, ("", self._clock.now())])
-            self._marks, self._part = [], None
+            return
+        begun = time.perf_counter()
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        profiler = profile(activities=activities)
+        with ExitStack() as stack:
+            start_quietly(profiler)
+            stack.callback(profiler.stop)
+            for name, module in self._modules:
+                stack.enter_context(_named(module, f"## {name} ##"))
+            with record_function(STEP):
+                ready = time.perf_counter()
+                yield
+            ended = time.perf_counter()
+        is_alone = self._runtime.world_size == 1
+        events: Iterable[FunctionEvent] = profiler.events() or []  # type: ignore[no-untyped-call]
+        self._samples.append(seconds_by_part(events, self._on_gpu, is_alone))
+        self._num_new += 1
+        self._last_cost = time.perf_counter() - ended + ready - begun
+        self._spent += self._last_cost
+
+    def _is_due(self) -> bool:
+        budget = MAX_SHARE * (time.perf_counter() - self._started)
+        return self._num_steps in FIRST_STEPS or (
+            self._num_steps > max(FIRST_STEPS) and self._spent + self._last_cost < budget
+        )
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yields ``batches`` and counts the wait for each of them as ``data``."""
+        """Yields ``batches``, and times the wait for each of them."""
 
         def wait() -> Batch | None:
-            with self.within("data"):
-                return next(batches)
+            begun = time.perf_counter()
+            try:
+                with record_function(WAIT):
+                    return next(batches)
+            finally:
+                self._waited += time.perf_counter() - begun
 
         return iter(wait, None)  # ends where ``batches`` do
 
-    def take(self) -> list[Marks]:
-        """The marks of each step since the last call, for ``seconds``; does not wait for the device."""
-        steps = [*self._steps]
-        self._steps.clear()
-        return steps
+    def mean_ms(self, seconds_per_step: float) -> dict[str, float]:
+        """Milliseconds of a step by part, which add up to ``seconds_per_step``: the mean over ranks. Every rank must call it.
 
-    def seconds(self, marks: Marks) -> dict[str, float]:
-        """Seconds of a step by part; waits until the device has reached the last of its ``marks``."""
-        sums = dict.fromkeys(PARTS, 0.0)
-        between = self._clock.seconds_between([moment for _, moment in marks])
-        for (part, _), seconds in zip(marks, between, strict=False):  # none after the last
-            sums[part] += seconds
-        return sums
-
-    def mean_ms(self, runtime: Runtime) -> dict[str, float]:
-        """Milliseconds of a step by part since the last call, the mean over steps and ranks. Every rank must call it."""
-        steps = [[*self.seconds(marks).values()] for marks in self.take()] or [[0.0] * len(PARTS)]
-        values = 1000 * torch.tensor(steps, dtype=torch.float64).mean(0)
-        means = all_reduce_sum(values.to(runtime.device)) / runtime.world_size
-        return {part: round(mean, 3) for part, mean in zip(PARTS, means.tolist(), strict=True) if mean}
-
-    @contextmanager
-    def within(self, part: str) -> Iterator[None]:
-        """Counts the time of the block as ``part``, then continues with the previous part."""
-        before = self._part
-        self._mark(part)
-        try:
-            yield
-        finally:
-            self._mark(before)
-
-    def _mark(self, part: str | None) -> None:
-        if self._part is not None and part is not None:
-            self._part = part
-            self._marks.append((part, self._clock.now()))
-
-    def _wrap(self, holder: Any, name: str, part: str) -> None:
-        method: Callable[..., Any] | None = getattr(holder, name, None)
-        if method is None:
-            return
-
-        @wraps(method)
-        def marked(*arguments: Any, **options: Any) -> Any:
-            with self.within(part):
-                return method(*arguments, **options)
-
-        setattr(holder, name, marked)
-
-    def _hook_modules(self, model: nn.Module) -> None:
-        for path, module in model.named_modules():
-            name = path.rpartition(".")[2]
-            if name in MODULES:
-                self._hook(module, *MODULES[name])
-            if isinstance(module, ShardedModule):
-                self._wrap(module, "input_dist", "input_dist")
-                self._wrap(module, "compute_and_output_dist", "output_dist")
-                for lookup in getattr(module, "_lookups", ()):  # a list: no children of the module
-                    self._hook(lookup, "lookup", None)
-                    for kernel in lookup.modules():
-                        if hasattr(kernel, "emb_module"):  # torchrec's wrapper of fbgemm's module
-                            kernel.register_forward_hook(self._watch_update)
-
-    def _hook(self, module: nn.Module, part: str, backward: str | None) -> None:
-        before: list[str | None] = []
-
-        def begin(*_: Any) -> None:
-            before.append(self._part)
-            self._mark(part)
-
-        def end(_: nn.Module, __: Any, output: Any) -> None:
-            self._mark(before.pop())
-            node = getattr(output, "grad_fn", None) if isinstance(output, torch.Tensor) else None
-            if backward is not None and node is not None and self._part is not None:
-                node.register_prehook(lambda _: self._mark(backward))
-
-        module.register_forward_pre_hook(begin)
-        module.register_forward_hook(end)
-
-    def _watch_update(self, _: nn.Module, __: Any, output: Any) -> None:
-        node = output.grad_fn if isinstance(output, torch.Tensor) else None
-        if node is not None and self._part is not None:
-            node.register_prehook(lambda _: self._mark("table_update"))
-            node.register_hook(lambda *_: self._mark("gradient_exchange"))
-
-    def _watch_gradients(self, model: nn.Module) -> None:
-        """Marks ``gradient_exchange`` once every dense weight has its gradient: from there the step waits for other ranks."""
-        dense = [p for name, p in model.named_parameters() if p.requires_grad and "sparse_arch" not in name]
-
-        def count(_: torch.Tensor) -> None:
-            self._num_gradients += 1
-            if self._num_gradients == len(dense):
-                self._mark("gradient_exchange")
-
-        for parameter in dense:
-            parameter.register_post_accumulate_grad_hook(count)  # type: ignore[no-untyped-call]
+        The waits are those since the last call; the other parts share the rest as in the steps that were profiled since,
+        or in the last one. Empty before a step is profiled.
+        """
+        num_steps, self._num_read = self._num_steps - self._num_read, self._num_steps
+        waited, self._waited = self._waited / max(1, num_steps), 0.0
+        samples, self._num_new = [*self._samples][-max(1, self._num_new) :], 0
+        values = torch.zeros(len(PARTS) + 1, dtype=torch.float64)
+        if samples:
+            ms = divided(seconds_per_step, waited, samples, self._on_gpu)
+            values = torch.tensor([*(1000 * ms.get(part, 0.0) for part in PARTS), 1.0], dtype=torch.float64)
+        *sums, num_ranks = all_reduce_sum(values.to(self._runtime.device)).tolist()
+        return {part: round(total / num_ranks, 3) for part, total in zip(PARTS, sums, strict=True) if total}
 
 
-class _HostClock:
-    """Reads the host's clock, where the host does all the work."""
+def divided(seconds: float, waited: float, samples: list[dict[str, float]], on_gpu: bool) -> dict[str, float]:
+    """Part → its seconds of a step of ``seconds``, ``waited`` of them for its batch, from profiled steps' seconds by part.
 
-    now = staticmethod(time.perf_counter)
+    A GPU may compute less than the step takes: the rest is ``other``.
+    """
+    waited = min(waited, seconds)
+    means: Counter[str] = Counter()
+    for sample in samples:
+        means.update({part: each / len(samples) for part, each in sample.items() if part != "data"})
+    measured = sum(means.values())
+    rest = seconds - waited
+    scale = rest / measured if measured else 0.0
+    if on_gpu and scale > 1:
+        return {**means, "data": waited, "other": means["other"] + rest - measured}
+    return {**{part: scale * each for part, each in means.items()}, "data": waited}
 
-    def seconds_between(self, moments: list[float]) -> list[float]:
-        return [end - begin for begin, end in pairwise(moments)]
+
+def start_quietly(profiler: profile) -> None:
+    """Starts ``profiler`` without kineto's two lines for each recording; kineto reads its log level when it is first used."""
+    name = "KINETO_LOG_LEVEL"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "6")
+    try:
+        profiler.start()
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
-class _DeviceClock:
-    """Records events on the computing stream of a GPU."""
+@contextmanager
+def _named(module: nn.Module, name: str) -> Iterator[None]:
+    """Records the forward passes of ``module`` as the range ``name``."""
+    ranges: list[ExitStack] = []
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.current_stream(device)
+    def begin(*_: Any) -> None:
+        ranges.append(ExitStack())
+        ranges[-1].enter_context(record_function(name))
 
-    def now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return event
+    def end(*_: Any) -> None:
+        ranges.pop().close()
 
-    def seconds_between(self, moments: list[torch.cuda.Event]) -> list[float]:
-        moments[-1].synchronize()
-        return [begin.elapsed_time(end) / 1000 for begin, end in pairwise(moments)]
+    handles = [
+        module.register_forward_pre_hook(begin),
+        module.register_forward_hook(end, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

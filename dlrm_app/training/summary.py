@@ -46,13 +46,13 @@ def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> No
     """Logs one line for the steps since the last one, so that a log file shows the progress too."""
     progress = run.progress
     logger.info(
-        "%s, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
+        "%s, step %s/%s: loss %.5f, %s samples/s%s, %s of training left",
         epoch_title(run),
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
         f"{event.samples_per_second:,.0f}",
-        largest_part(event.step_ms),
+        f" ({part})" if (part := largest_part(event.step_ms)) else "",
         duration(seconds_per_step * (run.num_steps - progress.step)),
     )
 

@@ -120,9 +120,7 @@ def prepare(
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
     instruments = Instruments(
         Throughput(),
-        StepParts(
-            trainable.model, trainable.optimizer, trainable.pipeline, runtime.device, runtime.world_size == 1
-        ),
+        StepParts(trainable.model, runtime),
         Trace(config.profiler, folder.path, runtime),
     )
     return TrainingRun(

@@ -41,9 +41,9 @@ def everything(runtime: Runtime, device: torch.device) -> list[Any]:
     meter.add(torch.tensor(0.5 + runtime.rank).to(device), 1)
     request = StopRequest(runtime)
     request.agreed(), request.settle()
-    parts = StepParts(nn.Identity(), None, None, CPU, is_alone=False)
+    parts = StepParts(nn.Identity(), runtime)
     normed = SyncedBatchNorm(3).to(device)(torch.arange(12.0).view(4, 3).to(device) + runtime.rank)
-    return [meter.state(), meter.read(), meter.first_bad_step(), parts.mean_ms(runtime), normed.tolist()]
+    return [meter.state(), meter.read(), meter.first_bad_step(), parts.mean_ms(0.5), normed.tolist()]
 
 
 def on_both(runtime: Runtime) -> tuple[list[Any], list[Any]]:
