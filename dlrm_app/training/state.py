@@ -8,42 +8,29 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor
-
-from dlrm_app.config.train import EvaluationConfig, TrainConfig, WarmStartConfig
+from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
-from dlrm_app.runs.checkpoint.inherit import Described, inherit_tensors
-from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.marker import (
-    EMA,
     Checkpoint,
     Evaluation,
     Marker,
     Progress,
-    TrainedModel,
-    keeps_ema,
 )
 from dlrm_app.runs.checkpoint.save import Checkpoints
-from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import (
     Tensors,
     collect_tensors,
-    collect_weights,
-    create_states,
-    set_step,
 )
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan import plan_to_dict
-from dlrm_app.text import count
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
 from dlrm_app.training.step_parts import StepParts
-from dlrm_app.training.warm_start import inherited_table
 
 logger = logging.getLogger(__name__)
 
@@ -66,57 +53,12 @@ class RunState:
         tensors = collect_tensors(self.trainable.model, self.trainable.optimizer, self.table_kinds)
         return tensors | self.ema.tensors() if self.ema else tensors
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores the saved run, before the first step; exact to the bit if ranks and plan are the same."""
-        create_states(self.trainable.optimizer)
-        tensors, marker = self.tensors(), checkpoint.marker
-        begins_ema = self.ema is not None and not keeps_ema(marker.config)
-        if begins_ema:
-            tensors = _without_ema(tensors)
-        self.runtime.together(lambda: load_tensors(TensorReader(checkpoint.folder), tensors))
-        if self.ema is not None and begins_ema:
-            self.ema.start()
+    def continue_from(self, marker: Marker) -> None:
+        """Takes over the progress, unread losses and random states of a checkpoint of this run."""
         for name, value in vars(marker.progress).items():
             setattr(self.progress, name, value)
-        set_step(self.trainable.optimizer, self.progress.counted_updates)
         self.meter.load_state(marker.meter)
         set_random_states(marker.random_state, marker.cuda_random_states, self.runtime)
-        epoch, step = self.progress.epoch + 1, self.progress.step
-        logger.info("resuming from %s: epoch %d, step %s", checkpoint.folder, epoch, f"{step:,}")
-
-    def begin_with(
-        self,
-        previous: TrainedModel,
-        now: Described,
-        given_again: Mapping[str, Tensor],
-        config: WarmStartConfig,
-    ) -> None:
-        """Takes over the weights of another run before the first step, and its optimizer states if wanted. ``now``: this run's model.
-
-        ``given_again``: table → rows [R] whose ids now belong to other values; they keep their initial weights.
-        """
-        open_checkpoint(previous.folder, self.runtime)
-        if config.optimizer:
-            create_states(self.trainable.optimizer)
-            tensors = _without_ema(self.tensors())
-            self.progress.earlier_updates = previous.marker.progress.counted_updates
-        else:
-            tensors = collect_weights(self.trainable.model)
-        then = Described(previous.spec, previous.dense_names)
-        inherited = self.runtime.together(
-            lambda: inherit_tensors(previous.folder, tensors, then, now, given_again, bool(config.allow))
-        )
-        if config.optimizer:
-            set_step(self.trainable.optimizer, self.progress.counted_updates)
-        if self.ema is not None:
-            self.ema.start()
-        steps = count(previous.marker.progress.step, "step")
-        path, became = previous.data_path, inherited_table(inherited)
-        logger.info("beginning with %s, trained on %s: %s\n%s", previous.folder, path, steps, became)
-
-
-def _without_ema(tensors: Tensors) -> Tensors:
-    return {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
 
 
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:

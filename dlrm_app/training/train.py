@@ -28,6 +28,7 @@ from dlrm_app.runs.run import Run
 from dlrm_app.sharding.plan import log_plan, write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
+from dlrm_app.training.begin import Beginning, begin_from
 from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
@@ -110,12 +111,8 @@ def prepare(
     kinds, decay = optimizer_kinds(tables, config.optimizer.sparse), config.optimizer.dense.ema_decay
     ema = None if decay is None else DenseEma(trainable.model, decay)
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
-    if checkpoint is not None:
-        state.restore(checkpoint)
-    elif previous is not None:
-        now = Described(trainable.spec, [column.name for column in manifest.dense])
-        since = runtime.together(lambda: rows_given_since(previous.columns, tables, manifest))
-        state.begin_with(previous, now, since, config.warm_start)
+    if previous is not None:
+        begin_from(state, describe_beginning(previous, checkpoint is not None, config, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
     instruments = Instruments(
@@ -150,6 +147,18 @@ def choose_previous(
 
     begun = runtime.on_first(choose)
     return runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
+
+
+def describe_beginning(
+    previous: TrainedModel, resumes: bool, config: TrainConfig, manifest: Manifest, state: RunState
+) -> Beginning:
+    """What the run takes over of ``previous``: all of its own checkpoint, or as warm_start says of another run's."""
+    trainable, given = state.trainable, config.warm_start
+    now = Described(trainable.spec, [column.name for column in manifest.dense])
+    if resumes:
+        return Beginning(previous, now, resumes=True)
+    rows = state.runtime.together(lambda: rows_given_since(previous.columns, trainable.tables, manifest))
+    return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
 
 
 def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:

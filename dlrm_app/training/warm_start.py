@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
@@ -18,7 +17,6 @@ from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_trained, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
-from dlrm_app.table import Column, text_table
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.text import as_typed, listed, setting
@@ -105,9 +103,6 @@ def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: Trained
         if table.name in known and (now := getattr(table, key)) != (then := getattr(known[table.name], key))
     ]
 
-
-if TYPE_CHECKING:
-    from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
 
 _HINT = "warm_start.checkpoint: keys of model, tables and optimizer that are not typed take that run's values"
 _FREE_KEYS = ("initial_bias", "dropout", "bottom_dropout")
@@ -227,27 +222,3 @@ def _optimizer_problems(
         for name, kind in now.items()
         if kind != then.get(name, kind)
     ][:1]
-
-
-def inherited_table(inherited: "Inherited") -> str:
-    """A table of what was kept of every table (in rows), dense layer (in weights) and dense column; unchanged ones share a line."""
-    rows = []
-    for kind, kept in (
-        ("tables", inherited.tables),
-        ("weights of dense layers", inherited.layers),
-        ("dense columns", inherited.columns),
-    ):
-        changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
-        if num_whole := len(kept) - len(changed):
-            rows.append([f"{num_whole:,} {kind}", "whole", "", "", "", ""])
-        for name, each in changed.items():
-            numbers = (each.kept, each.new, each.reset, each.dropped)
-            rows.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
-    return text_table(["", Column("is", is_words=True), "kept", "new", "given again", "dropped"], rows)
-
-
-def _state(kept: "Kept") -> str:
-    if not kept.kept and not kept.reset:
-        return "new" if kept.new else "dropped"
-    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
-    return " and ".join(word for word, number in parts.items() if number)

@@ -5,7 +5,6 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -34,6 +33,7 @@ from dlrm_app.runs.checkpoint.marker import (
     verify_files,
 )
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, hold_checkpoint, list_checkpoints
+from dlrm_app.runs.checkpoint.resplit import resplit, shares
 from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.sharding.planner import plan_model, shard_model
@@ -91,19 +91,17 @@ def load_tensors(
 ) -> None:
     """Fills ``tensors`` in place from the checkpoint of ``reader``, which any plan and any number of ranks may have written.
 
-    A state of one number a row is kept for each shard of columns. If a table is now cut into other columns, each part takes the
-    mean, weighted by width, of the old parts that it overlaps. For a mean of squared gradients this is exact where columns are
-    joined; where they are split, every part begins with the same number. A tensor that is ``moved`` or has more rows
+    A state of one number a row is kept for each shard of columns; see ``resplit`` for a table that is now cut into others. A tensor that is ``moved`` or has more rows
     (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
     """
     stored = reader.tensors
-    pieces, cuts, problems = local_pieces(tensors), _cuts(stored, tensors), []
+    pieces, splits, problems = local_pieces(tensors), _resplits(stored, tensors), []
     for name, tensor in tensors.items():
         entry = stored.get(name)
         if entry is None:
             problems.append(f"{name} is not in it")
         elif not (
-            name in cuts
+            name in splits
             or name in moved
             or _fits(entry.size, tensor.size(), may_grow and table_name(name) is not None)
         ):
@@ -115,13 +113,13 @@ def load_tensors(
             f"checkpoint {reader.folder} is of another model or optimizer: give the settings that it was "
             f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
         )
-    mixes = [mix for name, cut in cuts.items() for mix in _mixed(pieces, name, cut)]
+    targets = [each for name, split in splits.items() for each in _replace_by_saved(pieces, name, split)]
     wholes = {name: torch.empty(stored[name].size, dtype=tensors[name].dtype) for name in moved}
     for name, whole in wholes.items():
         pieces[name, (0,) * whole.dim()] = whole
     while_others_wait(lambda: reader.fill(pieces))
-    for target, parts in mixes:
-        target.copy_(torch.stack([share * values for share, values in parts]).sum(0))
+    for target in targets:
+        target.fill()
     for name, places in moved.items():
         values = wholes[name][grid(places.then)].to(tensors[name].device)
         tensors[name][grid(places.now)] = values
@@ -137,7 +135,7 @@ def grid(places: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Resplit:
     """A table's number of rows and the bounds of its column shards, 0 and the width included: in a checkpoint and now."""
 
     rows_then: int
@@ -146,9 +144,9 @@ class _Cut:
     after: list[int]
 
 
-def _cuts(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Cut]:
+def _resplits(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Resplit]:
     """The ``tensors`` that hold one number a row, for tables that have grown or whose columns are cut in other places."""
-    cuts = {}
+    found = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
     for name, tensor in tensors.items():
         weight = weights.get(name.rpartition("/")[0])
@@ -161,30 +159,42 @@ def _cuts(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Cut
         then = stored[weight].size[0]
         is_other = before != after or (then < rows and len(after) > 2)
         if is_other and stored[name].size[0] == then * (len(before) - 1):
-            cuts[name] = _Cut(then, rows, before, after)
-    return cuts
+            found[name] = _Resplit(then, rows, before, after)
+    return found
 
 
-def _mixed(
-    pieces: Pieces, name: str, cut: _Cut
-) -> list[tuple[torch.Tensor, list[tuple[float, torch.Tensor]]]]:
-    """Adds buffers for the saved numbers of ``name`` to ``pieces``. Returns (this rank's numbers, [(share, buffer)])."""
-    own = [(pieces.pop(place), *divmod(place[1][0], cut.rows)) for place in [*pieces] if place[0] == name]
-    mixes = []
+@dataclass(frozen=True)
+class _Target:
+    """This rank's numbers for one shard of columns, and the saved numbers that they are made of, by shard then."""
+
+    numbers: torch.Tensor
+    saved: dict[int, torch.Tensor]
+    before: list[int]
+    bounds: list[int]
+
+    def fill(self) -> None:
+        """Sets the numbers, once the saved ones are read."""
+        (values,) = resplit(self.saved, self.before, self.bounds)
+        self.numbers.copy_(values)
+
+
+def _replace_by_saved(pieces: Pieces, name: str, split: _Resplit) -> list[_Target]:
+    """Puts buffers for the saved numbers of ``name`` into ``pieces``, in place of this rank's own; returns what to fill from them."""
+    own = [(pieces.pop(place), *divmod(place[1][0], split.rows)) for place in [*pieces] if place[0] == name]
+    targets = []
     for numbers, part, first in own:
-        target = numbers[: max(cut.rows_then - first, 0)]  # the others belong to new rows
-        start, end = cut.after[part : part + 2]
-        parts = [
-            (
-                overlap / (end - start),
-                pieces.setdefault((name, (number * cut.rows_then + first,)), torch.empty_like(target)),
-            )
-            for number, (low, high) in enumerate(pairwise(cut.before))
-            if len(target) and (overlap := min(end, high) - max(start, low)) > 0
-        ]
-        if parts:
-            mixes.append((target, parts))
-    return mixes
+        known = numbers[: max(split.rows_then - first, 0)]  # the others belong to new rows
+        if not len(known):
+            continue
+        bounds = split.after[part : part + 2]
+        places = {
+            number: (name, (number * split.rows_then + first,)) for number in shares(split.before, *bounds)
+        }
+        saved = {
+            number: pieces.setdefault(place, torch.empty_like(known)) for number, place in places.items()
+        }
+        targets.append(_Target(known, saved, split.before, bounds))
+    return targets
 
 
 def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import text_checksum
@@ -129,7 +129,9 @@ def write_checkpoint(run: Path, step: int, auc: float | None, **others: Any) -> 
 
 
 def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.read_saved_config", lambda *_: TrainConfig())
+    monkeypatch.setattr(
+        "dlrm_app.runs.checkpoint.marker.read_saved_config", lambda *_: TrainConfig(model=ModelConfig("dlrm"))
+    )
     monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.resolve_tables", lambda *_: [])
     for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
         write_checkpoint(tmp_path, step, auc, columns={"dense": [], "sparse": []}, config={})

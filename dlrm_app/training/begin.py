@@ -1,0 +1,93 @@
+"""Begins a run with a checkpoint: its own, to resume it, or another run's (a warm start, as a day of dlrm-days begins)."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from dlrm_app.runs.checkpoint.inherit import Described, Inherited, Kept, inherit_tensors
+from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
+from dlrm_app.runs.checkpoint.marker import EMA, TrainedModel, keeps_ema
+from dlrm_app.runs.checkpoint.storage import TensorReader
+from dlrm_app.runs.checkpoint.tensors import collect_weights, create_states, set_step
+from dlrm_app.table import Column, text_table
+from dlrm_app.text import count
+from dlrm_app.training.state import RunState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The checkpoint ``previous`` that a run of the model ``now`` begins with.
+
+    resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are the same.
+    optimizer: the optimizers' states are taken over too. may_differ: the dense part may differ.
+    given_again: table → rows [R] whose ids now belong to other values; they keep their initial weights.
+    """
+
+    previous: TrainedModel
+    now: Described
+    resumes: bool = False
+    optimizer: bool = True
+    may_differ: bool = False
+    given_again: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def begin_from(state: RunState, beginning: Beginning) -> None:
+    """Fills the run's tensors from the checkpoint before the first step, and logs what became of them. Raises DlrmError."""
+    previous, optimizer = beginning.previous, state.trainable.optimizer
+    marker, folder = previous.marker, previous.folder
+    if not beginning.resumes:
+        open_checkpoint(folder, state.runtime)
+    if beginning.optimizer:
+        create_states(optimizer)
+    tensors = state.tensors() if beginning.optimizer else collect_weights(state.trainable.model)
+    continues_ema = beginning.resumes and keeps_ema(marker.config)
+    if not continues_ema:
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
+    if beginning.resumes:
+        state.runtime.together(lambda: load_tensors(TensorReader(folder), tensors))
+        state.continue_from(marker)
+        epoch, step = state.progress.epoch + 1, state.progress.step
+        logger.info("resuming from %s: epoch %d, step %s", folder, epoch, f"{step:,}")
+    else:
+        then = Described(previous.spec, previous.dense_names)
+        given_again, may_differ = beginning.given_again, beginning.may_differ
+        inherited = state.runtime.together(
+            lambda: inherit_tensors(folder, tensors, then, beginning.now, given_again, may_differ)
+        )
+        if beginning.optimizer:
+            state.progress.earlier_updates = marker.progress.counted_updates
+        where, steps = previous.data_path, count(marker.progress.step, "step")
+        became = inherited_table(inherited)
+        logger.info("beginning with %s, trained on %s: %s\n%s", folder, where, steps, became)
+    if beginning.optimizer:
+        set_step(optimizer, state.progress.counted_updates)
+    if state.ema is not None and not continues_ema:
+        state.ema.start()
+
+
+def inherited_table(inherited: Inherited) -> str:
+    """A table of what was kept of every table (in rows), dense layer (in weights) and dense column; unchanged ones share a line."""
+    rows = []
+    for kind, kept in (
+        ("tables", inherited.tables),
+        ("weights of dense layers", inherited.layers),
+        ("dense columns", inherited.columns),
+    ):
+        changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
+        if num_whole := len(kept) - len(changed):
+            rows.append([f"{num_whole:,} {kind}", "whole", "", "", "", ""])
+        for name, each in changed.items():
+            numbers = (each.kept, each.new, each.reset, each.dropped)
+            rows.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
+    return text_table(["", Column("is", is_words=True), "kept", "new", "given again", "dropped"], rows)
+
+
+def _state(kept: Kept) -> str:
+    if not kept.kept and not kept.reset:
+        return "new" if kept.new else "dropped"
+    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
+    return " and ".join(word for word, number in parts.items() if number)
