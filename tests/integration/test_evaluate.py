@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import ManifestSource, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks, train_on_ranks
@@ -111,7 +111,7 @@ def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other"
     copy = Path(shutil.copytree(dataset, folder))
     manifest = read_manifest(copy)
     encoded = [replace(each, encoding={"kind": kind}) for each in manifest.sparse]
-    sources = [Source("clicks.tsv", "train", 1, checksum, 1)]
+    sources = [ManifestSource("clicks.tsv", "train", 1, checksum, 1)]
     write_manifest(copy, replace(manifest, sparse=encoded, sources=sources))
     return copy
 
