@@ -9,7 +9,7 @@ import pytest
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal
-from dlrm_app.preprocessing.passes.contents import Seen
+from dlrm_app.preprocessing.passes.contents import KnownShare
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.study import Moments, StudiedUnit
 from dlrm_app.preprocessing.units.unit_text import TextRange
@@ -22,8 +22,8 @@ RECORDS = [
         RANGE,
         7,
         {
-            "train": EncodedSplit(5, 2, 1, (0, 3), Shard("a", 5, 9, "sha256:0", [4, 1]), Seen(4, 3)),
-            "test": EncodedSplit(1, None, 0, (0, 0), None, Seen()),
+            "train": EncodedSplit(5, 2, 1, (0, 3), Shard("a", 5, 9, "sha256:0", [4, 1]), KnownShare(4, 3)),
+            "test": EncodedSplit(1, None, 0, (0, 0), None, KnownShare()),
         },
     ),
 ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dlrm_app.inference.predict.model import Model
     from dlrm_app.inference.predict.predict import Predictions
     from dlrm_app.planning.plan_cluster import PlannedCluster
-    from dlrm_app.preprocessing.finish import Dataset
+    from dlrm_app.preprocessing.summary import Dataset
     from dlrm_app.reports.comparison import Page
     from dlrm_app.runs.run import Run
     from dlrm_app.synthetic.clicks import Clicks

@@ -24,8 +24,9 @@ from dlrm_app.preprocessing.read.beginning import BYTE_ORDER_MARK, refuse_other_
 from dlrm_app.preprocessing.read.parquet_columns import READABLE, TIME, content_of, is_list, names_in
 from dlrm_app.preprocessing.read.parser import NULLS
 from dlrm_app.preprocessing.read.spec import is_column_name
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, footer_of, units_of
-from dlrm_app.preprocessing.units.source import Source, find_files
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, share, text_table
@@ -168,7 +169,7 @@ def check_raw(given: Any, output: str | None) -> Proposal:
     return Proposal(text, path, given, name, any(each.role == "label" for each in proposed))
 
 
-def sample_rows(sources: Sequence[Source]) -> Sample:
+def sample_rows(sources: Sequence[InputFile]) -> Sample:
     """Reads the sample. Raises ConfigError for files that are not logs, and for files of different kinds or columns."""
     if len({source.format == "parquet" for source in sources}) > 1:
         raise ConfigError(["input names Parquet and text: check one kind at a time"])
@@ -182,7 +183,7 @@ def sample_rows(sources: Sequence[Source]) -> Sample:
     return sample
 
 
-def _look_at_parquet(sources: Sequence[Source]) -> Sample:
+def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     names = names_in(sources[0])
     _refuse_twice(sources[0].path, names)
     types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
@@ -199,7 +200,7 @@ def _look_at_parquet(sources: Sequence[Source]) -> Sample:
     return Sample(list(columns.values()), unread, 0, {}, [])
 
 
-def _look_at_text(source: Source) -> Sample:
+def _look_at_text(source: InputFile) -> Sample:
     units = TextFeed(source, _BYTES, last=1).items()  # keeps the file open
     block = next(units).load()
     text = block.text[block.start : block.stop].tobytes()

@@ -16,15 +16,15 @@ from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
 from dlrm_app.daily.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
-from dlrm_app.dataset.manifest import MANIFEST
-from dlrm_app.dataset.manifest import Source as ManifestSource
+from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.folders import NoFilesError
 from dlrm_app.preprocessing.units.lake import partition_of
 from dlrm_app.preprocessing.units.parquet_units import footer_of
-from dlrm_app.preprocessing.units.source import Source, find_files, has_changed
+from dlrm_app.preprocessing.units.source import InputFile, has_changed
 from dlrm_app.preprocessing.units.unit_text import beginning_of
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
@@ -36,7 +36,7 @@ _COMMAND_SECONDS = 600
 _MEND = "mend its files or the settings and run the same command; a day without files is left out"
 _MIN_HELD_OUT = 5
 """Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
-Changed = Callable[[Source, ManifestSource], bool]
+Changed = Callable[[InputFile, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
 
@@ -162,7 +162,7 @@ def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], lis
     return [day for day in files if day.isoformat() not in (*missing, *late)], missing, late
 
 
-def files_of(config: DaysConfig, day: date) -> list[Source]:
+def files_of(config: DaysConfig, day: date) -> list[InputFile]:
     """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
     try:
         return find_files("input.days", config.input.days.format(day=day))
@@ -170,7 +170,7 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
         return []
 
 
-def _has_rows(sources: Sequence[Source], holdout: float) -> bool:
+def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
     """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text is not counted: it may be a header."""
     rows = 0
     try:
@@ -225,7 +225,7 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
     return None
 
 
-def _moved(source: Source, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
+def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
     """The file of ``gone`` that ``source`` is under another path, as one relative to another folder; it is taken out of ``gone``."""
     for known in gone:
         keys = partition_of(known.path)

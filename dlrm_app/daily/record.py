@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from dlrm_app.dataset.manifest import Source
+from dlrm_app.dataset.manifest import ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
@@ -145,7 +145,7 @@ class DayRecord:
     parent: str | None = None
     parent_record: str | None = None
     settings: str = ""
-    sources: list[Source]
+    sources: list[ManifestSource]
     version: int = VERSION
 
 

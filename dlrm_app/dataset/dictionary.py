@@ -26,7 +26,7 @@ _0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class JaggedColumns:
     """C columns in one array: column c is ``values[begins[c]:ends[c]]``."""
 
     values: NDArray[Any]
@@ -39,20 +39,20 @@ class Columns:
     def __len__(self) -> int:
         return len(self.begins)
 
-    def part(self, start: int, stop: int) -> "Columns":
+    def part(self, start: int, stop: int) -> "JaggedColumns":
         """The columns from ``start`` to ``stop``, exclusive."""
-        return Columns(self.values, self.begins[start:stop], self.ends[start:stop])
+        return JaggedColumns(self.values, self.begins[start:stop], self.ends[start:stop])
 
-    def where(self, wanted: NDArray[np.bool_]) -> "Columns":
+    def where(self, wanted: NDArray[np.bool_]) -> "JaggedColumns":
         """The same columns, but those that are not ``wanted`` [C] without values."""
-        return Columns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
+        return JaggedColumns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
 
-    def view(self, kind: type) -> "Columns":
+    def view(self, kind: type) -> "JaggedColumns":
         """The same bits, seen as values of another type of the same width."""
-        return Columns(self.values.view(kind), self.begins, self.ends)
+        return JaggedColumns(self.values.view(kind), self.begins, self.ends)
 
     @classmethod
-    def joined(cls, columns: Sequence[NDArray[Any]]) -> "Columns":
+    def joined(cls, columns: Sequence[NDArray[Any]]) -> "JaggedColumns":
         """Copies ``columns``, which have one type, into one array."""
         lengths = np.array([len(column) for column in columns], np.int64)
         ends = np.cumsum(lengths)
@@ -66,8 +66,8 @@ class Indexed:
     Codes are uint16. Distinct values are in the order of their first occurrences; a column with too many has none.
     """
 
-    codes: Columns
-    distinct: Columns
+    codes: JaggedColumns
+    distinct: JaggedColumns
     num_missing: NDArray[np.int64]
 
     def values(self, column: int, kind: type) -> NDArray[Any]:
@@ -140,7 +140,7 @@ class Indexer:
         self.has_given_up = np.zeros(len(missing), np.bool_)
         """[C]: columns that are not tried again; their values are not needed."""
 
-    def index(self, columns: Columns) -> Indexed:
+    def index(self, columns: JaggedColumns) -> Indexed:
         limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
         limits[self.has_given_up] = 0
         indexed = index_columns(columns, limits, self._missing)
@@ -150,11 +150,11 @@ class Indexer:
         return indexed
 
 
-def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
+def index_columns(columns: JaggedColumns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
     """Numbers the columns that have at most ``limits`` [C] distinct values, each less than 2^16."""
     lengths = columns.ends - columns.begins
     codes_ends = np.cumsum(lengths)
-    codes = Columns(np.empty(int(lengths.sum()), np.uint16), codes_ends - lengths, codes_ends)
+    codes = JaggedColumns(np.empty(int(lengths.sum()), np.uint16), codes_ends - lengths, codes_ends)
     distinct = np.empty(int(limits.sum()) + len(limits), columns.values.dtype)
     bounds, num_missing = np.zeros(len(limits) + 1, np.int64), np.zeros(len(limits), np.int64)
     table = np.empty(_table_size(int(limits.max(initial=0))), np.uint16)
@@ -171,7 +171,7 @@ def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[
         bounds,
         num_missing,
     )
-    return Indexed(codes, Columns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
+    return Indexed(codes, JaggedColumns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
 
 
 @njit(nogil=True, cache=True)

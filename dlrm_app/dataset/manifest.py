@@ -97,7 +97,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Source:
+class ManifestSource:
     """An input file as it was when read."""
 
     path: str
@@ -131,7 +131,7 @@ class Manifest:
     dense: list[DenseColumn]
     sparse: list[SparseColumn]
     splits: dict[str, Split]
-    sources: list[Source]
+    sources: list[ManifestSource]
     config: dict[str, Any]
     best: dict[str, float] | None = None
     lineage: Lineage | None = None

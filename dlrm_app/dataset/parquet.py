@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.dictionary import (
-    Columns,
     Indexed,
     IndexedColumn,
     IndexedRows,
     Indexer,
+    JaggedColumns,
     index_columns,
     repeating,
 )
@@ -46,7 +46,7 @@ SAMPLE_BYTES = 1 << 11
 """Bytes of a page that are compressed to test this."""
 IDENTITY = np.arange(1 << 16, dtype=np.uint16)
 
-Piece = bytes | memoryview
+PageBytes = bytes | memoryview
 """A part of a page."""
 
 
@@ -65,13 +65,13 @@ class ParquetWriter:
 
     def write(self, rows: IndexedRows) -> None:
         """Writes ``rows`` as one row group."""
-        values = [_Values.of(column, len(rows)) for column in rows.columns]
+        values = [_ColumnValues.of(column, len(rows)) for column in rows.columns]
         tried = zip(values, self._indexer.has_given_up.tolist(), strict=True)
         words = [value.words[:0] if has_given_up else value.words for value, has_given_up in tried]
-        plain = self._indexer.index(Columns.joined(words))
+        plain = self._indexer.index(JaggedColumns.joined(words))
         plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
         given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
-        pieces: list[Piece] = []
+        pieces: list[PageBytes] = []
         chunks, end = [], self.num_bytes
         parts = zip(self._columns, values, rows.columns, plain_pages, strict=True)
         for writer, value, column, pages in parts:
@@ -87,14 +87,14 @@ class ParquetWriter:
         data = footer([column.format for column in self._columns], self._groups, sum(self.row_groups))
         self._append([data, len(data).to_bytes(4, "little"), MAGIC])
 
-    def _append(self, pieces: Sequence[Piece]) -> None:
+    def _append(self, pieces: Sequence[PageBytes]) -> None:
         data = b"".join(pieces)
         self._write_bytes(data)
         self.num_bytes += len(data)
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
+class _ColumnValues:
     """A column of a row group: ``count`` values or levels, the levels of lists, the bits of plain values."""
 
     count: int
@@ -102,7 +102,7 @@ class _Values:
     words: NDArray[np.uint32]
 
     @classmethod
-    def of(cls, column: pa.Array | IndexedColumn, num_rows: int) -> "_Values":
+    def of(cls, column: pa.Array | IndexedColumn, num_rows: int) -> "_ColumnValues":
         """The values of a plain column; only their number for an indexed one."""
         if isinstance(column, IndexedColumn):
             return cls(num_rows, b"", np.empty(0, np.uint32))
@@ -124,7 +124,7 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
     room = len(array.flatten()) + len(array)
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
     count = _list_levels(numbers_of(array.offsets), repetition, definition)
-    parts = _packed(Columns.joined([repetition[:count], definition[:count]]), None, [1, 1])
+    parts = _packed(JaggedColumns.joined([repetition[:count], definition[:count]]), None, [1, 1])
     runs = [b"".join(part) for part in parts]
     return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
 
@@ -147,10 +147,10 @@ class _ColumnWriter:
         self._settled: set[int] = set()
 
     def write(
-        self, values: _Values, coded: "_DictionaryPages | None", pieces: list[Piece], start: int
+        self, values: _ColumnValues, coded: "_DictionaryPages | None", pieces: list[PageBytes], start: int
     ) -> tuple[Value, int]:
         """Adds the pages of a row group, which begin at ``start``, to ``pieces``. Returns (the footer's entry, the end)."""
-        pages: list[tuple[int | None, tuple[Piece, ...], int]] = []
+        pages: list[tuple[int | None, tuple[PageBytes, ...], int]] = []
         if coded is not None:
             distinct, body = coded
             encoding, codec = RLE_DICTIONARY, self._paying_codec(RLE_DICTIONARY, body)
@@ -175,7 +175,9 @@ class _ColumnWriter:
         number = CODECS["none"] if codec is None else codec[0]
         return self.format.chunk(encoding, number, values.count, raw_size, end - start, offsets), end
 
-    def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[int, _Codec | None, tuple[Piece, ...]]:
+    def _without_dictionary(
+        self, words: NDArray[np.uint32]
+    ) -> tuple[int, _Codec | None, tuple[PageBytes, ...]]:
         """(encoding, codec, page) of values without a dictionary."""
         if len(words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
             split = np.empty((4, len(words)), np.uint8)
@@ -185,7 +187,7 @@ class _ColumnWriter:
                 return BYTE_STREAM_SPLIT, codec, planes
         return PLAIN, None, (words.view(np.uint8).data,)
 
-    def _paying_codec(self, encoding: int, body: tuple[Piece, ...]) -> _Codec | None:
+    def _paying_codec(self, encoding: int, body: tuple[PageBytes, ...]) -> _Codec | None:
         """The codec of an encoding, if it saves enough on the first page that is not empty."""
         codec = self._codecs[encoding]
         if codec is not None and encoding not in self._settled:
@@ -196,7 +198,7 @@ class _ColumnWriter:
         return self._codecs[encoding]
 
 
-_DictionaryPages = tuple[NDArray[np.uint32], tuple[Piece, ...]]
+_DictionaryPages = tuple[NDArray[np.uint32], tuple[PageBytes, ...]]
 """(distinct values, content of the data page)."""
 
 
@@ -211,7 +213,7 @@ def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
 
 
 def _dictionary_pages(
-    codes: Columns, distinct: Columns, numbers: Columns | None
+    codes: JaggedColumns, distinct: JaggedColumns, numbers: JaggedColumns | None
 ) -> list[_DictionaryPages | None]:
     """The pages of columns with dictionaries; None for others. ``numbers``: code → number of the distinct value; None: the code itself."""
     sizes = distinct.ends - distinct.begins
@@ -223,7 +225,9 @@ def _dictionary_pages(
     ]
 
 
-def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> list[tuple[bytes, Piece]]:
+def _packed(
+    codes: JaggedColumns, numbers: JaggedColumns | None, widths: Sequence[int]
+) -> list[tuple[bytes, PageBytes]]:
     """(header, bits) of each column: the ``numbers`` of its codes as one run of packed bits, in whole groups of eight."""
     groups = -(-(codes.ends - codes.begins) // 8)
     starts = np.zeros(len(groups) + 1, np.int64)

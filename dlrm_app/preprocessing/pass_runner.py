@@ -12,7 +12,7 @@ from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan, unit_feeds
 from dlrm_app.preprocessing.passes.study import StudiedUnit
 from dlrm_app.preprocessing.units.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
 from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit
-from dlrm_app.preprocessing.units.source import DamagedFileError, Source
+from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed, source_prefix, unit_number
 from dlrm_app.preprocessing.units.work_folder import begun_passes, pass_journal
 from dlrm_app.progress import work_bar
@@ -42,7 +42,7 @@ class PassRunner:
         return [work.journal.load(item.name) for item in items]
 
     def over_units(
-        self, work: Pass[InputUnit, U], sources: Sequence[Source], check: Callable[[U], None] | None = None
+        self, work: Pass[InputUnit, U], sources: Sequence[InputFile], check: Callable[[U], None] | None = None
     ) -> list[U]:
         """Runs ``work`` on the units of ``sources`` that are not done; returns all records, in order.
 
@@ -76,13 +76,13 @@ class PassRunner:
         return "run the same command again; it continues where it stopped"
 
 
-def _records(sources: Iterable[Source], journal: Journal[U]) -> list[U]:
+def _records(sources: Iterable[InputFile], journal: Journal[U]) -> list[U]:
     """The records of all finished units, in order."""
     names = [name for source in sources for name in journal.done(source_prefix(source.index))]
     return [journal.load(name) for name in names]
 
 
-def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> Sequence[InputFeed]:
+def missing_units(plan: Plan, source: InputFile, journal: Journal[U]) -> Sequence[InputFeed]:
     """Feeds of the units that are not done."""
     names, unit_bytes = journal.done(source_prefix(source.index)), plan.unit_bytes
     done = frozenset(map(unit_number, names))

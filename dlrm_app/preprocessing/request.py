@@ -20,9 +20,10 @@ from dlrm_app.preprocessing.read.beginning import source_spec
 from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.preprocessing.read.parser import body
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
+from dlrm_app.preprocessing.units.find_sources import find_sources
 from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.preprocessing.units.parquet_units import footer_of, read_footers
-from dlrm_app.preprocessing.units.source import Source, find_sources
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import beginning_of
 from dlrm_app.preprocessing.units.work_folder import begun_config
 from dlrm_app.text import listed, without_credentials
@@ -120,7 +121,7 @@ def _with_versions(given: InputConfig, before: Mapping[str, Any]) -> InputConfig
     return replace(given, **versions)
 
 
-def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:
+def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> Plan:
     fractions = {"val": config.split.val, "test": config.split.test}
     sparse = {column.name: column for column in spec.sparse}
     return Plan(
@@ -145,7 +146,7 @@ def with_file_specs(request: Request) -> Request:
     refuse_if(_empty_splits(plan))
     specs: list[Spec] = []
 
-    def look_at(source: Source) -> None:
+    def look_at(source: InputFile) -> None:
         cures = Cures(f"input.unlabelled=[{source.split}]")
         look = parquet_spec if source.format == "parquet" else source_spec
         specs.append(look(source, plan.spec, plan.has_label(source.split), cures))
@@ -163,7 +164,7 @@ def with_file_specs(request: Request) -> Request:
 
 def _empty_splits(plan: Plan) -> list[str]:
     """A problem for each split whose files have no line."""
-    by_split: dict[str, list[Source]] = {}
+    by_split: dict[str, list[InputFile]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)
     return [
@@ -173,7 +174,7 @@ def _empty_splits(plan: Plan) -> list[str]:
     ]
 
 
-def _is_empty(source: Source, spec: Spec) -> bool:
+def _is_empty(source: InputFile, spec: Spec) -> bool:
     """True if the source has no line, except a header."""
     if source.format == "parquet":
         return bool(footer_of(source).num_rows == 0)

@@ -7,21 +7,22 @@ from pathlib import Path
 
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard
 from dlrm_app.journal import Journal
+from dlrm_app.preprocessing.complete import complete
 from dlrm_app.preprocessing.encode.columns import MadeColumns
-from dlrm_app.preprocessing.finish import RejectLimit, finish
 from dlrm_app.preprocessing.make_columns import ColumnMaker
 from dlrm_app.preprocessing.pass_runner import PassRunner
 from dlrm_app.preprocessing.passes.contents import tells_rows_apart
-from dlrm_app.preprocessing.passes.counting import count_distinct
+from dlrm_app.preprocessing.passes.distinct import count_distinct
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, Cuts, cut_lines, unit_feeds
 from dlrm_app.preprocessing.passes.shuffle import Gather
 from dlrm_app.preprocessing.passes.targets import learnt_rows
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
+from dlrm_app.preprocessing.rejects import RejectLimit
 from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.preprocessing.units.executor import Executor
 from dlrm_app.preprocessing.units.remote import in_threads
-from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.source import InputFile
 
 _LOOK_ROWS = 1 << 17
 """Rows that show whether contents tell rows apart."""
@@ -52,7 +53,7 @@ class Stages:
             counted = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=counted + columns.sparse[num_raw:])
         shards = self.collect_shards(journal, units)
-        return finish(plan.rows, journal, units, shards, columns, dict(plan.settings))
+        return complete(plan.rows, journal, units, shards, columns, dict(plan.settings))
 
     def _are_told_apart(self) -> bool:
         """False if rows are to be dealt by their contents, and the first unit shows that contents say too little."""
@@ -92,7 +93,7 @@ class Stages:
         work = EncodeUnits(rows, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt)
         limit = RejectLimit(rows, journal, self.plan.max_reject_fraction)
         units = self.passes.over_units(work, rows.sources, limit.check)
-        in_threads(Source.check_unchanged, rows.sources)
+        in_threads(InputFile.check_unchanged, rows.sources)
         limit.refuse(units)
         return journal, units
 

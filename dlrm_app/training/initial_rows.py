@@ -19,7 +19,7 @@ from torch import nn
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.columns import describe_columns
-from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import VocabularyRows, read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
@@ -27,7 +27,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
 from dlrm_app.preprocessing.encode.sparse import SparseEncoder
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count
@@ -150,14 +150,14 @@ def _batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
     """The id of every value; -1 for a value that the vocabulary does not have."""
-    spec = Spec("vectors", ",", None, False, (Column("value", "sparse", column.encoding["raw"]),))
+    spec = Spec("vectors", ",", None, False, (LogColumn("value", "sparse", column.encoding["raw"]),))
     cursor = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_batches([batch.select(["value"])]), 0, True), spec)
     keys = [raw.one_hot[0].copy() for raw in cursor.rows(_ROWS, None)]
     if rejects := cursor.take_rejects():
         raise DataError(f"{_key(table)}: {rejects[0].reason}; correct or remove such values")
     if batch.column("value").null_count:
         raise DataError(f"{_key(table)} has vectors without a value: remove them")
-    ids, _ = SparseEncoder([column], folder).apply(Columns.joined(keys))
+    ids, _ = SparseEncoder([column], folder).apply(JaggedColumns.joined(keys))
     return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
 
 

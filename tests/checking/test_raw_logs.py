@@ -16,7 +16,7 @@ from dlrm_app.checking.raw_logs import Proposed, check_raw, propose, sample_rows
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.preprocessing.units.source import find_files
+from dlrm_app.preprocessing.units.find_sources import find_files
 from tests.preprocessing.running import AUTO, CRITEO, NO_CRITEO, run
 
 ROWS = 600

@@ -9,7 +9,7 @@ import pytest
 from dlrm_app.api.commands import Call
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
-from dlrm_app.preprocessing.finish import Dataset
+from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.runs.checkpoint.marker import Evaluation
 
 CALL = Call((), None)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.daily.measure import hours_of, known_rows, profile_of, shift_of, shifts, write_measures
-from dlrm_app.dataset.manifest import Source, read_manifest
+from dlrm_app.dataset.manifest import ManifestSource, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.preprocessing.passes.contents import CONTENTS, Contents
 from tests.loader.dataset_fixture import write_dataset
@@ -68,10 +68,14 @@ def test_hours_are_those_of_the_folders(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "day")
     paths = ["log/dt=2026-11-01/hour=01/a", "log/dt=2026-11-01/hour=00/b", "log/dt=2026-11-01/hour=01/c"]
     sources = [
-        Source(path, "train", 1, "crc32:0", rows, 0) for path, rows in zip(paths, (5, 6, 7), strict=True)
+        ManifestSource(path, "train", 1, "crc32:0", rows, 0)
+        for path, rows in zip(paths, (5, 6, 7), strict=True)
     ]
     assert hours_of(replace(manifest, sources=sources)) == {"00": [6, 1], "01": [12, 2]}
-    assert hours_of(replace(manifest, sources=[*sources, Source("log/d", "train", 1, "crc32:0", 1, 0)])) == {}
+    assert (
+        hours_of(replace(manifest, sources=[*sources, ManifestSource("log/d", "train", 1, "crc32:0", 1, 0)]))
+        == {}
+    )
 
 
 def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:

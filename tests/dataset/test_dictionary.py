@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.dictionary import Columns, index_columns, repeating
+from dlrm_app.dataset.dictionary import JaggedColumns, index_columns, repeating
 
 MISSING = 7
 
@@ -29,7 +29,7 @@ def test_values_are_numbered_in_the_order_of_their_first_occurrences(
 ) -> None:
     values = [np.array(column, np.uint64) for column in drawn]
     limits = np.array([data.draw(st.integers(0, len(column) + 1)) for column in drawn], np.int64)
-    indexed = index_columns(Columns.joined(values), limits, np.full(len(values), MISSING, np.uint64))
+    indexed = index_columns(JaggedColumns.joined(values), limits, np.full(len(values), MISSING, np.uint64))
     for c, column in enumerate(values):
         codes, distinct = numbered(column)
         if not 0 < len(distinct) <= limits[c]:
@@ -45,7 +45,7 @@ def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -
     rng = np.random.default_rng(count)
     distinct = rng.permutation(np.arange(count, dtype=np.uint64) * 3)
     values = np.concatenate([distinct, rng.choice(distinct, 5000)])
-    columns, missing = Columns.joined([values]), np.zeros(1, np.uint64)
+    columns, missing = JaggedColumns.joined([values]), np.zeros(1, np.uint64)
     indexed = index_columns(columns, np.array([count]), missing)
     assert np.array_equal(indexed.distinct[0], distinct)
     assert np.array_equal(distinct[indexed.codes[0]], values)
@@ -55,6 +55,6 @@ def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -
 def test_repeating_tells_columns_whose_last_values_are_not_all_different() -> None:
     same, different = np.arange(300, dtype=np.uint64), np.arange(300, dtype=np.uint64)
     same[-1] = same[-256]
-    columns = Columns.joined([same, different, same[:0]])
+    columns = JaggedColumns.joined([same, different, same[:0]])
     lengths = repeating(columns.values, columns.begins, columns.ends)
     assert lengths.tolist() == [300, 0, 0]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedColumn, IndexedRows, index_columns
+from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, JaggedColumns, index_columns
 from dlrm_app.dataset.parquet import ParquetWriter, pack_bits
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -145,10 +145,10 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     draw = np.random.default_rng(5)
     table = make_table(5000)
     keys = draw.integers(0, 900, (2, 5000)).astype(np.uint32)
-    found = index_columns(Columns.joined(list(keys)), np.array([900, 900]), np.zeros(2, np.uint32))
+    found = index_columns(JaggedColumns.joined(list(keys)), np.array([900, 900]), np.zeros(2, np.uint32))
     words = np.concatenate([found.distinct[0] % 7, found.distinct[1] % 300]).astype(np.uint32)
     indexed = Indexed(
-        found.codes, Columns(words, found.distinct.begins, found.distinct.ends), found.num_missing
+        found.codes, JaggedColumns(words, found.distinct.begins, found.distinct.ends), found.num_missing
     )
     file = io.BytesIO()
     writer = ParquetWriter(file.write, SCHEMA)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import ManifestSource, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.records import from_json
@@ -109,7 +109,7 @@ def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other"
     copy = Path(shutil.copytree(dataset, folder))
     manifest = read_manifest(copy)
     encoded = [replace(each, encoding={"kind": kind}) for each in manifest.sparse]
-    sources = [Source("clicks.tsv", "train", 1, checksum, 1, 0)]
+    sources = [ManifestSource("clicks.tsv", "train", 1, checksum, 1, 0)]
     write_manifest(copy, replace(manifest, sparse=encoded, sources=sources))
     return copy
 

@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 
 MISSING = None
 MASK = (1 << 64) - 1
@@ -58,7 +58,7 @@ def split_fields(line: bytes, spec: Spec) -> list[tuple[bytes, str]]:
         rest = rest[1:]
 
 
-def is_null(column: Column, field: bytes, nulls: tuple[str, ...]) -> bool:
+def is_null(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> bool:
     """True if ``field`` is a null word, or the same number as one; hex ids are numbers too."""
     for word in map(str.encode, nulls):
         if field == word:
@@ -75,7 +75,7 @@ def is_null(column: Column, field: bytes, nulls: tuple[str, ...]) -> bool:
     return False
 
 
-def parse_value(column: Column, field: bytes, nulls: tuple[str, ...]) -> object:
+def parse_value(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> object:
     if field == b"" or is_null(column, field, nulls):
         return MISSING
     if column.kind == "integer" and INTEGER.fullmatch(field) and abs(int(field)) < 1 << 63:

@@ -19,21 +19,21 @@ from dlrm_app.preprocessing.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Ch
 from dlrm_app.preprocessing.encode.pairs import Pair
 from dlrm_app.preprocessing.passes import look
 from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary, Values, numbers_of_column
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.text import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
 
 ROWS = 3000
 COLUMNS = (
-    Column("click", "label"),
-    Column("price", "dense", "float"),
-    Column("degrees", "dense", "float"),
-    Column("visits", "dense", "integer"),
-    Column("always", "dense", "integer"),
-    Column("user", "sparse", "integer"),
-    Column("shop", "sparse", "string"),
-    Column("slot", "sparse", "integer"),
-    Column("seen", "sparse", "integer", "|"),
+    LogColumn("click", "label"),
+    LogColumn("price", "dense", "float"),
+    LogColumn("degrees", "dense", "float"),
+    LogColumn("visits", "dense", "integer"),
+    LogColumn("always", "dense", "integer"),
+    LogColumn("user", "sparse", "integer"),
+    LogColumn("shop", "sparse", "string"),
+    LogColumn("slot", "sparse", "integer"),
+    LogColumn("seen", "sparse", "integer", "|"),
 )
 SPEC = Spec("shop", ",", None, True, COLUMNS)
 
@@ -158,7 +158,7 @@ def test_the_pairs_that_tell_most_beyond_their_parts_become_crosses() -> None:
     assert made.encoding["crosses"] == [[*pair] for pair in names[:MOST_CROSSES]]
     assert ("cross", "c0_x_shop", "together they tell more of a click than each by itself") in made.reasons
     assert any(what.startswith("vocabulary") and name == "c0_x_shop" for what, name, _ in made.reasons)
-    declared = replace(SPEC, derived=(Column("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
+    declared = replace(SPEC, derived=(LogColumn("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
     config = configure(*words(Path("any"))[1:], "output=x")
     again = choose(seen, config.encoding, config.dense, declared, True).encoding["crosses"]
     assert again == [[*pair] for pair in names[1 : MOST_CROSSES + 1]]

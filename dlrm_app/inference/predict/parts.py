@@ -29,9 +29,10 @@ from dlrm_app.preprocessing.read.beginning import source_spec
 from dlrm_app.preprocessing.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocessing.read.parser import RejectedLine
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.lake import is_table
 from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit, read_footers
-from dlrm_app.preprocessing.units.source import Source, find_files
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import unit_name
 from dlrm_app.text import listed
 
@@ -150,7 +151,7 @@ class RawParts:
         self._unit_bytes = unit_bytes
         self._labels = labels
         self._keep = {f"{KEPT}{name}": name for name in keep}
-        self._files: list[tuple[Source, Spec]] = []
+        self._files: list[tuple[InputFile, Spec]] = []
         sources = find_files("input", given)
         read_footers(sources)
         refuse_all([], *(partial(self._look_at, source) for source in sources))
@@ -174,7 +175,7 @@ class RawParts:
         """A sample of the training rows whose clicks are in the model's target columns."""
         return learnt_rows(self._manifest.dense, self._manifest.folder)
 
-    def _look_at(self, source: Source) -> None:
+    def _look_at(self, source: InputFile) -> None:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         self._files.append((source, find_spec(source, self._spec, self._labels, _CURES)))
         if self._keep and source.format != "parquet":
@@ -195,7 +196,9 @@ class RawParts:
         for source, spec in self._files:
             yield from self._parts_of(source, spec, is_wanted)
 
-    def _parts_of(self, source: Source, spec: Spec, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
+    def _parts_of(
+        self, source: InputFile, spec: Spec, is_wanted: Callable[[str, int], bool]
+    ) -> Iterator[Part]:
         is_parquet = source.format == "parquet"
         columns = {**names_of(source, spec), **self._keep} if is_parquet else {}
 

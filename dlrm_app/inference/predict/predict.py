@@ -22,7 +22,7 @@ from dlrm_app.inference.scorer import open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.preprocessing.passes.contents import Seen
+from dlrm_app.preprocessing.passes.contents import KnownShare
 from dlrm_app.preprocessing.passes.targets import own_click_share
 from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.result import Paragraph, Result
@@ -130,7 +130,7 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
     learnt = source.learnt if isinstance(source, RawParts) else None
     if learnt is None:
         return
-    seen = sum((Seen(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), Seen())
+    seen = sum((KnownShare(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), KnownShare())
     if (share := own_click_share(seen, learnt)) is not None:
         logger.warning(
             "about %s of these rows are training rows, whose target columns contain their own clicks: metrics of new rows are worse; for "

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 
 _FIELD, _ITEM = "\x1f", "\x1e"
 """Separators of the fields of a line and of the items of a list. No value may contain them or a line end."""
@@ -96,7 +96,7 @@ class JsonRows:
         self._unread = {column.name for column in spec.columns} - set(self._columns)
         fields = [c if c.separator is None else replace(c, separator=_ITEM) for c in columns]
         # one field more, so that no line is blank: the parser rejects blank lines
-        fields.append(Column("", "ignore"))
+        fields.append(LogColumn("", "ignore"))
         self.line_spec = replace(
             unlabelled, delimiter=_FIELD, quote=None, header=False, columns=tuple(fields), order=()
         )
@@ -131,7 +131,7 @@ class JsonRows:
         return line
 
 
-def _text(value: Any, column: Column) -> str:
+def _text(value: Any, column: LogColumn) -> str:
     """``value`` as it is written in a raw log. Raises ValueError with the rule that it breaks."""
     if column.separator is None:
         return _scalar(value, column)
@@ -140,7 +140,7 @@ def _text(value: Any, column: Column) -> str:
     return _ITEM.join("" if item is None else _scalar(item, column) for item in value)
 
 
-def _scalar(value: Any, column: Column) -> str:
+def _scalar(value: Any, column: LogColumn) -> str:
     if isinstance(value, str):
         if not _BREAKING.isdisjoint(value):
             raise ValueError("may not hold line ends or separators of records")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import read_clicks
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.kernels.compiled import njit
@@ -47,7 +47,7 @@ class DenseTransforms:
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
         self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
 
-    def apply(self, columns: Columns) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def apply(self, columns: JaggedColumns) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """(float32 of every value of ``columns`` [C], one column behind the other, how many of each are missing)."""
         out = np.empty(int((columns.ends - columns.begins).sum()), np.float32)
         missing = np.zeros(len(columns), np.int64)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import LISTS, array_of, numbers_of, shard_schema, split_keys
-from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedColumn, IndexedRows, Indexer
+from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.preprocessing.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocessing.encode.sparse import SparseEncoder, expand
@@ -85,7 +85,7 @@ class _ListEncoder:
     def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
         ends, list_keys, _ = raw.lists[self.slot]
         keys = list_keys[: ends[-1]]
-        ids, _ = self.ids.apply(Columns.joined([keys]))
+        ids, _ = self.ids.apply(JaggedColumns.joined([keys]))
         num_empty = int((ends[1:] == ends[:-1]).sum())
         return EncodedColumn(_lists(ends, ids), num_empty, keys)
 
@@ -173,7 +173,7 @@ class Encoder:
             if encoder.feature is not None and column.keys is not None
         }
 
-    def _encode_one_hot(self, raw: Columns, *, wants_keys: bool) -> tuple[list[EncodedColumn], Indexed]:
+    def _encode_one_hot(self, raw: JaggedColumns, *, wants_keys: bool) -> tuple[list[EncodedColumn], Indexed]:
         """Returns (the dense columns and the ids of one-hot columns, those of them that are numbered).
 
         A column whose values repeat is encoded by its distinct values, another one value by value.
@@ -199,7 +199,7 @@ class Encoder:
         ]
         return columns, encoded
 
-    def _apply(self, raw: Columns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+    def _apply(self, raw: JaggedColumns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
         """Returns (dense values of all columns, ids of all columns, number of missing values of each).
 
         Each takes one compiled call: with few rows, calls take most of the time.

@@ -17,7 +17,7 @@ _RIDGE = 1.0
 _CHANCE = 5.0
 """Standard deviations of chi-squared above which a result is not explained by chance."""
 
-Counts = NDArray[np.float64]
+CellCounts = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
@@ -66,7 +66,7 @@ def _information(numbers: NDArray[np.int64], size: int, labels: NDArray[np.uint8
     return float(((clicks - rows * rate) ** 2 / (rows * rate * (1 - rate))).sum() - size)
 
 
-def _gain(counts: Counts) -> float:
+def _gain(counts: CellCounts) -> float:
     """The gain of a pair in nats, over all rows, from its counts [folds, labels, A, B]; 0 if chance explains it."""
     others, clicks = counts.sum(0)
     seen = int((others + clicks > 0).sum())
@@ -85,7 +85,7 @@ def _gain(counts: Counts) -> float:
     return total
 
 
-def _excess(n: Counts, c: Counts) -> tuple[Counts, float]:
+def _excess(n: CellCounts, c: CellCounts) -> tuple[CellCounts, float]:
     """Returns (logits [A, B] of the model with an effect for each value, by Newton steps; chi-squared minus the number of cells)."""
     rate = (c.sum() + 0.5) / (n.sum() + 1)
     logit = np.full(n.shape, np.log(rate / (1 - rate)))
@@ -102,5 +102,5 @@ def _excess(n: Counts, c: Counts) -> tuple[Counts, float]:
     return logit, float(((c - n * p)[seen] ** 2 / (n * p * (1 - p))[seen]).sum() - seen.sum())
 
 
-def _sigmoid(logit: Counts) -> Counts:
+def _sigmoid(logit: CellCounts) -> CellCounts:
     return 1 / (1 + np.exp(-logit))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
@@ -102,7 +102,7 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def apply(self, keys: JaggedColumns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)

@@ -79,31 +79,31 @@ class Contents:
         return int(self.counts.sum())
 
     @property
-    def copies(self) -> "Seen":
+    def copies(self) -> "KnownShare":
         """Rows of the sample whose content an earlier row has."""
-        return Seen(self.rows, self.rows - len(self.hashes))
+        return KnownShare(self.rows, self.rows - len(self.hashes))
 
     @property
     def repeated_share(self) -> float:
         """The share of rows that have the content of another row."""
         return int(self.counts[self.counts > 1].sum()) / max(self.rows, 1)
 
-    def seen_in(self, others: Iterable["Contents"]) -> "Seen":
+    def seen_in(self, others: Iterable["Contents"]) -> "KnownShare":
         """Rows of this sample whose content one of ``others`` has."""
         parts = list(others)
         bits = max([self.bits, *(part.bits for part in parts)])
         own = self.thinned(bits)
         known = [own.hashes[:0], *(part.thinned(bits).hashes for part in parts)]
         is_known = np.isin(own.hashes, np.concatenate(known))
-        return Seen(own.rows, int(own.counts[is_known].sum()))
+        return KnownShare(own.rows, int(own.counts[is_known].sum()))
 
-    def count_of(self, hashes: NDArray[np.uint64]) -> "Seen":
+    def count_of(self, hashes: NDArray[np.uint64]) -> "KnownShare":
         """The rows with ``hashes`` whose content is in the sample, among those whose content could be."""
         if self.bits:
             hashes = hashes[hashes < np.uint64(1 << (64 - self.bits))]
         places = np.minimum(np.searchsorted(self.hashes, hashes), max(len(self.hashes) - 1, 0))
         known = int((self.hashes[places] == hashes).sum()) if len(self.hashes) else 0
-        return Seen(len(hashes), known)
+        return KnownShare(len(hashes), known)
 
     def write(self, path: Path) -> None:
         """Writes the sample, whole or not at all."""
@@ -142,14 +142,14 @@ def warn_of_copies(sample: Contents, rows: str) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class KnownShare:
     """``known`` of ``rows`` sampled rows have a content that was seen before."""
 
     rows: int = 0
     known: int = 0
 
-    def __add__(self, other: "Seen") -> "Seen":
-        return Seen(self.rows + other.rows, self.known + other.known)
+    def __add__(self, other: "KnownShare") -> "KnownShare":
+        return KnownShare(self.rows + other.rows, self.known + other.known)
 
     @property
     def share(self) -> float:

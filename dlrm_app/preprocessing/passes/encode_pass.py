@@ -13,8 +13,8 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocessing.passes.contents import ContentCounter, Contents, Seen
-from dlrm_app.preprocessing.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketch
+from dlrm_app.preprocessing.passes.contents import ContentCounter, Contents, KnownShare
+from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocessing.passes.plan import Dealt, Plan
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocessing.passes.targets import folds_of
@@ -37,7 +37,7 @@ class EncodedSplit:
     rejects: int
     missing: tuple[int, ...]
     shard: Shard | None
-    seen: Seen
+    seen: KnownShare
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _SplitPart:
         self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
-        self._seen = Seen()
+        self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None
         if split != "train" or plan.shuffle == "none":

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from dlrm_app.errors import DataError
 from dlrm_app.preprocessing.encode.pairs import Pair, score_pairs
-from dlrm_app.preprocessing.passes.counting import Sketch
+from dlrm_app.preprocessing.passes.distinct import Sketch
 from dlrm_app.preprocessing.passes.plan import Plan, unit_feeds
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.spec import SCORE
 from dlrm_app.preprocessing.units.executor import num_cores
 from dlrm_app.preprocessing.units.parquet_units import InputFeed, footer_of, units_of
-from dlrm_app.preprocessing.units.source import DamagedFileError, Source
+from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 
 _PIECES, _PIECE = 64, 1 << 20
@@ -71,7 +71,7 @@ class Summary:
     """Of one-hot columns, where the rows are few enough to be studied."""
 
 
-class _Rows(NamedTuple):
+class _SampledRows(NamedTuple):
     """R rows: labels [R], dense [N, R], keys of each sparse column, lists joined."""
 
     labels: NDArray[np.uint8]
@@ -107,11 +107,11 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
     return _sum_up(plan, [part for look in looks for part in look[0]], _train_rows(plan, rows))
 
 
-def _size(source: Source) -> int:
+def _size(source: InputFile) -> int:
     return source.bytes * _WEIGHT[source.format]
 
 
-def _feeds(plan: Plan, source: Source, begin: int, total: int) -> Sequence[InputFeed]:
+def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
     """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread.
 
     ``begin``: the size of all sources before this one.
@@ -134,7 +134,7 @@ def _feeds(plan: Plan, source: Source, begin: int, total: int) -> Sequence[Input
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_Rows], int, int]:
+def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
     """(every ``step``-th row of ``feed``, its lines and bytes in the file if it is text)."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0
@@ -142,7 +142,7 @@ def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_Rows], int, int
         cursor = open_cursor(text, spec)
         for raw in cursor.rows(_ROWS, None):
             keys = [part[::step].copy() for part, _ in raw.sparse_keys(spec)]
-            parts.append(_Rows(raw.labels[::step].copy(), raw.dense[:, ::step].copy(), keys))
+            parts.append(_SampledRows(raw.labels[::step].copy(), raw.dense[:, ::step].copy(), keys))
         if isinstance(feed, TextFeed):
             lines, file_bytes = lines + cursor.line, file_bytes + text.finish().file_bytes
     return parts, lines, file_bytes
@@ -153,7 +153,7 @@ def _train_rows(plan: Plan, rows: int) -> int:
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _sum_up(plan: Plan, parts: Sequence[_Rows], rows: int) -> Summary:
+def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
     """Sums up the training rows among ``parts``: these are spread over the input, so their beginning is that of the input."""
     num_rows = sum(len(part.labels) for part in parts)
     share = _train_rows(plan, num_rows) / max(num_rows, 1)

@@ -20,7 +20,7 @@ from dlrm_app.preprocessing.read.parquet_columns import names_of
 from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
 from dlrm_app.preprocessing.read.spec import Spec
 from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit, ParquetFeed, UnitRows, units_of
-from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
 
 _ROWS = 1 << 14
@@ -51,7 +51,7 @@ class Plan:
     """The run: its input, its format, and where the lines of a source go."""
 
     spec: Spec
-    sources: tuple[Source, ...]
+    sources: tuple[InputFile, ...]
     unlabelled: frozenset[str]
     fractions: Mapping[str, float]
     unit_bytes: int
@@ -80,14 +80,14 @@ class Plan:
         """The splits that vocabularies, moments and statistics are taken from."""
         return {"train"} if "train" in self.splits else set(self.splits)
 
-    def sources_of(self, splits: set[str]) -> list[Source]:
+    def sources_of(self, splits: set[str]) -> list[InputFile]:
         return [source for source in self.sources if source.split in splits]
 
-    def columns_of(self, source: Source) -> dict[str, str]:
+    def columns_of(self, source: InputFile) -> dict[str, str]:
         """Column → its name in the file, of a Parquet source."""
         return names_of(source, self.file_specs[source.index])
 
-    def units_of(self, source: Source) -> list[UnitRows]:
+    def units_of(self, source: InputFile) -> list[UnitRows]:
         """The units of a Parquet source."""
         return units_of(source, len(self.columns_of(source)), self.unit_bytes)
 
@@ -151,7 +151,7 @@ class Plan:
 
 
 def unit_feeds(
-    source: Source, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
+    source: InputFile, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
 ) -> Sequence[InputFeed]:
     """Feeds of the units that are wanted, by their numbers.
 

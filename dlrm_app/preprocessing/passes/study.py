@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.dictionary import Columns, Indexer
+from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.journal import Finish, Journal
-from dlrm_app.preprocessing.passes.counting import Counts, gather_texts, occurrences, write_counts
+from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
@@ -84,7 +84,7 @@ class Study:
 
     def __call__(self, text: InputUnit) -> Finish[StudiedUnit]:
         spec = self.plan.spec
-        counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
+        counts = [KeyCounts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)
         indexer = Indexer(np.full(len(counts), MISSING_KEY))
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
@@ -107,13 +107,13 @@ class Study:
 
 
 def _count(
-    counts: Sequence[Counts],
+    counts: Sequence[KeyCounts],
     features: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
     indexer: Indexer,
     weight: int,
 ) -> None:
     """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each; of values that repeat each key once."""
-    indexed = indexer.index(Columns.joined([keys for keys, _ in features]))
+    indexed = indexer.index(JaggedColumns.joined([keys for keys, _ in features]))
     for number, (count, (keys, spans)) in enumerate(zip(counts, features, strict=True)):
         if len(distinct := indexed.distinct[number]):
             firsts, times = occurrences(indexed.codes[number], len(distinct))

@@ -29,18 +29,18 @@ from dlrm_app.preprocessing.encode.encoder import Encoder
 from dlrm_app.preprocessing.passes.contents import (
     ContentCounter,
     Contents,
-    Seen,
+    KnownShare,
     known_contents,
     read_contents,
     warn_of_copies,
 )
-from dlrm_app.preprocessing.passes.counting import Counts, read_counts, write_counts
+from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.preprocessing.units.parquet_units import InputUnit
-from dlrm_app.preprocessing.units.source import Source, content_checksum
+from dlrm_app.preprocessing.units.source import InputFile, content_checksum
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
@@ -69,7 +69,7 @@ class CountClicks:
     journal: Journal[CountedUnit]
 
     def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
-        counts = [Counts() for _ in self.columns]
+        counts = [KeyCounts() for _ in self.columns]
         spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
@@ -185,7 +185,7 @@ def grow_target(
     return replace(target, transform={**rule, "checksum": _write(output / rule["file"], *columns)})
 
 
-def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
+def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[str]:
     """A problem for each training file whose clicks were used for the target columns of ``known``.
 
     Each of its rows would see its own click. Files are compared by their text, plain or compressed.
@@ -218,7 +218,7 @@ def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
     return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
 
 
-def own_click_share(seen: Seen, learnt: Contents) -> float | None:
+def own_click_share(seen: KnownShare, learnt: Contents) -> float | None:
     """The share of rows whose own clicks are in the target columns that encode them; None if it is no more than chance repeats.
 
     Rows of a log repeat by nature as often as those of the training log do.

@@ -33,7 +33,7 @@ from dlrm_app.preprocessing.encode.sparse import (
     look_up,
     open_table,
 )
-from dlrm_app.preprocessing.passes.counting import NUM_BUCKETS, Counts, in_buckets, read_counts, read_texts
+from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.units.executor import NumberedItem
@@ -125,7 +125,7 @@ class AddUp:
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         distinct, added = 0, [waiting]
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
-            new = Counts()
+            new = KeyCounts()
             for file, feature in product(self.files, features):
                 keys, counts = read_counts(file, feature, first, last)
                 ids = np.empty(len(keys), np.int32)

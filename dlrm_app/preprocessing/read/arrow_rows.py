@@ -45,7 +45,7 @@ from dlrm_app.preprocessing.read.parser import (
     raw_columns,
 )
 from dlrm_app.preprocessing.read.plain_lines import hex_of, load_word, padded
-from dlrm_app.preprocessing.read.spec import Column, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
 
 _DAY = 86_400
@@ -62,7 +62,7 @@ _LIMITS = {
 _local = threading.local()
 
 
-class _Values(NamedTuple):
+class _ReadValues(NamedTuple):
     """R values of a column: numbers or keys, the state of each, and where their texts lie ([R, 2], or [0, 2])."""
 
     values: NDArray[Any]
@@ -82,7 +82,7 @@ class ArrowCursor(Position):
         self._codes = {
             column.name: codes for column, codes in zip(spec.fields, column_codes(spec), strict=True)
         }
-        self._distinct: dict[tuple[str, int, int], tuple[Any, _Values]] = {}
+        self._distinct: dict[tuple[str, int, int], tuple[Any, _ReadValues]] = {}
         """(column, address, offset) → dictionary of Arrow, its values: row groups share one, and it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
         """Address → bytes of strings, their place in ``texts()``."""
@@ -111,7 +111,7 @@ class ArrowCursor(Position):
         spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
         dense = dict(zip(numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
         lists: list[RawList] = []
-        faults: list[tuple[Column, NDArray[np.bool_]]] = []
+        faults: list[tuple[LogColumn, NDArray[np.bool_]]] = []
         for column in spec.columns:
             if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
                 continue
@@ -134,7 +134,7 @@ class ArrowCursor(Position):
         return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
 
     def _reject(
-        self, start: int, table: pa.Table, faults: Sequence[tuple[Column, NDArray[np.bool_]]]
+        self, start: int, table: pa.Table, faults: Sequence[tuple[LogColumn, NDArray[np.bool_]]]
     ) -> NDArray[np.int64]:
         """Notes every row with a bad value, by its first column at fault; gives the other rows."""
         keep = ~np.any([bad for _, bad in faults], axis=0)
@@ -147,7 +147,7 @@ class ArrowCursor(Position):
             )
         return np.flatnonzero(keep)
 
-    def _read_lists(self, array: Any, column: Column) -> tuple[RawList, NDArray[np.bool_]]:
+    def _read_lists(self, array: Any, column: LogColumn) -> tuple[RawList, NDArray[np.bool_]]:
         """(the lists; which rows are bad)"""
         import pyarrow.compute as pc
 
@@ -159,14 +159,14 @@ class ArrowCursor(Position):
         num_bad = _ends_of(states == BAD)
         return RawList(ends, keys, spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
-    def _values_of(self, array: Any, column: Column) -> _Values:
+    def _values_of(self, array: Any, column: LogColumn) -> _ReadValues:
         """The values of all of ``array``."""
         values = np.empty(len(array), np.uint64 if column.role == "sparse" else np.float64)
         spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
-        return _Values(values, self._convert(array, column, values, spans), spans)
+        return _ReadValues(values, self._convert(array, column, values, spans), spans)
 
     def _convert_all(
-        self, stored: pa.ChunkedArray, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+        self, stored: pa.ChunkedArray, column: LogColumn, values: NDArray[Any], spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """``_convert`` of each chunk, one behind the other."""
         states, start = [], 0
@@ -177,7 +177,7 @@ class ArrowCursor(Position):
         return states[0] if len(states) == 1 else np.concatenate(states)
 
     def _convert(
-        self, array: Any, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+        self, array: Any, column: LogColumn, values: NDArray[Any], spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives the state of each."""
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
@@ -214,7 +214,7 @@ class ArrowCursor(Position):
     def _parse(
         self,
         array: Any,
-        column: Column,
+        column: LogColumn,
         values: NDArray[Any],
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
@@ -291,7 +291,7 @@ def _digits(array: Any) -> Any:
     return pc.if_else(pc.is_null(array, nan_is_null=True), None, texts)
 
 
-def _as_lists(array: Any, column: Column, words: Sequence[str]) -> Any:
+def _as_lists(array: Any, column: LogColumn, words: Sequence[str]) -> Any:
     """Lists of values; texts are split where ``column`` has its separator, and empty ones and null words are empty lists."""
     import pyarrow.compute as pc
 
@@ -309,7 +309,7 @@ def _as_lists(array: Any, column: Column, words: Sequence[str]) -> Any:
     return array  # a cast would give list views that were read from Parquet the values of other rows
 
 
-def _numeric(array: Any, column: Column) -> Any:
+def _numeric(array: Any, column: LogColumn) -> Any:
     """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
     import pyarrow.compute as pc
 

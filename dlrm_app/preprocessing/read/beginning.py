@@ -8,7 +8,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.read.lines import locate
 from dlrm_app.preprocessing.read.parser import Parser, RejectedLine
 from dlrm_app.preprocessing.read.spec import Cures, Spec
-from dlrm_app.preprocessing.units.source import GZIP_MAGIC, ZSTD_MAGIC, Source
+from dlrm_app.preprocessing.units.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
 from dlrm_app.preprocessing.units.unit_text import Block, beginning_of
 from dlrm_app.text import bullets
 
@@ -28,7 +28,7 @@ _LINES = 1000
 """The number of first lines of which at least one must be good."""
 
 
-def source_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+def source_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``file_spec`` for a source."""
     units = beginning_of(source).items()  # keeps the file open
     text = next(units)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocessing.read.fields import FNV_PRIME, FNV_START, MISSING_KEY
-from dlrm_app.preprocessing.read.spec import RULES, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import DERIVED_KINDS, Spec, list_slots
 
 _HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday
 _1, _8, _BYTE = np.uint64(1), np.uint64(8), np.uint64(0xFF)
-_ORDER: list[str | None] = [*RULES]
+_ORDER: list[str | None] = [*DERIVED_KINDS]
 
 
 def derive(

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.preprocessing.read.spec import Column, Cures, Spec
+from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of
-from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.source import InputFile
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER,
 TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-def parquet_spec(source: Source, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
 
     Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with every problem.
@@ -70,13 +70,13 @@ def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec
     ]
 
 
-def names_in(source: Source) -> list[str]:
+def names_in(source: InputFile) -> list[str]:
     """The names of the file's columns, then those keys of its partition that are not columns."""
     names: list[str] = footer_of(source).schema.to_arrow_schema().names
     return names + [key for key in source.partition if key not in names]
 
 
-def key_faults(source: Source, names: Sequence[str]) -> list[str]:
+def key_faults(source: InputFile, names: Sequence[str]) -> list[str]:
     """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
 
     The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
@@ -91,7 +91,7 @@ def key_faults(source: Source, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _others_than(source: Source, name: str, kind: Any) -> str:
+def _others_than(source: InputFile, name: str, kind: Any) -> str:
     """The values of column ``name`` in words, if they may be others than the one in the name of the file's folder."""
     footer, value = footer_of(source), source.partition[name]
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
@@ -122,13 +122,13 @@ def _as_kind(text: str, kind: Any) -> Any:
         return None
 
 
-def names_of(source: Source, spec: Spec) -> dict[str, str]:
+def names_of(source: InputFile, spec: Spec) -> dict[str, str]:
     """Column that is read → its name in the file. ``spec``: from ``parquet_spec``."""
     pairs = zip(names_in(source), spec.fields, strict=False)
     return {column.name: name for name, column in pairs if column.role != "ignore"}
 
 
-def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None:
+def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
     """Raises ConfigError for every column that holds numbers in one Parquet file and strings in another."""
     first: dict[str, tuple[str, str]] = {}
     problems = []
@@ -170,7 +170,7 @@ def content_of(kind: Any) -> str:
     return TEXT if kind in TEXTS else str(kind)
 
 
-def _fault(column: Column, kind: Any) -> str | None:
+def _fault(column: LogColumn, kind: Any) -> str | None:
     """The reason why ``column`` cannot be read from Arrow type ``kind``, with a cure; None if it can."""
     if column.role == "ignore":
         return None

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.preprocessing.read import fields, lines
 from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
-from dlrm_app.preprocessing.read.spec import Column, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block, UnitText
 from dlrm_app.text import json_text
 
@@ -84,7 +84,7 @@ class RawColumns:
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: NDArray[np.uint64]
-    one_hot: Columns
+    one_hot: JaggedColumns
     """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
@@ -99,7 +99,7 @@ class RawColumns:
             self.labels[rows],
             values[:num_dense].view(np.float64),
             values[num_dense:],
-            Columns(values.reshape(-1), begins, begins + len(rows)),
+            JaggedColumns(values.reshape(-1), begins, begins + len(rows)),
             self.spans[:, rows] if self.spans.shape[1] else self.spans,
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
@@ -141,7 +141,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
-def bad_value(column: Column, value: str) -> str:
+def bad_value(column: LogColumn, value: str) -> str:
     """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
     rule = _RULES["label" if column.role == "label" else column.kind or ""]
     words = (
@@ -261,7 +261,7 @@ def raw_columns(
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     lists = [_without_lone_missing(each) for each in lists]
     derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
-    one_hot = Columns(values.reshape(-1), begins, begins + rows)
+    one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
     return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
 
 
@@ -280,7 +280,7 @@ def _without_lone_missing(lists: RawList) -> RawList:
     return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
 
 
-def kind_code(column: Column) -> int:
+def kind_code(column: LogColumn) -> int:
     """The code of a column's content in ``fields``."""
     return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
 

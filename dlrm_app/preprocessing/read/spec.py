@@ -32,7 +32,7 @@ DERIVED_KEYS = ("name", "kind", "of")
 MAX_NULL = 255
 
 
-class Rule(NamedTuple):
+class DerivedKind(NamedTuple):
     """A kind of derived columns: their role, the kind of their values, and the inputs that they need."""
 
     role: str
@@ -41,18 +41,18 @@ class Rule(NamedTuple):
 
 
 _TIME, _ONE, _LIST = "a column of role time", "a sparse column of one value", "a sparse column of lists"
-RULES = {
-    "hour": Rule("sparse", "integer", (_TIME,)),
-    "weekday": Rule("sparse", "integer", (_TIME,)),
-    "seconds_since": Rule("dense", "float", (_TIME, _TIME)),
-    "in_list": Rule("dense", "float", (_ONE, _LIST)),
-    "cross": Rule("sparse", "hex", (_ONE,)),
+DERIVED_KINDS = {
+    "hour": DerivedKind("sparse", "integer", (_TIME,)),
+    "weekday": DerivedKind("sparse", "integer", (_TIME,)),
+    "seconds_since": DerivedKind("dense", "float", (_TIME, _TIME)),
+    "in_list": DerivedKind("dense", "float", (_ONE, _LIST)),
+    "cross": DerivedKind("sparse", "hex", (_ONE,)),
 }
 """The kinds of derived columns, in the order in which they are computed. A cross has two or more parts."""
 
 
 @dataclass(frozen=True)
-class Column:
+class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column.
@@ -83,13 +83,13 @@ class Spec:
     delimiter: str
     quote: str | None
     header: bool
-    columns: tuple[Column, ...]
+    columns: tuple[LogColumn, ...]
     null_values: tuple[str, ...] = ()
-    order: tuple[Column, ...] = ()
-    derived: tuple[Column, ...] = ()
+    order: tuple[LogColumn, ...] = ()
+    derived: tuple[LogColumn, ...] = ()
 
     @property
-    def fields(self) -> tuple[Column, ...]:
+    def fields(self) -> tuple[LogColumn, ...]:
         """The columns in the order of the file."""
         return self.order or self.columns
 
@@ -99,22 +99,22 @@ class Spec:
         return next((column.name for column in self.columns if column.role == "label"), None)
 
     @property
-    def dense(self) -> list[Column]:
+    def dense(self) -> list[LogColumn]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
 
     @property
-    def numbers(self) -> list[Column]:
+    def numbers(self) -> list[LogColumn]:
         """The dense columns, without other models' scores."""
         return [column for column in self.dense if column.kind != SCORE]
 
     @property
-    def sparse(self) -> list[Column]:
+    def sparse(self) -> list[LogColumn]:
         """The sparse columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
 
     @property
-    def times(self) -> list[Column]:
+    def times(self) -> list[LogColumn]:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
@@ -140,7 +140,7 @@ class Spec:
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
             faults.append(f"{file} lacks the columns {known_names}: {cure}")
         refuse_if(faults)
-        return replace(spec, order=tuple(known.get(name, Column(name, "ignore")) for name in names))
+        return replace(spec, order=tuple(known.get(name, LogColumn(name, "ignore")) for name in names))
 
 
 class Cures(NamedTuple):
@@ -184,7 +184,7 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
             problems.append(f"dataset.columns[{index}] must be a mapping with name and role, got {entry!r}")
             continue
         problems += _column_faults(index, entry, config)
-        columns.append(Column(**{key: entry.get(key) for key in KEYS}))
+        columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(
@@ -196,7 +196,7 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     problems += _whole_faults([*columns, *derived], config.label)
     if config.label is not None:
         is_other = {c.name: c.role == "label" and c.name != config.label for c in columns}
-        columns = [Column(c.name, "ignore", "label") if is_other[c.name] else c for c in columns]
+        columns = [LogColumn(c.name, "ignore", "label") if is_other[c.name] else c for c in columns]
     # YAML reads NULL and null, without quotes, as nothing
     given = [
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
@@ -236,18 +236,18 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
     return [f"dataset.columns[{index}] ({entry['name']}): {fault}" for is_kept, fault in rules if not is_kept]
 
 
-def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) -> list[Column]:
+def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[str]) -> list[LogColumn]:
     """The columns that ``entries`` (dataset.derived) declare; adds problems to ``faults``."""
     made = []
     for index, entry in enumerate(entries):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-        if not is_named or set(entry) != set(DERIVED_KEYS) or str(entry["kind"]) not in RULES:
-            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(RULES)}"
+        if not is_named or set(entry) != set(DERIVED_KEYS) or str(entry["kind"]) not in DERIVED_KINDS:
+            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}"
             faults.append(f"dataset.derived[{index}] must be a mapping with {form}; got {entry!r}")
             continue
         name, kind, of = (entry[key] for key in DERIVED_KEYS)
         of = tuple(map(str, of if isinstance(of, list | tuple) else (of,)))
-        made.append(Column(name, RULES[kind].role, RULES[kind].kind, rule=kind, of=of))
+        made.append(LogColumn(name, DERIVED_KINDS[kind].role, DERIVED_KINDS[kind].kind, rule=kind, of=of))
     known = {column.name: column for column in (*columns, *made)}
     faults += [f"dataset.derived: {c.name}: {fault}" for c in made for fault in _part_faults(c, known)]
     used = {name for column in made for name in column.of}
@@ -259,9 +259,9 @@ def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) ->
     return made
 
 
-def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
+def _part_faults(column: LogColumn, known: Mapping[str, LogColumn]) -> list[str]:
     """Reasons why the derived ``column`` cannot be computed from the columns that it names."""
-    wanted = RULES[column.rule or ""].parts
+    wanted = DERIVED_KINDS[column.rule or ""].parts
     wanted *= max(len(column.of), 2) if column.rule == "cross" else 1
     if len({*column.of}) != len(wanted):
         return [
@@ -277,7 +277,7 @@ def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
     return faults
 
 
-def _nature(column: Column | None) -> str:
+def _nature(column: LogColumn | None) -> str:
     """The kind of input that ``column`` is for a derived column, in words."""
     if column is None:
         return "no column"
@@ -288,7 +288,7 @@ def _nature(column: Column | None) -> str:
     return _ONE if column.separator is None else _LIST
 
 
-def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
+def _whole_faults(columns: list[LogColumn], label: str | None) -> list[str]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
     twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]

@@ -53,7 +53,7 @@ class NamedFile(NamedTuple):
     is_of_table: bool = False
 
 
-class _Table(NamedTuple):
+class _LakeTable(NamedTuple):
     """A table as it was typed. ``filters``: (key, sign, value)."""
 
     kind: str
@@ -177,7 +177,7 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     return files
 
 
-def _parsed(key: str, name: str) -> _Table:
+def _parsed(key: str, name: str) -> _LakeTable:
     kind, _, rest = name.partition("://")
     place, _, query = rest.partition("?")
     if find_spec(_PACKAGE[kind]) is None:
@@ -190,7 +190,7 @@ def _parsed(key: str, name: str) -> _Table:
         form = f"{_FORM[kind]}?{_VERSION[kind]}=NUMBER&KEY=VALUE&KEY>=VALUE"
         raise ConfigError([f"{key}={name} names no table: write {form}; all after the ? is optional"])
     version = int(versions[-1][2]) if versions else None
-    return _Table(kind, place, version, [each for each in filters if each not in versions])
+    return _LakeTable(kind, place, version, [each for each in filters if each not in versions])
 
 
 def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str, str]]) -> bool:
@@ -222,7 +222,7 @@ def _explained(key: str, name: str) -> Iterator[None]:
         raise kind([f"{key}={name} cannot be read as a table: {reason}"]) from error
 
 
-def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
+def _open(table: _LakeTable) -> tuple[int, Iterator[NamedFile]]:
     """The version of ``table`` to read, and its files."""
     if table.kind == "delta":
         from deltalake import DeltaTable  # an extra

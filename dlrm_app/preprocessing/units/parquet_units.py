@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.preprocessing.units.remote import Address, RemoteFile, in_threads
-from dlrm_app.preprocessing.units.source import Source, explained_damage
+from dlrm_app.preprocessing.units.source import InputFile, explained_damage
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
 
 _WIDTH = 8
@@ -37,7 +37,7 @@ class UnitRows(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def units_of(source: Source, num_columns: int, unit_bytes: int) -> list[UnitRows]:
+def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitRows]:
     """The units of a Parquet file of which ``num_columns`` are read; none without rows.
 
     A unit has about ``unit_bytes`` once it is decoded: several small row groups, or a slice of a large one.
@@ -104,7 +104,7 @@ class ParquetFeed:
     open object of a store, which ``items`` reads; None until the feed is prefetched, and for local files.
     """
 
-    source: Source
+    source: InputFile
     columns: Mapping[str, str]
     unit_bytes: int
     wanted: tuple[int, ...]
@@ -197,7 +197,7 @@ def _with_partition(
     return pa.Table.from_arrays(arrays, list(columns))
 
 
-def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
+def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
     """The bytes of the columns ``names`` in the row groups ``groups``."""
     footer, extents = footer_of(source), []
     for group in groups:
@@ -210,7 +210,7 @@ def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[
 
 
 @contextmanager
-def _open(source: Source, remote: RemoteFile | None) -> Iterator[pq.ParquetFile]:
+def _open(source: InputFile, remote: RemoteFile | None) -> Iterator[pq.ParquetFile]:
     """The file, whose footer is read once. ``remote``: the open object of a store. Raises DamagedFileError."""
     with ExitStack() as opened:
         place: Any = source.path
@@ -232,7 +232,7 @@ _REPEATED = 4
 
 
 @lru_cache(maxsize=64)
-def repeated_texts(source: Source) -> list[str]:
+def repeated_texts(source: InputFile) -> list[str]:
     """The columns of strings that a file stores as numbers of distinct values: they are read so, and parsed once."""
     footer = footer_of(source)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
@@ -247,7 +247,7 @@ def repeated_texts(source: Source) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def footer_of(source: Source) -> Any:
+def footer_of(source: InputFile) -> Any:
     """The pq.FileMetaData of a source. Raises DamagedFileError."""
     with explained_damage(source), ExitStack() as opened:
         if not isinstance(source.path, Address):
@@ -255,6 +255,6 @@ def footer_of(source: Source) -> Any:
         return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(source.end), _BUFFER)))
 
 
-def read_footers(sources: Sequence[Source]) -> None:
+def read_footers(sources: Sequence[InputFile]) -> None:
     """Has the footers of all Parquet sources at hand; those of a store are asked for together."""
     in_threads(footer_of, [source for source in sources if source.format == "parquet"])

@@ -212,11 +212,11 @@ class RemoteFile(io.RawIOBase):
             for run, (start, stop) in enumerate(runs)
             for at in range(start, stop, step)
         ]
-        self._asked: dict[int, Future[bytes]] = {}
+        self._fetched: dict[int, Future[bytes]] = {}
         self._loose = (0, b"")
         self._at = 0
         for start, _ in runs:
-            self._ask(self._number_of(start))
+            self._fetch_from(self._number_of(start))
 
     def readable(self) -> bool:
         return True
@@ -243,8 +243,8 @@ class RemoteFile(io.RawIOBase):
         """Bytes among which is the next one, and where they begin."""
         number = self._number_of(self._at)
         if number >= 0 and self._at < self._pieces[number][1]:
-            self._ask(number)
-            return self._pieces[number][0], self._asked[number].result()
+            self._fetch_from(number)
+            return self._pieces[number][0], self._fetched[number].result()
         start, data = self._loose
         if not start <= self._at < start + len(data):
             stop = min(self._at + _SMALL, self._size)
@@ -255,21 +255,21 @@ class RemoteFile(io.RawIOBase):
         """The last piece that begins at ``at`` or before."""
         return bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
 
-    def _ask(self, number: int) -> None:
+    def _fetch_from(self, number: int) -> None:
         """Has a piece and those behind it fetched, and forgets those before it."""
         run = self._pieces[number][2]
         last = len(self._pieces) if self._takes_all else number + 1 + _AHEAD
         for other, (start, stop, its_run) in enumerate(self._pieces[number:last], number):
-            if its_run == run and other not in self._asked:
-                self._asked[other] = _threads().submit(fetch, self._address, start, stop, self._version)
+            if its_run == run and other not in self._fetched:
+                self._fetched[other] = _threads().submit(fetch, self._address, start, stop, self._version)
         if not self._takes_all:
-            for other in [it for it in self._asked if it < number and self._pieces[it][2] == run]:
-                self._asked.pop(other).cancel()
+            for other in [it for it in self._fetched if it < number and self._pieces[it][2] == run]:
+                self._fetched.pop(other).cancel()
 
     def close(self) -> None:
-        for piece in self._asked.values():
+        for piece in self._fetched.values():
             piece.cancel()
-        self._asked = {}
+        self._fetched = {}
         super().close()
 
 

@@ -14,7 +14,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.journal import numbered
-from dlrm_app.preprocessing.units.source import Source, explained_damage, open_text
+from dlrm_app.preprocessing.units.source import InputFile, explained_damage, open_text
 
 MAX_LINE = 1 << 20
 """Bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
@@ -182,7 +182,7 @@ class _Rest:
     ``position`` returns how far the file has been read.
     """
 
-    def __init__(self, source: Source, file: Any, before: bytes, position: Callable[[], int]) -> None:
+    def __init__(self, source: InputFile, file: Any, before: bytes, position: Callable[[], int]) -> None:
         self.source = source
         self.before = before
         self.position = position
@@ -218,7 +218,7 @@ class _Rest:
 class TextFeed:
     """Units ``first`` to ``last`` (exclusive) of a source, read one after another; a compressed one is read from its beginning."""
 
-    source: Source
+    source: InputFile
     unit_bytes: int
     first: int = 0
     last: int | None = None
@@ -263,6 +263,6 @@ def _thread_buffer(size: int) -> bytearray:
     return buffer
 
 
-def beginning_of(source: Source) -> TextFeed:
+def beginning_of(source: InputFile) -> TextFeed:
     """A feed of the first few lines, as one unit."""
     return TextFeed(source, _BEGINNING, last=1)

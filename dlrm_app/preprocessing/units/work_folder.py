@@ -18,7 +18,7 @@ from dlrm_app.dataset.manifest import MANIFEST, read_manifest
 from dlrm_app.errors import DataError, DlrmError, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
-from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import source_prefix
 from dlrm_app.records import from_json
 
@@ -53,7 +53,7 @@ class BegunRun:
     """
 
     config: dict[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[InputFile, ...]
     encoding: str | None
     code: str = field(default_factory=own_code)
 

@@ -12,7 +12,7 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocessing.read.parser import Parser
-from dlrm_app.preprocessing.read.spec import Column, Spec, read_spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec, read_spec
 from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
 from dlrm_app.preprocessing.units.unit_text import PADDING
 from tests.inference.shop import SHOP
@@ -106,7 +106,9 @@ def test_the_first_bad_rows_are_named_and_the_others_counted(json_rows: JsonRows
 
 def test_values_are_what_they_are_in_parquet() -> None:
     names = {"user": "string", "shop": "integer", "items": "string"}
-    columns = [Column(name, "sparse", kind, "|" if name == "items" else None) for name, kind in names.items()]
+    columns = [
+        LogColumn(name, "sparse", kind, "|" if name == "items" else None) for name, kind in names.items()
+    ]
     form = Spec("of a test", ",", None, True, tuple(columns), null_values=("NA", "-1"))
     given: list[dict[str, Any]] = [
         {"user": True, "shop": 7, "items": ["a", None, "b"]},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlrm_app.preprocessing.encode.content import content_hashes
-from dlrm_app.preprocessing.passes.contents import Contents, Seen
+from dlrm_app.preprocessing.passes.contents import Contents, KnownShare
 from dlrm_app.preprocessing.passes.plan import unit_feeds
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.request import read_request, with_file_specs
@@ -97,9 +97,9 @@ def test_a_sample_has_all_rows_of_its_contents(parts: list[list[int]], other: li
     assert sample.hashes.tolist() == list(inside)
     assert sample.counts.tolist() == list(inside.values())
     assert len(inside) <= most
-    assert sample.copies == Seen(sum(inside.values()), sum(inside.values()) - len(inside))
+    assert sample.copies == KnownShare(sum(inside.values()), sum(inside.values()) - len(inside))
     rest = [n for n in other if n < 1 << (64 - sample.bits)]
-    expected = Seen(len(rest), sum(n in inside for n in rest))
+    expected = KnownShare(len(rest), sum(n in inside for n in rest))
     assert sample.count_of(np.array(other, np.uint64)) == expected
     if sample.bits == 0 or len(set(rest)) <= most:
         seen = Contents.of(np.array(rest, np.uint64), 100).seen_in([sample])

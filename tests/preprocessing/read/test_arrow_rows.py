@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, ParquetUnit, units_of
-from dlrm_app.preprocessing.units.source import DamagedFileError, find_files
+from dlrm_app.preprocessing.units.source import DamagedFileError
 from tests.preprocessing import reference
 from tests.preprocessing.read.test_lines import rows_of, same, with_keys
 
@@ -23,7 +24,7 @@ INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 
 
-def spec(*columns: Column) -> Spec:
+def spec(*columns: LogColumn) -> Spec:
     return Spec("of a test", "\t", None, False, columns)
 
 
@@ -63,7 +64,7 @@ def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | No
         ("dense", "integer"),
         ("dense", "float"),
     ):
-        form = spec(Column("x", role, text_kind))
+        form = spec(LogColumn("x", role, text_kind))
         rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
         expected, bad = expected_of(["" if value is None else str(value) for value in values], form)
         assert rejected == bad
@@ -105,7 +106,7 @@ def test_a_string_is_a_field_of_text(
     kind: pa.DataType, role: tuple[str, str], values: list[str | None]
 ) -> None:
     values = [None if value is None else value.encode("utf-8", "ignore").decode() for value in values]
-    form = Spec("of a test", "\t", None, False, (Column("x", *role),), null_values=("NULL",))
+    form = Spec("of a test", "\t", None, False, (LogColumn("x", *role),), null_values=("NULL",))
     rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
     expected, bad = expected_of([value or "" for value in values], form)
     assert rejected == bad
@@ -116,7 +117,7 @@ def test_a_string_is_a_field_of_text(
 @given(st.lists(st.lists(st.none() | st.text("ab", max_size=2), min_size=1), min_size=1), st.integers(1, 9))
 def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]], capacity: int) -> None:
     chunks = [pa.array(values, pa.string()).dictionary_encode() for values in groups]
-    form = spec(Column("x", "sparse", "string"))
+    form = spec(LogColumn("x", "sparse", "string"))
     rows, rejected, _ = read(unit_of(x=pa.chunked_array(chunks)), form, capacity)
     assert not rejected
     values = [value for group in groups for value in group]
@@ -133,7 +134,7 @@ def test_nulls_in_lists_are_missing_values_and_empty_alone(
 ) -> None:
     items = [None if row is None else [None if v is None else str(v) for v in row] for row in values]
     array = pa.array(items, make(pa.string())) if as_text else pa.array(values, make(pa.int64()))
-    form = spec(Column("x", "sparse", "integer", "|"))
+    form = spec(LogColumn("x", "sparse", "integer", "|"))
     rows, rejected, _ = read(unit_of(x=array), form)
     assert not rejected
     assert [row.sparse[0] for row in rows] == [
@@ -143,7 +144,7 @@ def test_nulls_in_lists_are_missing_values_and_empty_alone(
 
 
 def test_a_text_with_separators_is_a_list() -> None:
-    form = spec(Column("x", "sparse", "string", "|"))
+    form = spec(LogColumn("x", "sparse", "string", "|"))
     rows, _, _ = read(unit_of(x=pa.array(["a|b", "", None, "c"])), form)
     expected = [["a", "b"], [], [], ["c"]]
     assert [row.sparse[0] for row in rows] == [[reference.key_of(v) for v in row] for row in expected]
@@ -152,7 +153,9 @@ def test_a_text_with_separators_is_a_list() -> None:
 @pytest.mark.parametrize(("kind", "large"), [(pa.float64(), 801608186555.0), (pa.float16(), 2048.0)])
 def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: float) -> None:
     form = spec(
-        Column("x", "sparse", "integer"), Column("y", "sparse", "string"), Column("z", "dense", "integer")
+        LogColumn("x", "sparse", "integer"),
+        LogColumn("y", "sparse", "string"),
+        LogColumn("z", "dense", "integer"),
     )
     array = pa.array([large, math.nan, None, 2.5, -3.0]).cast(kind)
     rows, rejected, reasons = read(unit_of(x=array, y=array, z=array), form)
@@ -173,8 +176,10 @@ def test_days_hours_and_weekdays_of_any_zone_are_utc(
     zone: str, unit: str, times: list[datetime.datetime]
 ) -> None:
     moments = [time.replace(microsecond=0, tzinfo=datetime.UTC) for time in times]
-    columns = (Column("day", "sparse", "integer"), Column("at", "time", "iso"))
-    derived = tuple(Column(kind, "sparse", "integer", rule=kind, of=("at",)) for kind in ("hour", "weekday"))
+    columns = (LogColumn("day", "sparse", "integer"), LogColumn("at", "time", "iso"))
+    derived = tuple(
+        LogColumn(kind, "sparse", "integer", rule=kind, of=("at",)) for kind in ("hour", "weekday")
+    )
     form = Spec("of a test", "\t", None, False, columns, derived=derived)
     array = pa.array(moments, pa.timestamp(unit, zone))
     rows, rejected, _ = read(unit_of(day=array, at=array), form)
@@ -188,7 +193,7 @@ def test_days_hours_and_weekdays_of_any_zone_are_utc(
 def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
     times = [datetime.datetime(2026, 11, 22, 23, 59, 59), datetime.datetime(1969, 12, 31, 1), None]
     array = pa.array(times, pa.timestamp(unit))
-    form = spec(Column("day", "sparse", "integer"), Column("seconds", "dense", "float"))
+    form = spec(LogColumn("day", "sparse", "integer"), LogColumn("seconds", "dense", "float"))
     rows, _, _ = read(unit_of(day=array, seconds=array), form)
     epoch = datetime.datetime(1970, 1, 1)
     seconds = [None if time is None else (time - epoch).total_seconds() for time in times]
@@ -209,7 +214,7 @@ def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
     ],
 )
 def test_a_label_is_0_or_1(labels: pa.Array) -> None:
-    form = spec(Column("y", "label"), Column("x", "sparse", "integer"))
+    form = spec(LogColumn("y", "label"), LogColumn("x", "sparse", "integer"))
     rows, rejected, _ = read(unit_of(y=labels, x=pa.array([1, 2, 3, 4])), form)
     assert [row.label for row in rows] == [1, 0]
     assert rejected == [2, 3]
@@ -221,9 +226,9 @@ def test_spans_are_where_the_strings_lie() -> None:
         [pa.array(words[:4]).dictionary_encode(), pa.array(words[4:]).dictionary_encode()]
     )
     form = spec(
-        Column("x", "sparse", "string"),
-        Column("n", "sparse", "integer"),
-        Column("l", "sparse", "string", "|"),
+        LogColumn("x", "sparse", "string"),
+        LogColumn("n", "sparse", "integer"),
+        LogColumn("l", "sparse", "string", "|"),
     )
     unit = ParquetUnit(0, 0, pa.table({"x": array, "n": range(6), "l": [["p", None, "qq"]] * 6}), 0, True)
     cursor = open_cursor(unit, form, keeps_spans=True)
@@ -314,7 +319,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("beside", "excerpt"), SHOWN)
 def test_a_reject_shows_its_row_whatever_stands_beside(beside: pa.Array, excerpt: str) -> None:
-    form = spec(Column("x", "ignore"), Column("label", "label"), Column("y", "sparse", "string"))
+    form = spec(LogColumn("x", "ignore"), LogColumn("label", "label"), LogColumn("y", "sparse", "string"))
     columns = {"x": beside, "label": pa.array([7, 1]), "y": pa.array([None, "a"], pa.string())}
     cursor = ArrowCursor(ParquetUnit(0, 0, pa.table(columns), 0, True), form)
     assert sum(len(raw.labels) for raw in cursor.rows(10, None)) == 1

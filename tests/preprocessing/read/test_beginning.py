@@ -8,8 +8,8 @@ import pytest
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.read.beginning import source_spec
-from dlrm_app.preprocessing.read.spec import Column, Cures, Spec
-from dlrm_app.preprocessing.units.source import find_files
+from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
+from dlrm_app.preprocessing.units.find_sources import find_files
 from tests.preprocessing.running import content, make, rejects_of, run, table_of
 
 NO_HEADER = Spec(
@@ -17,7 +17,7 @@ NO_HEADER = Spec(
     ",",
     None,
     False,
-    (Column("y", "label"), Column("n", "dense", "integer"), Column("s", "sparse", "string")),
+    (LogColumn("y", "label"), LogColumn("n", "dense", "integer"), LogColumn("s", "sparse", "string")),
 )
 HEADER = replace(NO_HEADER, header=True, quote='"')
 

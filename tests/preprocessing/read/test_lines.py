@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import Parser
-from dlrm_app.preprocessing.read.spec import Column, Spec
+from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.preprocessing.units import unit_text
 from tests.preprocessing import reference
 
@@ -23,16 +23,16 @@ SPEC = Spec(
     '"',
     False,
     (
-        Column("label", "label"),
-        Column("whole", "dense", "integer"),
-        Column("number", "dense", "float"),
-        Column("ignored", "ignore"),
-        Column("hex", "sparse", "hex"),
-        Column("integer", "sparse", "integer"),
-        Column("string", "sparse", "string"),
-        Column("hexes", "sparse", "hex", "|"),
-        Column("integers", "sparse", "integer", "|"),
-        Column("strings", "sparse", "string", "|"),
+        LogColumn("label", "label"),
+        LogColumn("whole", "dense", "integer"),
+        LogColumn("number", "dense", "float"),
+        LogColumn("ignored", "ignore"),
+        LogColumn("hex", "sparse", "hex"),
+        LogColumn("integer", "sparse", "integer"),
+        LogColumn("string", "sparse", "string"),
+        LogColumn("hexes", "sparse", "hex", "|"),
+        LogColumn("integers", "sparse", "integer", "|"),
+        LogColumn("strings", "sparse", "string", "|"),
     ),
 )
 WITH_NULLS = replace(SPEC, null_values=("NULL", "-1", "\\N", "nan"))
@@ -45,9 +45,9 @@ CRITEO = Spec(
     None,
     False,
     (
-        Column("label", "label"),
-        *(Column(f"int_{place}", "dense", "integer") for place in range(3)),
-        *(Column(f"cat_{place}", "sparse", "hex") for place in range(4)),
+        LogColumn("label", "label"),
+        *(LogColumn(f"int_{place}", "dense", "integer") for place in range(3)),
+        *(LogColumn(f"cat_{place}", "sparse", "hex") for place in range(4)),
     ),
 )
 

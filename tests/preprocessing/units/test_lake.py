@@ -16,8 +16,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.lake import with_versions
-from dlrm_app.preprocessing.units.source import find_files
 from tests.preprocessing.running import content, run, table_of
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake writes and lists Delta tables")

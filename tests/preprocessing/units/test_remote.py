@@ -21,9 +21,10 @@ from hypothesis import HealthCheck, given, settings
 
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.preprocessing.units import remote
+from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, units_of
 from dlrm_app.preprocessing.units.remote import RemoteFile, address_of, look_at
-from dlrm_app.preprocessing.units.source import Source, find_files
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 
 
@@ -253,7 +254,7 @@ def test_credentials_reach_the_driver_and_nothing_else(pauses: list[float]) -> N
     assert "SECRET" not in f"{source} {source!r} {json.dumps(asdict(source))}"
     assert isinstance(source.path, remote.Address)
     assert source.path.url == url
-    again: Source = pickle.loads(pickle.dumps(source))
+    again: InputFile = pickle.loads(pickle.dumps(source))
     assert again == source
     assert lines_of(TextFeed(again, 1 << 20)) == lines_of(TextFeed(source, 1 << 20))
 

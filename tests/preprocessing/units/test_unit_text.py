@@ -12,7 +12,7 @@ from isal import isal_zlib
 
 from dlrm_app.errors import DataError
 from dlrm_app.preprocessing.units import unit_text as units
-from dlrm_app.preprocessing.units.source import Source
+from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, TextFeed
 
 COMPRESS = {
@@ -23,9 +23,9 @@ COMPRESS = {
 COMPRESSED = ["gzip", "zstd"]
 
 
-def source_of(path: Path, form: str = "text") -> Source:
+def source_of(path: Path, form: str = "text") -> InputFile:
     status = path.stat()
-    return Source(0, str(path), "train", status.st_size, status.st_mtime_ns, form)
+    return InputFile(0, str(path), "train", status.st_size, status.st_mtime_ns, form)
 
 
 def read_plain(path: Path, unit_bytes: int) -> list[tuple[bytes, int, int, bool]]:

@@ -1,0 +1,167 @@
+"""The end of a run: shards get their final names, rejects their line numbers, and the manifest is written."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from isal import isal_zlib
+
+from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, write_manifest
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum, sync_folder, written_whole
+from dlrm_app.journal import Journal
+from dlrm_app.preprocessing.encode.columns import MadeColumns
+from dlrm_app.preprocessing.passes.contents import (
+    CONTENTS,
+    DAY_CONTENTS,
+    Contents,
+    KnownShare,
+    read_contents,
+    warn_of_copies,
+)
+from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.targets import learnt_rows, own_click_share
+from dlrm_app.preprocessing.read.parser import REJECTS, write_rejects
+from dlrm_app.preprocessing.rejects import rejects_of
+from dlrm_app.preprocessing.units.remote import in_threads
+from dlrm_app.preprocessing.units.source import InputFile, content_checksum, sample_checksum
+from dlrm_app.text import listed
+
+logger = logging.getLogger(__name__)
+
+MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
+"""Split → (temporary path, shard) for each of its shards, in order."""
+
+
+def complete(
+    plan: Plan,
+    journal: Journal[EncodedUnit],
+    units: Sequence[EncodedUnit],
+    shards: MadeShards,
+    columns: MadeColumns,
+    config: dict[str, Any],
+) -> Manifest:
+    """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
+    splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
+    empty = [name for name, split in splits.items() if split.rows == 0]
+    if empty and not any(split.rejects for split in splits.values()):
+        raise DataError(
+            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by split.by={plan.splits_by} is less than a "
+            f"row of so few: give a larger share, then delete {plan.output} and start again"
+        )
+    if empty:
+        raise DataError(
+            f"the {empty[0]} split has no rows, because all of its {splits[empty[0]].rejects:,} lines are malformed: "
+            f"correct its input, then delete {plan.output} and start again"
+        )
+    for name, split in splits.items():
+        _move(plan.output, [path for path, _ in shards[name]], split.shards)
+    with written_whole(plan.output / REJECTS) as temporary:
+        write_rejects(temporary, rejects_of(plan, journal, units))
+    studied = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
+    rows, missing = sum(part.rows for part in studied), zip(*(part.missing for part in studied), strict=True)
+    rates = [sum(counts) / max(rows, 1) for counts in missing]
+    num_dense = len(columns.dense)
+    manifest = Manifest(
+        dataset=plan.spec.name,
+        label=plan.spec.label if any(split.positives is not None for split in splits.values()) else None,
+        dense=[replace(c, missing_rate=r) for c, r in zip(columns.dense, rates[:num_dense], strict=True)],
+        sparse=[replace(c, missing_rate=r) for c, r in zip(columns.sparse, rates[num_dense:], strict=True)],
+        splits=splits,
+        sources=_sources(plan, units),
+        config=config,
+        best=_best(plan),
+        lineage=columns.lineage,
+        kept=list(plan.kept),
+        own_clicks=_own_clicks(plan, units, columns),
+        contents=_write_contents(plan, journal, units),
+        path=plan.output,
+    )
+    write_manifest(plan.output, manifest)
+    return manifest
+
+
+def _summarize(
+    plan: Plan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
+) -> Split:
+    parts = [unit.splits[split] for unit in units if split in unit.splits]
+    return Split(
+        rows=sum(part.rows for part in parts),
+        positives=sum(part.positives or 0 for part in parts) if plan.has_label(split) else None,
+        rejects=sum(part.rejects for part in parts),
+        shards=[
+            replace(shard, path=f"{split}/part-{number:05d}.parquet")
+            for number, (_, shard) in enumerate(shards)
+        ],
+    )
+
+
+def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
+    """Gives a split's shards their final names; after an interrupted move some have them already."""
+    for path, shard in zip(paths, shards, strict=True):
+        final = output / shard.path
+        final.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.replace(final)
+        elif not final.exists():
+            raise DataError(f"{path} is gone: something deleted it; delete {output} and start again")
+    sync_folder((output / shards[0].path).parent)
+
+
+def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
+    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, ``content_checksum``."""
+
+    def describe(source: InputFile) -> ManifestSource:
+        read = [unit for unit in units if unit.text.source == source.index]
+        crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
+        checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
+        rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
+        sample = sample_checksum(source)
+        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
+
+    return in_threads(describe, plan.sources)
+
+
+def _best(plan: Plan) -> dict[str, float] | None:
+    """The mean, by rows, of the best reachable scores that dlrm-generate wrote beside every source; None if any is missing or damaged."""
+    paths, keys = [Path(f"{source.path}.best.json") for source in plan.sources], ("auc", "logloss")
+    if not all(path.is_file() for path in paths):
+        return None
+    try:
+        values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        if any(value.get(key) is None for value in values for key in keys):
+            return None
+        rows = [value.get("rows", 1) for value in values]
+        totals = {key: sum(float(v[key]) * n for v, n in zip(values, rows, strict=True)) for key in keys}
+        return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.warning(f"{listed(paths)} are not all what dlrm-generate wrote ({error}): left out")
+        return None
+
+
+def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
+    """Split → the share of its rows whose own clicks are in the target columns that encode them, if it is more than chance repeats."""
+    learnt, shares = learnt_rows(columns.dense, plan.output), {}
+    for name in plan.splits if learnt is not None else ():
+        seen = sum((unit.splits[name].seen for unit in units if name in unit.splits), KnownShare())
+        if learnt is not None and (share := own_click_share(seen, learnt)) is not None:
+            shares[name] = share
+    return shares
+
+
+def _write_contents(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> dict[str, str] | None:
+    """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
+    if plan.splits_by != "content" or not plan.are_told_apart:
+        return None
+    paths = [journal.path(unit.text.name, ".contents") for unit in units]
+    sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
+    sample.write(plan.output / CONTENTS)
+    warn_of_copies(sample, "rows")
+    return {"file": CONTENTS, "checksum": checksum(plan.output / CONTENTS)}

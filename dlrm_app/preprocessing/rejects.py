@@ -1,0 +1,67 @@
+"""Malformed lines of a run: refuses too many, and finds each one's place in its file."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from dlrm_app.errors import DataError
+from dlrm_app.journal import Journal
+from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.read.parser import RejectedLine, read_rejects
+from dlrm_app.preprocessing.units.source import MAX_RATIO
+
+_SHOWN = 5
+"""The number of rejects that an error shows."""
+
+
+@dataclass
+class RejectLimit:
+    """Checks units as they are encoded, to fail as soon as the share of malformed lines must become too large."""
+
+    plan: Plan
+    journal: Journal[EncodedUnit]
+    max_fraction: float
+    _units: list[EncodedUnit] = field(default_factory=list)
+    _size: int = 0
+    _lines: int = 0
+    _rejects: int = 0
+
+    def check(self, unit: EncodedUnit) -> None:
+        """Raises DataError if there are too many rejects, ``unit`` included."""
+        self._units.append(unit)
+        self._size += unit.text.size
+        self._lines += unit.lines
+        self._rejects += unit.rejects
+        total = sum(source.bytes * (MAX_RATIO if source.is_compressed else 1) for source in self.plan.sources)
+        if self._rejects > self.max_fraction * self._lines * max(total / max(self._size, 1), 1):
+            self.refuse(sorted(self._units, key=lambda unit: (unit.text.source, unit.text.unit)))
+
+    def refuse(self, units: Sequence[EncodedUnit]) -> None:
+        """Raises DataError naming the first rejects of ``units`` if they are more than ``max_fraction`` of all lines."""
+        lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
+        if rejects <= self.max_fraction * lines:
+            return
+        first = islice(rejects_of(self.plan, self.journal, units), _SHOWN)
+        shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
+        raise DataError(
+            f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; the "
+            f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
+        )
+
+
+def rejects_of(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> Iterator[RejectedLine]:
+    """Every reject of ``units`` (in order), with its file and its line number there, from 1."""
+    source, first_line = -1, 1
+    for unit in units:
+        if unit.text.source != source:
+            source = unit.text.source
+            is_text = plan.sources[source].format != "parquet"
+            first_line = 2 if plan.spec.header and is_text else 1
+        path = journal.path(unit.text.name, ".rejects")
+        if path.exists():
+            for reject in read_rejects(path):
+                yield reject._replace(file=plan.sources[source].path, line=first_line + reject.line)
+        first_line += unit.lines

@@ -1,0 +1,161 @@
+"""The input files that users name by paths, globs, lists and lake tables; each file may be named once."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlrm_app.config.datasets import InputConfig
+from dlrm_app.config.schema import SPLITS
+from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.preprocessing.units.folders import NoFilesError, files_below, local_path, without_markers
+from dlrm_app.preprocessing.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files
+from dlrm_app.preprocessing.units.remote import Address, address_of, in_threads, is_url, objects_below
+from dlrm_app.preprocessing.units.source import (
+    DAMAGE,
+    InputFile,
+    content_checksum,
+    format_of,
+    open_text,
+    version_of,
+)
+from dlrm_app.text import without_credentials
+
+_LOOK = 1 << 14
+"""Bytes of text by which copies are recognized; smaller files are not compared."""
+
+
+class _NameFault(NamedTuple):
+    """A fault of a name. ``is_absence``: nothing is there."""
+
+    text: str
+    is_absence: bool = False
+
+
+def find_sources(given: InputConfig) -> list[InputFile]:
+    """The files that input.train, input.val and input.test name, in that order; raises ConfigError with all faults."""
+    sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS})
+    refuse_if(_copies(sources))
+    return sources
+
+
+def find_files(key: str, given: Any) -> list[InputFile]:
+    """The files that setting ``key`` names, in order; raises ConfigError with all faults, NoFilesError if there are none."""
+    return _find({key: given})
+
+
+def _find(given: Mapping[str, Any]) -> list[InputFile]:
+    problems: list[_NameFault] = []
+    named = [
+        (key, file)
+        for key, value in given.items()
+        for name in ([value] if isinstance(value, str) else value or [])
+        for file in _named_files(key, name, problems)
+    ]
+    looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
+    problems += [problem for problem in looked if isinstance(problem, _NameFault)]
+    if problems:
+        texts = [problem.text for problem in problems]
+        raise NoFilesError(texts) if all(problem.is_absence for problem in problems) else ConfigError(texts)
+    sources = [source for source in looked if isinstance(source, InputFile)]
+    refuse_if(_named_twice(sources, [key for key, _ in named]))
+    return sources
+
+
+def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[str]:
+    """A problem for each file that has two names among ``sources``, links included; ``keys``: what names each."""
+    first: dict[tuple[object, object], InputFile] = {}
+    problems = []
+    for source in sources:
+        if isinstance(source.path, Address):
+            identity: tuple[object, object] = source.path.partition("://")[0], source.path.path
+        else:
+            status = Path(source.path).stat()
+            identity = status.st_dev, status.st_ino
+        if (known := first.setdefault(identity, source)) is not source:
+            what = "are the same file (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
+            problems.append(_counts_twice(known, source, what, keys))
+    return problems
+
+
+def _copies(sources: Sequence[InputFile]) -> list[str]:
+    """A problem for each file, of some length, whose text is that of another of them, plain or compressed."""
+    keys = [f"input.{source.split}" for source in sources]
+    beginnings = in_threads(_first_text, sources)
+    alike = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
+    first: dict[str, InputFile] = {}
+    return [
+        _counts_twice(known, source, "hold the same text", keys)
+        for source, text in zip(sources, beginnings, strict=True)
+        if text in alike and (known := first.setdefault(content_checksum(source), source)) is not source
+    ]
+
+
+def _counts_twice(first: InputFile, second: InputFile, what: str, keys: Sequence[str]) -> str:
+    names = " and ".join(f"{keys[source.index]}={source.path}" for source in (first, second))
+    return f"{names} {what}: its rows would count twice, so name it once"
+
+
+def _first_text(source: InputFile) -> bytes:
+    with source.open() as raw, open_text(raw, source.format) as file, suppress(*DAMAGE):
+        return bytes(file.read(_LOOK))
+    return b""  # damage is reported when the file is read
+
+
+def _named_files(key: str, name: str, problems: list[_NameFault]) -> list[NamedFile]:
+    """The files behind ``name``: of a lake table, of a store, a file, a folder with all below it, or a glob of these.
+
+    Files of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty ones are left out.
+    """
+    name = local_path(name)
+    try:
+        if is_table(name):
+            return table_files(key, name, _natural)
+        paths, above = objects_below(name) if is_url(name) else files_below(name)
+        data = without_markers(paths, above)
+        if list(paths) != [above]:
+            refuse_table(key, name, data, above)
+    except ConfigError as error:
+        texts = [text if text.startswith(f"{key}=") else f"{key}={name}: {text}" for text in error.problems]
+        problems += [_NameFault(text, isinstance(error, NoFilesError)) for text in texts]
+        return []
+    except DataError as error:
+        problems.append(_NameFault(f"{key}={error}"))
+        return []
+    if not data:
+        text = f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})"
+        problems.append(_NameFault(text, is_absence=True))
+    return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """A sort key by which numbers within names count as numbers."""
+    pieces = re.findall("[0-9]+|[^0-9]", f"{path}\0")
+    return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
+
+
+def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
+    """The source that is ``file``, named by setting ``key``, or what is wrong with it."""
+    path = file.path
+    try:
+        if is_url(path) and not isinstance(path, Address):  # of a table
+            path = address_of(path)
+        if not isinstance(path, Address) and not Path(path).is_file():
+            if not Path(path).exists():
+                return _NameFault(f"{key}={path}: no such file (looked in {Path.cwd()})", is_absence=True)
+            cure = "write it to a file and give that"
+            return _NameFault(f"{key}={path} is a pipe or a device, and input is read more than once: {cure}")
+        version = version_of(path)
+        split = key.partition(".")[2]
+        source = InputFile(
+            index, path, split, *version[:2], "text", file.partition, version[2], file.is_of_table
+        )
+        with source.open() as raw:
+            return replace(source, format=format_of(raw.read(4)))
+    except OSError as error:
+        return _NameFault(f"{key}={path} cannot be read: {error.strerror}")
+    except DataError as error:
+        return _NameFault(f"{key}={error}")
