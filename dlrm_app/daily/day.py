@@ -166,7 +166,9 @@ class Day:
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
             missing=missing_shares(dataset),
-            shift=shifts(dataset, self.parent) if self.parent else {},
+            shift=shifts(
+                dataset, [self.days / record.day for record in self.window(self.config.gate.window)]
+            ),
             known_rows=known_rows(self.folder, earlier),
             hours=hours_of(dataset),
             published=False,

@@ -206,11 +206,15 @@ def _shift(days: Days) -> Verdict | None:
         limit = days.gate.max_id_shift if name in days.ids else days.gate.max_shift
         level = usual(record.shift[name] for record in days.before if name in record.shift)
         most = limit if level is None else level.level + level.allowed(limit)
-        return shift, most, shift > most, f"the values of {name} are distributed otherwise than yesterday"
+        words = (
+            f"the values of {name} differ from those of the most similar day before by a population stability "
+            f"index of {short(shift)}"
+        )
+        return shift, most, shift > most, words
 
     worst = _worst(each(name, shift) for name, shift in days.day.shift.items())
     limits = f"{_limit('max_shift', days.gate.max_shift)} ({_limit('max_id_shift', days.gate.max_id_shift)} for ids)"
-    cure = f"a population stability index above {limits} and the usual one: has a unit or a source changed?"
+    cure = f"above {limits} and the usual one: has a unit or a source changed?"
     return worst and Verdict("shift", *worst, cure)
 
 
