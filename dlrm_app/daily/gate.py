@@ -32,6 +32,8 @@ CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
+_ROUNDING = 1e-9
+"""Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
 
 
@@ -334,8 +336,9 @@ def _new_auc(days: Days) -> Verdict | None:
         f"its model has an AUC of {holdout.auc:.4f} on the rows held back, the one before {holdout.before:.4f}: "
         f"a difference of {holdout.difference:+.4f} (95% interval {holdout.low:+.4f} to {holdout.high:+.4f})"
     )
+    is_worse = holdout.high < -_ROUNDING
     return Verdict(
-        "new auc", holdout.difference, 0.0, holdout.high < 0, says, "its model is worse than the one before"
+        "new auc", holdout.difference, 0.0, is_worse, says, "its model is worse than the one before"
     )
 
 

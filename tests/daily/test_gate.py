@@ -183,6 +183,7 @@ def test_a_model_is_worse_only_beyond_chance(gate: GateConfig) -> None:
     for holdout, is_held in (
         (Holdout(0.7), False),
         (Holdout(0.7, 0.71, -0.01, -0.02, 0.001), False),
+        (Holdout(0.7, 0.7, -1e-16, -1e-16, -1e-16), False),  # two equal AUCs, rounded
         (Holdout(0.7, 0.71, -0.01, -0.02, -0.001), True),
     ):
         verdicts = judge_after(Days(a_day(holdout=holdout), [], gate))
