@@ -191,15 +191,21 @@ def _unseen(days: Days) -> Verdict | None:
     known = [record for record in days.before if record.unseen]
     if not known:
         return None
-    limit = days.gate.max_unseen_rise
 
-    def each(name: str, share: float) -> tuple[float, float, bool, str]:
-        most = max(record.unseen.get(name, 1.0) for record in known)
-        words = f"{percent(share)} of the lookups in {name} are of values never seen, {percent(most)} on the days before"
-        return share - most, limit, share - most > limit, words
+    def each(name: str, share: float) -> tuple[float, float, bool, str] | None:
+        level = usual(record.unseen[name] for record in known if name in record.unseen)
+        if level is None:
+            return None
+        rise, limit = share - level.level, level.allowed(days.gate.max_unseen_rise)
+        words = (
+            f"{percent(share)} of the lookups in {name} are of values never seen, "
+            f"{percent(level.level)} on the days before"
+        )
+        return rise, limit, rise > limit, words
 
-    worst = _worst(each(name, share) for name, share in days.day.unseen.items())
-    cure = f"a rise above {_limit('max_unseen_rise', limit)}: are ids written in another way?"
+    worst = _worst(row for name, share in days.day.unseen.items() if (row := each(name, share)))
+    rule = _limit("max_unseen_rise", days.gate.max_unseen_rise)
+    cure = f"a rise above {rule} and the usual change: are ids written in another way?"
     return worst and Verdict("unseen", *worst, cure)
 
 

@@ -201,6 +201,12 @@ def test_a_model_that_learnt_nothing_holds_the_day(gate: GateConfig) -> None:
     assert held(a_day(), [], gate) == []
 
 
+def test_one_odd_day_does_not_raise_the_limit_of_unseen(gate: GateConfig) -> None:
+    before = [a_day(**USUAL) for _ in range(6)] + [a_day(**{**USUAL, "unseen": {"item": 0.9}})]
+    assert held(a_day(**{**USUAL, "unseen": {"item": 0.45}}), before, gate) == ["unseen"]
+    assert held(a_day(**{**USUAL, "unseen": {"item": 0.35}}), before, gate) == []
+
+
 def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig) -> None:
     def of(loss: float, calibration: float = 1.0) -> Scores:
         bounds = {"logloss": loss, "logloss_low": loss - 0.01, "logloss_high": loss + 0.01}
