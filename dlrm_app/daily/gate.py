@@ -16,7 +16,8 @@ from statistics import median
 
 from dlrm_app.config.days import GateConfig
 from dlrm_app.daily.record import Z_95, DayRecord, Scores, Verdict
-from dlrm_app.evaluation.judgement import MOST_NE
+from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
+from dlrm_app.runs.checkpoint.marker import UNDECIDED, Judgement
 from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short
 
@@ -330,8 +331,25 @@ def _learnt(days: Days) -> Verdict | None:
     if judgement is None:
         return None
     cure = judgement.advice[0] if judgement.causes else ""
-    says = f"its model: {judgement.says}"
-    return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, judgement.is_bad, says, cure)
+    says, holds = f"its model: {judgement.says}", judgement.is_bad
+    # the held-out rows may be too few to tell a model of noise, all rows of the day may not
+    if judgement.verdict == UNDECIDED and (before := _judged_before(days.day)) and before.is_bad:
+        says, holds = f"{says}; yesterday's model: {before.says}", True
+        cure = "no model has learnt anything: do labels belong to their rows, on this day and those before?"
+    return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, holds, says, cure)
+
+
+def _judged_before(day: DayRecord) -> Judgement | None:
+    """The judgement of yesterday's model on all rows of the day; None if it is not known."""
+    now = day.next_day
+    if now is None or now.auc is None or now.ne is None or now.calibration is None or not now.logloss:
+        return None
+    if now.logloss_low is None or now.logloss_high is None:
+        return None
+    error = now.ne * (now.logloss_high - now.logloss_low) / (2 * Z_95 * now.logloss)
+    return judge(
+        Measurements(day.day, day.rows, day.positives, now.auc, now.ne, error, now.calibration), None
+    )
 
 
 def _new_auc(days: Days) -> Verdict | None:
