@@ -229,14 +229,17 @@ def _shift(days: Days) -> Verdict | None:
 
 def _known(days: Days) -> Verdict | None:
     share = days.day.known_rows
-    if share is None:
+    if share is None or not days.before:
         return None
     level = usual(record.known_rows for record in days.before if record.known_rows is not None) or Usual(
         0.0, 0.0
     )
     limit = level.level + level.allowed(days.gate.max_known_rows)
-    says = f"{percent(share)} of its rows are rows of earlier days, {percent(level.level)} on the days before"
-    cure = f"above {_limit('max_known_rows', days.gate.max_known_rows)} more than usual: was a day delivered again?"
+    says = (
+        f"{percent(share)} of its rows are copies of its own or of earlier days' rows, "
+        f"{percent(level.level)} on the days before"
+    )
+    cure = f"above {_limit('max_known_rows', days.gate.max_known_rows)} more than usual: was a day or an hour delivered again?"
     return Verdict("known rows", share, limit, share > limit, says, cure)
 
 

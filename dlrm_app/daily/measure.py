@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -164,14 +164,17 @@ def missing_shares(dataset: Manifest) -> dict[str, float]:
 
 
 def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
-    """The share of the rows of the day in ``folder`` whose content one of the ``earlier`` days had; None if it is not known."""
+    """The share of the day's rows whose content one of the ``earlier`` days or an earlier row has; None if it is not known."""
     paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
-    if not paths or not (folder / CONTENTS).is_file():
+    if not (folder / CONTENTS).is_file():
         return None
     try:
-        return read_contents(folder / CONTENTS).seen_in(map(read_contents, paths)).share
+        own, others = read_contents(folder / CONTENTS), [read_contents(path) for path in paths]
     except DataError as error:
         raise DataError(f"{error}; or delete this file, and no rows of its day are looked for") from error
+    rows = own.seen_in(others).rows  # those whose hashes all samples would hold
+    contents = replace(own, counts=np.ones_like(own.counts)).seen_in(others)
+    return 1 - (contents.rows - contents.known) / max(rows, 1)
 
 
 def hours_of(dataset: Manifest) -> dict[str, list[int]]:
@@ -182,6 +185,7 @@ def hours_of(dataset: Manifest) -> dict[str, list[int]]:
         hour = next((keys[key] for key in keys if key.lower() in _HOURS), None)
         if hour is None:
             return {}
+        hour = hour.zfill(2)
         rows, files = hours.get(hour, [0, 0])
         hours[hour] = [rows + source.rows, files + 1]
     return dict(sorted(hours.items()))

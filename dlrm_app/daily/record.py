@@ -117,7 +117,7 @@ class DayRecord:
     ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
     ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
     day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
-    index of each column against the most similar day before; ``known_rows``: share of rows that an earlier day had; ``hours``: hour → rows and
+    index of each column against the most similar day before; ``known_rows``: share of rows that an earlier day or row had; ``hours``: hour → rows and
     files, if files lie in folders of hours; ``rules``: the verdicts of the gate; ``judgement``: of the new model on the held-out rows. ``parent_record``, ``settings``: the checksums of
     the parent's record and of the day's settings.json.
     """

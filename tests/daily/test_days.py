@@ -71,6 +71,11 @@ def swapped_columns(text: str) -> str:
     return "".join("\t".join([*row[:14], *row[:13:-1]]) + "\n" for row in rows)
 
 
+def twice(text: str) -> str:
+    """Every row is delivered again, by another part of the pipeline."""
+    return text + text
+
+
 def lost_clicks(text: str) -> str:
     """70% of the clicks become rows without."""
     draw = random.Random(1)
@@ -488,6 +493,7 @@ def test_a_command_that_is_none_is_refused(command: str) -> None:
         (null_columns, "missing"),
         (hundredfold, "shift"),
         (None, "known rows"),
+        (twice, "known rows"),
         (swapped_columns, "shift"),
     ],
 )

@@ -102,10 +102,27 @@ def test_shares_of_clicks_are_no_distribution_of_a_day(tmp_path: Path) -> None:
 def test_hours_are_those_of_the_folders(tmp_path: Path) -> None:
     write_dataset(tmp_path / "day", rows={"train": 100, "val": 10})
     manifest = read_manifest(tmp_path / "day")
-    paths = ["log/dt=2026-11-01/hour=01/a", "log/dt=2026-11-01/hour=00/b", "log/dt=2026-11-01/hour=01/c"]
+    paths = ["log/dt=2026-11-01/hour=01/a", "log/dt=2026-11-01/hour=00/b", "log/dt=2026-11-01/hour=1/c"]
     sources = [Source(path, "train", 1, "crc32:0", rows) for path, rows in zip(paths, (5, 6, 7), strict=True)]
     assert hours_of(replace(manifest, sources=sources)) == {"00": [6, 1], "01": [12, 2]}
     assert hours_of(replace(manifest, sources=[*sources, Source("log/d", "train", 1, "crc32:0", 1)])) == {}
+
+
+def test_copies_within_a_day_are_known_rows(tmp_path: Path) -> None:
+    hashes = np.random.default_rng(0).integers(2**63, size=2000, dtype=np.uint64)
+    days = {
+        "first": hashes[:1000],
+        "second": np.tile(hashes[1000:], 2),
+        "third": hashes[[*range(500, 1500), 600]],
+    }
+    for name, rows in days.items():
+        (tmp_path / name).mkdir()
+        Contents.of(rows).write(tmp_path / name / CONTENTS)
+    assert known_rows(tmp_path / "first", []) == 0.0
+    assert known_rows(tmp_path / "second", [tmp_path / "first"]) == 0.5
+    assert known_rows(tmp_path / "third", [tmp_path / "first"]) == pytest.approx(501 / 1001)
+    (tmp_path / "first" / CONTENTS).unlink()
+    assert known_rows(tmp_path / "first", []) is None
 
 
 def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:
