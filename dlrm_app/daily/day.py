@@ -30,6 +30,7 @@ from dlrm_app.daily.record import (
     RECORD,
     SECONDS,
     SETTINGS,
+    UNREPORTED,
     DayRecord,
     Holdout,
     Scores,
@@ -109,8 +110,14 @@ class Day:
             record = replace(record, retrained=self._retrain())
             self._export()
         record = replace(record, rules=verdicts, published=held is None, held=held)
-        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
+        self._once(self.folder / RECORD, lambda: self._finish(record))
         return record
+
+    def _finish(self, record: DayRecord) -> None:
+        """Writes the record; before it, that days.on_held is to be called."""
+        if record.held and self.config.days.command_on_held:
+            (self.folder / UNREPORTED).touch()
+        write_json(self.folder / RECORD, asdict(record))
 
     @property
     def _words(self) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
-from dlrm_app.daily.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
+from dlrm_app.daily.record import DAYS, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.distributed.ranks import Ranks
@@ -81,6 +81,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             )
         if ranks.is_first:  # if the published day was deleted, the one before is published again
             conclude(config, output, records, changed)
+            _report_held(config, output, records)  # killed before, or in the middle
         for day in new:
             published = [record for record in records if record.published]
             try:
@@ -96,8 +97,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             records.append(record)
             if ranks.is_first:
                 conclude(config, output, records, changed)
-                if record.held:
-                    _report(config.days.command_on_held, output / DAYS / record.day / RECORD)
+                _report_held(config, output, [record])
         marks: dict[str, str] = {}
         if ranks.is_first:
             marks = conclude(config, output, records, changed)
@@ -112,6 +112,15 @@ class _NoDaysError(DataError):
     """Raised if there is no day at all."""
 
     exit_code = MISSING
+
+
+def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
+    """Calls days.on_held for each held day for which that is still to be done."""
+    for record in records:
+        folder = output / DAYS / record.day
+        if record.held and (folder / UNREPORTED).is_file():
+            _report(config.days.command_on_held, folder / RECORD)
+            (folder / UNREPORTED).unlink()
 
 
 def _report(command: Sequence[str], record: Path) -> None:

@@ -392,6 +392,26 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert lines(output)[NAMES[2]]["held"]
 
 
+def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_path: Path) -> None:
+    own = tmp_path / "log" / f"dt={NAMES[2]}"
+    own.mkdir(parents=True)
+    shutil.copy(log / f"dt={NAMES[1]}" / "clicks.tsv", own)
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    called = tmp_path / "called"
+    (tmp_path / "notify").write_text(
+        f"#!/bin/sh\n[ -e {called} ] || {{ kill -9 $PPID; exit; }}\necho $1 >> {called}\n"
+    )
+    (tmp_path / "notify").chmod(0o755)
+    words = [*days_words(tmp_path / "log", output, NAMES[2]), f"days.on_held={tmp_path}/notify"]
+    assert run(command("days", *words), tmp_path).returncode == -9
+    assert (output / "days" / NAMES[2] / "day.json").is_file()
+    called.touch()
+    for _ in range(2):
+        assert learn(words, nothing).exit_code == 3
+        assert called.read_text() == f"{output}/days/{NAMES[2]}/day.json\n"
+
+
 def test_a_hanging_command_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
