@@ -15,7 +15,7 @@ from pathlib import Path
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
-from dlrm_app.daily.record import DAYS, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
+from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.distributed.ranks import Ranks
@@ -69,7 +69,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
         if ranks.is_first:
             (output / DAYS).mkdir(parents=True, exist_ok=True)
             refusal = f"another dlrm-days is working on output={output}: wait for it"
-            stack.enter_context(held_lock(output / ".lock", refusal))
+            stack.enter_context(held_lock(output / LOCK, refusal))
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         records = read_records(output)
         changed = cache(partial(has_changed, reads_all=config.days.verify_files))

@@ -21,6 +21,8 @@ from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
+LOCK = ".lock"
+"""The file in OUTPUT that is locked by whoever writes below it."""
 UNREPORTED = "unreported"
 """The file in a held day's folder until days.on_held has been called."""
 Z_95 = 1.96

@@ -24,6 +24,7 @@ from dlrm_app.daily.record import DayRecord
 from dlrm_app.daily.words import preprocess_words
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.files import held_lock
 from dlrm_app.reports.days import write_days
 from tests.commands import command, run, succeed
 from tests.daily.days_here import NAMES, configured, days_words, learn, lines, results, write_log
@@ -557,6 +558,17 @@ def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path
     for name in NAMES[1:3]:
         shutil.rmtree(output / "days" / name)
     assert "Nothing can be said yet" in write_days(output).read_text()
+
+
+def test_a_refused_call_leaves_the_page_to_the_one_that_works(log: Path, three: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    (output / "days.html").write_text("as it was")
+    with held_lock(output / ".lock", ""):
+        done = run(command("days", *days_words(log, output, NAMES[2])), tmp_path)
+    assert done.returncode == 1
+    assert "another dlrm-days is working" in done.stderr
+    assert "page:" not in done.stdout
+    assert (output / "days.html").read_text() == "as it was"
 
 
 def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) -> None:
