@@ -41,6 +41,7 @@ from dlrm_app.daily.rows import Earlier, write_rows
 from dlrm_app.daily.words import (
     evaluate_words,
     export_words,
+    of_later_days,
     preprocess_words,
     setting_changes,
     settings_of,
@@ -135,18 +136,23 @@ class Day:
 
     def _begin(self) -> None:
         """Keeps the day's settings. An unfinished day that was begun with others begins anew."""
-        settings, path = settings_of(self.config, self._words), self.folder / SETTINGS
+        words, path = self._words, self.folder / SETTINGS
+        settings = settings_of(self.config, words)
         if self.is_first_rank and (before := read_settings(path)) != settings:
             if self.folder.exists() and any(self.folder.iterdir()):
-                changes = setting_changes(before, settings) if before else ["its settings are not known"]
+                changes = (
+                    setting_changes(before, settings, words) if before else ["its settings are not known"]
+                )
                 logger.warning(
                     "%s was begun with other settings and begins anew:\n%s",
                     self.day,
                     bullets(changes, _SHOWN_CHANGES),
                 )
                 shutil.rmtree(self.folder)
-            elif self.parent and (
-                changes := setting_changes(read_settings(self.parent / SETTINGS), settings)
+            elif (
+                self.parent
+                and (earlier := of_later_days(read_settings(self.parent / SETTINGS)))
+                and (changes := setting_changes(earlier, of_later_days(settings), words))
             ):
                 shown = bullets(changes, _SHOWN_CHANGES)
                 logger.info("%s: other settings than on %s:\n%s", self.day, self.parent.name, shown)
