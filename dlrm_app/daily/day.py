@@ -30,6 +30,7 @@ from dlrm_app.daily.record import (
     RECORD,
     SECONDS,
     SETTINGS,
+    UNREPORTED,
     DayRecord,
     Holdout,
     Scores,
@@ -40,6 +41,7 @@ from dlrm_app.daily.rows import Earlier, write_rows
 from dlrm_app.daily.words import (
     evaluate_words,
     export_words,
+    of_later_days,
     preprocess_words,
     setting_changes,
     settings_of,
@@ -109,8 +111,14 @@ class Day:
             record = replace(record, retrained=self._retrain())
             self._export()
         record = replace(record, rules=verdicts, published=held is None, held=held)
-        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
+        self._once(self.folder / RECORD, lambda: self._finish(record))
         return record
+
+    def _finish(self, record: DayRecord) -> None:
+        """Writes the record; before it, that days.on_held is to be called."""
+        if record.held and self.config.days.command_on_held:
+            (self.folder / UNREPORTED).touch()
+        write_json(self.folder / RECORD, asdict(record))
 
     @property
     def _words(self) -> dict[str, list[str]]:
@@ -128,18 +136,23 @@ class Day:
 
     def _begin(self) -> None:
         """Keeps the day's settings. An unfinished day that was begun with others begins anew."""
-        settings, path = settings_of(self.config, self._words), self.folder / SETTINGS
+        words, path = self._words, self.folder / SETTINGS
+        settings = settings_of(self.config, words)
         if self.is_first_rank and (before := read_settings(path)) != settings:
             if self.folder.exists() and any(self.folder.iterdir()):
-                changes = setting_changes(before, settings) if before else ["its settings are not known"]
+                changes = (
+                    setting_changes(before, settings, words) if before else ["its settings are not known"]
+                )
                 logger.warning(
                     "%s was begun with other settings and begins anew:\n%s",
                     self.day,
                     bullets(changes, _SHOWN_CHANGES),
                 )
                 shutil.rmtree(self.folder)
-            elif self.parent and (
-                changes := setting_changes(read_settings(self.parent / SETTINGS), settings)
+            elif (
+                self.parent
+                and (earlier := of_later_days(read_settings(self.parent / SETTINGS)))
+                and (changes := setting_changes(earlier, of_later_days(settings), words))
             ):
                 shown = bullets(changes, _SHOWN_CHANGES)
                 logger.info("%s: other settings than on %s:\n%s", self.day, self.parent.name, shown)
@@ -166,7 +179,9 @@ class Day:
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
             missing=missing_shares(dataset),
-            shift=shifts(dataset, self.parent) if self.parent else {},
+            shift=shifts(
+                dataset, [self.days / record.day for record in self.window(self.config.gate.window)]
+            ),
             known_rows=known_rows(self.folder, earlier),
             hours=hours_of(dataset),
             published=False,

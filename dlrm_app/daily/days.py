@@ -15,7 +15,7 @@ from pathlib import Path
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
-from dlrm_app.daily.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
+from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
@@ -82,7 +82,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
         if ranks.is_first:
             (output / DAYS).mkdir(parents=True, exist_ok=True)
             refusal = f"another dlrm-days is working on output={output}: wait for it"
-            stack.enter_context(held_lock(output / ".lock", refusal))
+            stack.enter_context(held_lock(output / LOCK, refusal))
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         records = read_records(output)
         changed = cache(partial(has_changed, reads_all=config.days.verify_files))
@@ -94,6 +94,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             )
         if ranks.is_first:  # if the published day was deleted, the one before is published again
             conclude(config, output, records, changed)
+            _report_held(config, output, records)  # killed before, or in the middle
         for day in new:
             published = [record for record in records if record.published]
             try:
@@ -109,8 +110,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             records.append(record)
             if ranks.is_first:
                 conclude(config, output, records, changed)
-                if record.held:
-                    _report(config.days.command_on_held, output / DAYS / record.day / RECORD)
+                _report_held(config, output, [record])
         marks: dict[str, str] = {}
         if ranks.is_first:
             marks = conclude(config, output, records, changed)
@@ -126,6 +126,15 @@ class _NoDaysError(DataError):
     """Raised if there is no day at all."""
 
     exit_code = MISSING
+
+
+def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
+    """Calls days.on_held for each held day for which that is still to be done."""
+    for record in records:
+        folder = output / DAYS / record.day
+        if record.held and (folder / UNREPORTED).is_file():
+            _report(config.days.command_on_held, folder / RECORD)
+            (folder / UNREPORTED).unlink()
 
 
 def _report(command: Sequence[str], record: Path) -> None:

@@ -16,7 +16,8 @@ from statistics import median
 
 from dlrm_app.config.days import GateConfig
 from dlrm_app.daily.record import Z_95, DayRecord, Scores, Verdict
-from dlrm_app.evaluation.judgement import MOST_NE
+from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
+from dlrm_app.runs.checkpoint.marker import UNDECIDED, Judgement
 from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short
 
@@ -32,6 +33,8 @@ CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
+_ROUNDING = 1e-9
+"""Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
 
 
@@ -189,15 +192,21 @@ def _unseen(days: Days) -> Verdict | None:
     known = [record for record in days.before if record.unseen]
     if not known:
         return None
-    limit = days.gate.max_unseen_rise
 
-    def each(name: str, share: float) -> tuple[float, float, bool, str]:
-        most = max(record.unseen.get(name, 1.0) for record in known)
-        words = f"{percent(share)} of the lookups in {name} are of values never seen, {percent(most)} on the days before"
-        return share - most, limit, share - most > limit, words
+    def each(name: str, share: float) -> tuple[float, float, bool, str] | None:
+        level = usual(record.unseen[name] for record in known if name in record.unseen)
+        if level is None:
+            return None
+        rise, limit = share - level.level, level.allowed(days.gate.max_unseen_rise)
+        words = (
+            f"{percent(share)} of the lookups in {name} are of values never seen, "
+            f"{percent(level.level)} on the days before"
+        )
+        return rise, limit, rise > limit, words
 
-    worst = _worst(each(name, share) for name, share in days.day.unseen.items())
-    cure = f"a rise above {_limit('max_unseen_rise', limit)}: are ids written in another way?"
+    worst = _worst(row for name, share in days.day.unseen.items() if (row := each(name, share)))
+    rule = _limit("max_unseen_rise", days.gate.max_unseen_rise)
+    cure = f"a rise above {rule} and the usual change: are ids written in another way?"
     return worst and Verdict("unseen", *worst, cure)
 
 
@@ -206,24 +215,31 @@ def _shift(days: Days) -> Verdict | None:
         limit = days.gate.max_id_shift if name in days.ids else days.gate.max_shift
         level = usual(record.shift[name] for record in days.before if name in record.shift)
         most = limit if level is None else level.level + level.allowed(limit)
-        return shift, most, shift > most, f"the values of {name} are distributed otherwise than yesterday"
+        words = (
+            f"the values of {name} differ from those of the most similar day before by a population stability "
+            f"index of {short(shift)}"
+        )
+        return shift, most, shift > most, words
 
     worst = _worst(each(name, shift) for name, shift in days.day.shift.items())
     limits = f"{_limit('max_shift', days.gate.max_shift)} ({_limit('max_id_shift', days.gate.max_id_shift)} for ids)"
-    cure = f"a population stability index above {limits} and the usual one: has a unit or a source changed?"
+    cure = f"above {limits} and the usual one: has a unit or a source changed?"
     return worst and Verdict("shift", *worst, cure)
 
 
 def _known(days: Days) -> Verdict | None:
     share = days.day.known_rows
-    if share is None:
+    if share is None or not days.before:
         return None
     level = usual(record.known_rows for record in days.before if record.known_rows is not None) or Usual(
         0.0, 0.0
     )
     limit = level.level + level.allowed(days.gate.max_known_rows)
-    says = f"{percent(share)} of its rows are rows of earlier days, {percent(level.level)} on the days before"
-    cure = f"above {_limit('max_known_rows', days.gate.max_known_rows)} more than usual: was a day delivered again?"
+    says = (
+        f"{percent(share)} of its rows are copies of its own or of earlier days' rows, "
+        f"{percent(level.level)} on the days before"
+    )
+    cure = f"above {_limit('max_known_rows', days.gate.max_known_rows)} more than usual: was a day or an hour delivered again?"
     return Verdict("known rows", share, limit, share > limit, says, cure)
 
 
@@ -318,8 +334,25 @@ def _learnt(days: Days) -> Verdict | None:
     if judgement is None:
         return None
     cure = judgement.advice[0] if judgement.causes else ""
-    says = f"its model: {judgement.says}"
-    return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, judgement.is_bad, says, cure)
+    says, holds = f"its model: {judgement.says}", judgement.is_bad
+    # the held-out rows may be too few to tell a model of noise, all rows of the day may not
+    if judgement.verdict == UNDECIDED and (before := _judged_before(days.day)) and before.is_bad:
+        says, holds = f"{says}; yesterday's model: {before.says}", True
+        cure = "no model has learnt anything: do labels belong to their rows, on this day and those before?"
+    return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, holds, says, cure)
+
+
+def _judged_before(day: DayRecord) -> Judgement | None:
+    """The judgement of yesterday's model on all rows of the day; None if it is not known."""
+    now = day.next_day
+    if now is None or now.auc is None or now.ne is None or now.calibration is None or not now.logloss:
+        return None
+    if now.logloss_low is None or now.logloss_high is None:
+        return None
+    error = now.ne * (now.logloss_high - now.logloss_low) / (2 * Z_95 * now.logloss)
+    return judge(
+        Measurements(day.day, day.rows, day.positives, now.auc, now.ne, error, now.calibration), None
+    )
 
 
 def _new_auc(days: Days) -> Verdict | None:
@@ -330,8 +363,9 @@ def _new_auc(days: Days) -> Verdict | None:
         f"its model has an AUC of {holdout.auc:.4f} on the rows held back, the one before {holdout.before:.4f}: "
         f"a difference of {holdout.difference:+.4f} (95% interval {holdout.low:+.4f} to {holdout.high:+.4f})"
     )
+    is_worse = holdout.high < -_ROUNDING
     return Verdict(
-        "new auc", holdout.difference, 0.0, holdout.high < 0, says, "its model is worse than the one before"
+        "new auc", holdout.difference, 0.0, is_worse, says, "its model is worse than the one before"
     )
 
 

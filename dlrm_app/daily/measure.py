@@ -9,8 +9,8 @@ Both stay when the day's dataset is deleted: coming days are compared with them.
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids
+from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
@@ -44,23 +45,33 @@ class Bins:
 
 
 Profile = dict[str, Bins]
+Values = NDArray[np.float32] | NDArray[np.int32]
+"""Numbers of a dense column, or ids."""
 
 
-def profile_of(dataset: Manifest, bounds: Mapping[str, Sequence[float]] | None = None) -> Profile:
-    """The bins of every column, on a sample of the training rows; ``bounds``: those of other rows, for columns that have some."""
-    tables, profile = list(_sampled(dataset)), {}
+def profile_of(dataset: Manifest) -> Profile:
+    """The bins of every column, on a sample of the training rows, but for estimates of the click: they come from other rows' clicks."""
+    return {name: binned(values) for name, values in columns_of(dataset)}
+
+
+def binned(values: Values, bounds: Sequence[float] | None = None) -> Bins:
+    """The bins of a column's numbers or ids; ``bounds``: those of other rows, instead of its own."""
+    if np.issubdtype(values.dtype, np.floating):
+        ends = _quantiles(values) if bounds is None else np.array(bounds, np.float32)
+        places = np.searchsorted(ends, values, side="left")
+        return Bins(ends.tolist(), np.bincount(places, minlength=len(ends) + 1).tolist())
+    ids = _top_ids(values) if bounds is None else np.array(bounds, np.int64)
+    return Bins(ids.tolist(), _count_ids(values, ids))
+
+
+def columns_of(dataset: Manifest) -> Iterator[tuple[str, Values]]:
+    """(name, numbers or ids) of every column, on a sample of the training rows, but for estimates of the click."""
+    tables = list(_sampled(dataset))
     for dense in dataset.dense:
-        numbers = np.concatenate([numbers_of(table.column(dense.name)) for table in tables])
-        known = None if bounds is None else bounds.get(dense.name)
-        ends = _quantiles(numbers) if known is None else np.array(known, np.float32)
-        places = np.searchsorted(ends, numbers, side="left")
-        profile[dense.name] = Bins(ends.tolist(), np.bincount(places, minlength=len(ends) + 1).tolist())
+        if not is_opinion(dense):
+            yield dense.name, np.concatenate([numbers_of(table.column(dense.name)) for table in tables])
     for sparse in dataset.sparse:
-        ids = np.concatenate([_flat(read_ids(table, sparse)) for table in tables])
-        known = None if bounds is None else bounds.get(sparse.name)
-        top = _top_ids(ids) if known is None else np.array(known, np.int64)
-        profile[sparse.name] = Bins(top.tolist(), _count_ids(ids, top))
-    return profile
+        yield sparse.name, np.concatenate([_flat(read_ids(table, sparse)) for table in tables])
 
 
 def _sampled(dataset: Manifest) -> Iterator[pa.Table]:
@@ -77,12 +88,12 @@ def _flat(ids: NDArray[np.int32] | Bags) -> NDArray[np.int32]:
     return ids.values if isinstance(ids, Bags) else ids
 
 
-def _top_ids(ids: NDArray[np.int32]) -> NDArray[np.int64]:
+def _top_ids(ids: Values) -> NDArray[np.int64]:
     distinct, counts = np.unique(ids, return_counts=True)
     return np.sort(distinct[np.argsort(-counts, kind="stable")[:_BINS]]).astype(np.int64)
 
 
-def _count_ids(values: NDArray[np.int32], ids: NDArray[np.int64]) -> list[int]:
+def _count_ids(values: Values, ids: NDArray[np.int64]) -> list[int]:
     """The values of each of ``ids``, in rising order, and of all others."""
     if not len(ids):
         return [len(values)]
@@ -92,7 +103,7 @@ def _count_ids(values: NDArray[np.int32], ids: NDArray[np.int64]) -> list[int]:
     return [*counts, int((~is_there).sum())]
 
 
-def _quantiles(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _quantiles(values: Values) -> NDArray[np.float32]:
     if not len(values):
         return np.empty(0, np.float32)
     places = np.arange(1, _BINS) * (len(values) - 1) // _BINS
@@ -131,11 +142,19 @@ def read_profile(folder: Path) -> Profile:
         ) from error
 
 
-def shifts(dataset: Manifest, parent: Path) -> dict[str, float]:
-    """Column → the population stability index of the day's rows against those of the day in ``parent``."""
-    before = read_profile(parent)
-    now = profile_of(dataset, {name: bins.bounds for name, bins in before.items()})
-    return {name: shift_of(before[name].counts, bins.counts) for name, bins in now.items() if name in before}
+def shifts(dataset: Manifest, earlier: Sequence[Path]) -> dict[str, float]:
+    """Column → the population stability index of the day's rows against those of the most similar of the ``earlier`` days.
+
+    So a day like any of them is not shifted: the one after an odd day, a Sunday like last Sunday, or the first but one with a new unit.
+    """
+    profiles = [read_profile(day) for day in earlier]
+    found = {}
+    for name, values in columns_of(dataset):
+        before = [profile[name] for profile in profiles if name in profile]
+        distances = [shift_of(bins.counts, binned(values, bins.bounds).counts) for bins in before]
+        if distances:
+            found[name] = min(distances)
+    return found
 
 
 def missing_shares(dataset: Manifest) -> dict[str, float]:
@@ -145,14 +164,17 @@ def missing_shares(dataset: Manifest) -> dict[str, float]:
 
 
 def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
-    """The share of the rows of the day in ``folder`` whose content one of the ``earlier`` days had; None if it is not known."""
+    """The share of the day's rows whose content one of the ``earlier`` days or an earlier row has; None if it is not known."""
     paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
-    if not paths or not (folder / CONTENTS).is_file():
+    if not (folder / CONTENTS).is_file():
         return None
     try:
-        return read_contents(folder / CONTENTS).seen_in(map(read_contents, paths)).share
+        own, others = read_contents(folder / CONTENTS), [read_contents(path) for path in paths]
     except DataError as error:
         raise DataError(f"{error}; or delete this file, and no rows of its day are looked for") from error
+    rows = own.seen_in(others).rows  # those whose hashes all samples would hold
+    contents = replace(own, counts=np.ones_like(own.counts)).seen_in(others)
+    return 1 - (contents.rows - contents.known) / max(rows, 1)
 
 
 def hours_of(dataset: Manifest) -> dict[str, list[int]]:
@@ -163,6 +185,7 @@ def hours_of(dataset: Manifest) -> dict[str, list[int]]:
         hour = next((keys[key] for key in keys if key.lower() in _HOURS), None)
         if hour is None:
             return {}
+        hour = hour.zfill(2)
         rows, files = hours.get(hour, [0, 0])
         hours[hour] = [rows + source.rows, files + 1]
     return dict(sorted(hours.items()))

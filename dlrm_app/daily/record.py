@@ -22,6 +22,10 @@ from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
 VERSION = 1
+LOCK = ".lock"
+"""The file in OUTPUT that is locked by whoever writes below it."""
+UNREPORTED = "unreported"
+"""The file in a held day's folder until days.on_held has been called."""
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
 _NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
@@ -118,7 +122,7 @@ class DayRecord:
     ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
     ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
     day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
-    index of each column against the parent's rows; ``known_rows``: share of rows that an earlier day had; ``hours``: hour → rows and
+    index of each column against the most similar day before; ``known_rows``: share of rows that an earlier day or row had; ``hours``: hour → rows and
     files, if files lie in folders of hours; ``rules``: the verdicts of the gate; ``judgement``: of the new model on the held-out rows. ``parent_record``, ``settings``: the checksums of
     the parent's record and of the day's settings.json.
     """

@@ -142,7 +142,27 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-def setting_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """``key: value then → value now`` for each setting that differs."""
+def of_later_days(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` without those that only the first day uses."""
+    first, each = ([f"preprocess.{key}" for key in keys] for keys in (FIRST_DAY_KEYS, EACH_DAY_KEYS))
+    return {key: value for key, value in settings.items() if is_of(key, each) or not is_of(key, first)}
+
+
+def setting_changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], words: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """``key: value then → value now`` for each setting that differs. ``words``: by command, those that ``now`` was composed of."""
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    return [f"{key}: {in_brief(before.get(key))} → {in_brief(now.get(key))}" for key in keys]
+    return [
+        f"{key}: {in_brief(before.get(key))} → {in_brief(now.get(key)) if _is_given(key, words) else 'not given'}"
+        for key in keys
+    ]
+
+
+def _is_given(key: str, words: Mapping[str, Sequence[str]]) -> bool:
+    """True if one of ``words`` gives the setting ``key``, such as train.model.kind: itself, its group, or a recipe."""
+    command, _, setting = key.partition(".")
+    names = [
+        word.partition("=")[0].lstrip("+") for word in words.get(command, ()) if word != "experiment=null"
+    ]
+    return command not in words or "experiment" in names or is_of(setting, names)

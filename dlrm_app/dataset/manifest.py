@@ -140,6 +140,8 @@ class Manifest:
     """Split → the share of its rows whose own clicks are in the target columns that encode them."""
     contents: dict[str, str] | None = None
     """``file`` and ``checksum`` of a sample of the rows by the hashes of their contents, if rows were dealt by these."""
+    target_label: str | None = None
+    """The label whose shares the target columns are, if the rows have no label themselves."""
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
@@ -195,8 +197,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     value = asdict(manifest)
     for key in _NOT_WRITTEN:
         del value[key]
-    for key in ("lineage", "kept", "own_clicks", "contents"):
-        if not value[key]:
+    for key in ("lineage", "kept", "own_clicks", "contents", "target_label"):
+        if not value[key]:  # manifests that do not need it stay as they were
             del value[key]
     write_json(folder / MANIFEST, value)
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, write_manifest
+from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.encode.columns import MadeColumns
+from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.passes.contents import (
     CONTENTS,
     DAY_CONTENTS,
@@ -67,9 +68,10 @@ def complete(
     rows, missing = sum(part.rows for part in studied), zip(*(part.missing for part in studied), strict=True)
     rates = [sum(counts) / max(rows, 1) for counts in missing]
     num_dense = len(columns.dense)
+    label = plan.spec.label if any(split.positives is not None for split in splits.values()) else None
     manifest = Manifest(
         dataset=plan.spec.name,
-        label=plan.spec.label if any(split.positives is not None for split in splits.values()) else None,
+        label=label,
         dense=[replace(c, missing_rate=r) for c, r in zip(columns.dense, rates[:num_dense], strict=True)],
         sparse=[replace(c, missing_rate=r) for c, r in zip(columns.sparse, rates[num_dense:], strict=True)],
         splits=splits,
@@ -80,6 +82,7 @@ def complete(
         kept=list(plan.kept),
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
+        target_label=_target_label(columns, config) if label is None else None,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -152,6 +155,15 @@ def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) 
         if learnt is not None and (share := own_click_share(seen, learnt)) is not None:
             shares[name] = share
     return shares
+
+
+def _target_label(columns: MadeColumns, config: dict[str, Any]) -> str | None:
+    """The label whose shares the target columns of unlabelled rows are; None without such columns. They come from another dataset."""
+    if not any(map(is_target, columns.dense)):
+        return None
+    encoding = config["encoding"]
+    known = read_manifest(Path(encoding["path"] or encoding["grow_from"]))
+    return known.label or known.target_label
 
 
 def _write_contents(

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.request import read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
+from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.units.executor import Executor, LocalExecutor
 from dlrm_app.preprocessing.units.work_folder import WORK, locked, remove_temporary_files
 

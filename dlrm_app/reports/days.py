@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
 
 from dlrm_app.daily.day import read_seconds
 from dlrm_app.daily.gate import rules_rows
-from dlrm_app.daily.record import DAYS, DayRecord, read_marks, read_records
-from dlrm_app.files import explained_disk_errors, write_text
+from dlrm_app.daily.record import DAYS, LOCK, DayRecord, read_marks, read_records
+from dlrm_app.errors import DlrmError
+from dlrm_app.files import explained_disk_errors, held_lock, write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, line_chart
 from dlrm_app.reports.page import page
 from dlrm_app.table import html_table
@@ -32,10 +34,21 @@ Values = Sequence[float | None]
 
 
 def write_days(output: Path) -> Path | None:
-    """Writes the page from the days' records and returns its path; None if no day is done. Raises DataError."""
-    records = read_records(output)
-    if not records:
+    """Writes the page from the days' records and returns its path. Raises DataError.
+
+    None if no day is done, or if another dlrm-days works there: it writes the page when it has finished.
+    """
+    if not (records := read_records(output)):
         return None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held_lock(output / LOCK, "another dlrm-days writes the page"))
+        except DlrmError:
+            return None
+        return _write_page(output, records)
+
+
+def _write_page(output: Path, records: Sequence[DayRecord]) -> Path:
     seconds = {record.day: read_seconds(output / DAYS / record.day) for record in records}
     problems = [f"{record.day}: held back, {record.held}" for record in records if record.held]
     problems += [f"{day}: {mark}" for day, mark in read_marks(output).items()]

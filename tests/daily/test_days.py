@@ -24,6 +24,7 @@ from dlrm_app.daily.record import DayRecord
 from dlrm_app.daily.words import preprocess_words
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.files import held_lock
 from dlrm_app.reports.days import write_days
 from tests.commands import command, run, succeed
 from tests.daily.days_here import NAMES, configured, days_words, learn, lines, results, write_log
@@ -69,6 +70,11 @@ def swapped_columns(text: str) -> str:
     """The id columns of every row in reverse."""
     rows = [line.split("\t") for line in text.splitlines()]
     return "".join("\t".join([*row[:14], *row[:13:-1]]) + "\n" for row in rows)
+
+
+def twice(text: str) -> str:
+    """Every row is delivered again, by another part of the pipeline."""
+    return text + text
 
 
 def lost_clicks(text: str) -> str:
@@ -387,6 +393,26 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert lines(output)[NAMES[2]]["held"]
 
 
+def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_path: Path) -> None:
+    own = tmp_path / "log" / f"dt={NAMES[2]}"
+    own.mkdir(parents=True)
+    shutil.copy(log / f"dt={NAMES[1]}" / "clicks.tsv", own)
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    called = tmp_path / "called"
+    (tmp_path / "notify").write_text(
+        f"#!/bin/sh\n[ -e {called} ] || {{ kill -9 $PPID; exit; }}\necho $1 >> {called}\n"
+    )
+    (tmp_path / "notify").chmod(0o755)
+    words = [*days_words(tmp_path / "log", output, NAMES[2]), f"days.on_held={tmp_path}/notify"]
+    assert run(command("days", *words), tmp_path).returncode == -9
+    assert (output / "days" / NAMES[2] / "day.json").is_file()
+    called.touch()
+    for _ in range(2):
+        assert learn(words, nothing).exit_code == 3
+        assert called.read_text() == f"{output}/days/{NAMES[2]}/day.json\n"
+
+
 def test_a_hanging_command_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -488,6 +514,7 @@ def test_a_command_that_is_none_is_refused(command: str) -> None:
         (null_columns, "missing"),
         (hundredfold, "shift"),
         (None, "known rows"),
+        (twice, "known rows"),
         (swapped_columns, "shift"),
     ],
 )
@@ -531,6 +558,17 @@ def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path
     for name in NAMES[1:3]:
         shutil.rmtree(output / "days" / name)
     assert "Nothing can be said yet" in write_days(output).read_text()
+
+
+def test_a_refused_call_leaves_the_page_to_the_one_that_works(log: Path, three: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    (output / "days.html").write_text("as it was")
+    with held_lock(output / ".lock", ""):
+        done = run(command("days", *days_words(log, output, NAMES[2])), tmp_path)
+    assert done.returncode == 1
+    assert "another dlrm-days is working" in done.stderr
+    assert "page:" not in done.stdout
+    assert (output / "days.html").read_text() == "as it was"
 
 
 def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) -> None:

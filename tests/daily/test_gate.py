@@ -183,6 +183,7 @@ def test_a_model_is_worse_only_beyond_chance(gate: GateConfig) -> None:
     for holdout, is_held in (
         (Holdout(0.7), False),
         (Holdout(0.7, 0.71, -0.01, -0.02, 0.001), False),
+        (Holdout(0.7, 0.7, -1e-16, -1e-16, -1e-16), False),  # two equal AUCs, rounded
         (Holdout(0.7, 0.71, -0.01, -0.02, -0.001), True),
     ):
         verdicts = judge_after(Days(a_day(holdout=holdout), [], gate))
@@ -198,6 +199,31 @@ def test_a_model_that_learnt_nothing_holds_the_day(gate: GateConfig) -> None:
         judgement = Judgement(verdict, "no better than a constant: NE 1.0003", measured={"ne": 1.0003})
         assert held(a_day(judgement=judgement), [], gate) == rules
     assert held(a_day(), [], gate) == []
+
+
+@pytest.mark.parametrize(
+    ("auc", "ne", "rows", "verdict", "rules"),
+    [
+        (0.5, 1.002, 2500, UNDECIDED, ["learnt"]),
+        (0.52, 1.0, 2500, UNDECIDED, ["learnt"]),
+        (0.58, 0.98, 2500, UNDECIDED, []),
+        (0.5, 1.002, 200, UNDECIDED, []),  # so few rows tell nothing either
+        (0.5, 1.002, 2500, LEARNT, []),  # yesterday's model had learnt nothing, this one has
+    ],
+)
+def test_days_of_noise_are_held_though_few_rows_are_held_out(
+    gate: GateConfig, auc: float, ne: float, rows: int, verdict: str, rules: list[str]
+) -> None:
+    loss = {"ne": ne, "logloss": 0.5, "logloss_low": 0.48, "logloss_high": 0.52}
+    judgement = Judgement(verdict, "cannot be told apart from chance on 120 rows of val", measured={"ne": ne})
+    day = a_day(rows, positives=rows // 4, next_day=scores(auc, 0.02, **loss), judgement=judgement)
+    assert held(day, [], gate) == rules
+
+
+def test_one_odd_day_does_not_raise_the_limit_of_unseen(gate: GateConfig) -> None:
+    before = [a_day(**USUAL) for _ in range(6)] + [a_day(**{**USUAL, "unseen": {"item": 0.9}})]
+    assert held(a_day(**{**USUAL, "unseen": {"item": 0.45}}), before, gate) == ["unseen"]
+    assert held(a_day(**{**USUAL, "unseen": {"item": 0.35}}), before, gate) == []
 
 
 def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig) -> None:

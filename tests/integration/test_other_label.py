@@ -118,3 +118,9 @@ def test_target_columns_of_another_label_are_refused(logs: Path, tmp_path: Path)
         new_rows("x", "order", *again)
     new_rows("same", "click", *again)
     new_rows("ids", "order", "encoding=from_dataset", f"encoding.path={logs}/click")  # ids are of no label
+    new_rows("bare", "click", *again, "input.unlabelled=[test]")
+    later = ["encoding=from_dataset", f"encoding.path={tmp_path}/bare"]
+    with pytest.raises(ConfigError, match=r"label here is order, .* shares of click"):
+        new_rows("chained", "order", *later)
+    new_rows("chained", "click", *later)
+    new_rows("bare again", "click", *later, "input.unlabelled=[test]")

@@ -1,0 +1,49 @@
+"""How the settings of a day are compared with those of the day before, and with those that it was begun with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from dlrm_app.daily.words import of_later_days, preprocess_words, setting_changes, settings_of, train_words
+from dlrm_app.dataset.manifest import Manifest
+from tests.daily.days_here import configured
+from tests.loader.dataset_fixture import write_dataset
+
+WORDS = ['input.days="{day}"', "dataset=criteo_kaggle", "output=o", "days.from=2026-11-01"]
+
+
+def words_of(*typed: str, parent: Manifest | None = None) -> dict[str, list[str]]:
+    config = configured([*WORDS, *typed])
+    day = config.days.days()[0]
+    return {
+        "preprocess": preprocess_words(config, day, parent, Path("o")),
+        "train": train_words(config, Path("rows"), None, Path("o")),
+    }
+
+
+def test_a_setting_that_is_no_longer_given_is_named_as_such() -> None:
+    """The default that composing finds is not what dlrm-train takes: a recipe, or the parent's run, gives another."""
+    config = configured(WORDS)
+    before, now = (
+        words_of("train.optimizer.sparse.lr=0.05", "train.model=dcn"),
+        words_of("train.model.top_mlp=[8,1]"),
+    )
+    changes = setting_changes(settings_of(config, before), settings_of(config, now), now)
+    assert "train.optimizer.sparse.lr: 0.05 → not given" in changes
+    assert 'train.model.kind: "dcn" → not given' in changes
+    assert [each for each in changes if each.startswith("train.model.top_mlp:")] != []
+    assert "not given" not in "".join(each for each in changes if each.startswith("train.model.top_mlp"))
+    changes = setting_changes(settings_of(config, now), settings_of(config, before), before)
+    assert not [each for each in changes if each.endswith("not given") and "top_mlp" not in each]
+
+
+def test_what_the_first_day_alone_uses_changes_on_no_later_day(tmp_path: Path) -> None:
+    manifest = write_dataset(tmp_path / "set", rows={"train": 30, "val": 30})
+    parent = replace(manifest, sparse=[replace(each, encoding={"kind": "vocab"}) for each in manifest.sparse])
+    config = configured(WORDS)
+    typed = ["preprocess.encoding.min_count=3", "preprocess.dense.transform=log1p"]
+    first, later = words_of(*typed), words_of(*typed, parent=parent)
+    before, now = (of_later_days(settings_of(config, words)) for words in (first, later))
+    assert setting_changes(before, now, later) == []
+    other = words_of("preprocess.encoding.min_count=4", parent=parent)
+    changes = setting_changes(before, of_later_days(settings_of(config, other)), other)
+    assert changes == ["preprocess.encoding.min_count: 3 → 4"]
