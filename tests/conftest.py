@@ -3,13 +3,12 @@
 import fcntl
 import gc
 import os
-import shutil
 import sys
-import tempfile
 
 gc.disable()  # until every module is imported: it looks through millions of objects in vain
 
 from collections.abc import Callable  # noqa: E402
+from multiprocessing import forkserver  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
 
@@ -17,7 +16,6 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from tests.commands import MadeOnce, Typed  # noqa: E402
-from tests.quick_compose import remember_files  # noqa: E402
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
 # torch asks NVML for GPUs, because starting the driver, as fbgemm's import otherwise does, makes a process's copies unable to
@@ -30,12 +28,6 @@ os.fsync = lambda _file: None
 # time tells of the machine, and first calls compile; every run of the tests draws other examples
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile("quick")
-COMPOSED = "DLRM_TESTS_COMPOSED"
-"""Names the folder in which all processes of the tests remember configurations; only their user may write there."""
-MADE_FOLDER = COMPOSED not in os.environ
-if MADE_FOLDER:
-    os.environ[COMPOSED] = tempfile.mkdtemp(prefix="dlrm-app-composed-")
-remember_files(Path(os.environ[COMPOSED]))
 
 
 @pytest.fixture(scope="session")
@@ -90,11 +82,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     if "tests.ranks" in sys.modules:
-        sys.modules["tests.ranks"].fork_server()
+        forkserver.ensure_running()  # it loads torch while the first tests run
 
 
 def pytest_sessionfinish() -> None:
     """Frees what holds process groups while Python can still join their threads (see cli/launch.py)."""
     gc.collect()
-    if MADE_FOLDER:
-        shutil.rmtree(os.environ[COMPOSED])

@@ -1,19 +1,13 @@
 """Ranks on processes of this machine, as torchrun starts them, but without a launcher: torch is imported once for all."""
 
-import logging
 import multiprocessing
 import os
 import pickle
-import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
-from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -24,7 +18,6 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.launcher import handle_signals
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.machine import find_driver
 from dlrm_app.training.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -32,19 +25,6 @@ PRELOADED = [__name__, "pytest", "hypothesis", "sklearn.metrics"]
 CONTEXT.set_forkserver_preload(PRELOADED)
 """Ranks import the module of their test, and find loaded what most of these import."""
 SECONDS_TO_TRY = 120  # the first process waits for the server, which imports them
-
-
-def fork_server() -> None:
-    """Starts the server that forks ranks as a copy of this process, which has loaded all modules of the tests.
-
-    With a driver the server is a new process, started by the first ranks: this one may use a GPU itself.
-    """
-    if find_driver() is None:
-        resource_tracker.ensure_running()
-        with mock.patch.object(util, "spawnv_passfds", _fork), warnings.catch_warnings():
-            # Python 3.12 and later ones warn of threads: those that there are only wait
-            warnings.simplefilter("ignore", DeprecationWarning)
-            forkserver.ensure_running()
 
 
 @cache
@@ -80,23 +60,6 @@ def _use_gpu(sender: Connection) -> None:
     except Exception as error:
         fault = f"{error}".partition("\n")[0]
     sender.send_bytes(pickle.dumps(fault))
-
-
-def _fork(_: bytes, command: Sequence[str], kept: Sequence[int]) -> int:
-    """Runs ``python … -c CODE`` in a copy of this process, with no files open but ``kept``."""
-    if pid := os.fork():
-        return pid
-    try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        # pytest's and torch's loggers know files by their numbers: pipes of ranks must not get these
-        for path in Path("/proc/self/fd").iterdir():
-            if (number := int(path.name)) > 2 and number not in kept:
-                os.dup2(nothing, number)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
-        logging.root.handlers.clear()
-        exec(command[-1])
-    finally:
-        os._exit(0)
 
 
 def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``experiment=auto``, the default of dlrm-train and dlrm-tune: chooses a recipe by the dataset's rows. Typed values win.
+"""``experiment=auto``, dlrm-train's and dlrm-tune's default: chooses a recipe by the dataset's rows. Typed values win.
 
 A run that begins with another run's weights takes that run's settings instead.
 """

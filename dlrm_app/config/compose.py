@@ -1,8 +1,14 @@
-"""Finds conf/ and composes a command's configuration from it."""
+"""Finds conf/ and composes a command's configuration from it.
 
+Hydra composes the files. A process that composes them again, as dlrm-days and notebooks do, copies what it has, and
+only sets the typed values: 7 to 10 ms in place of 65.
+"""
+
+import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -11,11 +17,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.config.overrides import check_overrides, plain_values, settings_named_as_groups
+from dlrm_app.config.overrides import NOTHING, check_overrides, plain_values, settings_named_as_groups
 from dlrm_app.config.schema import Schema, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
 from dlrm_app.text import install_command
@@ -83,12 +91,9 @@ def compose_tree(
 
     Raises ConfigError if Hydra cannot compose it.
     """
-    register_schema(command, schema)
     taken, overrides = take_settings(schema, overrides)
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            whole = compose(command, overrides, return_hydra_config=True)
+        whole = _compose(command, schema, OverridesParser.create().parse_overrides(overrides))
     # ValueError: from a user's defaults list
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = str(error).splitlines()[0]
@@ -105,6 +110,66 @@ def compose_tree(
     for key, value in taken.items():
         OmegaConf.update(whole, key, value)
     return whole, choices
+
+
+def _compose(command: str, schema: type[Any], overrides: Sequence[Override]) -> DictConfig:
+    """Hydra's composition of conf/ with ``overrides``; the files' part comes from memory if it was made before."""
+    conf, texts = conf_dir(), [str(each.input_line) for each in overrides]
+    is_choice = [_is_choice(each, conf) for each in overrides]
+    values = [each for each, chooses in zip(overrides, is_choice, strict=True) if not chooses]
+    if not all(_sets_a_value(each, conf) for each in values):
+        return _by_hydra(command, schema, texts)
+    choices = tuple(text for text, chooses in zip(texts, is_choice, strict=True) if chooses)
+    files = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(conf.rglob("*.yaml")))
+    # a class is hashable, which mypy does not see in type[Any]
+    whole = copy.deepcopy(_composed_files(command, schema, choices, files, Path.cwd()))  # type: ignore[arg-type]
+    try:
+        for each in values:  # after the files, as Hydra does
+            force = each.is_force_add()
+            OmegaConf.update(whole, each.key_or_group, each.value(), merge=True, force_add=force)
+    except OmegaConfBaseException:
+        return _by_hydra(command, schema, texts)  # raises an error that names the override
+    return whole
+
+
+def _is_choice(override: Override, conf: Path) -> bool:
+    """True if it names a file below ``conf``, or nothing, as the choice of a group."""
+    choice, group = override.value(), conf / override.key_or_group
+    is_known = isinstance(choice, str) and (choice == NOTHING or (group / f"{choice}.yaml").is_file())
+    return is_known and group.is_dir() and not _is_special(override)
+
+
+def _sets_a_value(override: Override, conf: Path) -> bool:
+    """True if it sets a key of the command; False for files that may change, and for Hydra's own values."""
+    is_group = (conf / override.key_or_group).is_dir() and not isinstance(override.value(), dict)
+    return not (is_group or _is_special(override) or "${hydra" in str(override.input_line))
+
+
+def _is_special(override: Override) -> bool:
+    """True if it adds, deletes, sweeps, moves or configures Hydra itself."""
+    adds = override.is_add() and not override.is_force_add()
+    moves = override.package is not None
+    hydras = override.is_sweep_override() or override.is_hydra_override()
+    return adds or moves or hydras or override.is_delete()
+
+
+@lru_cache(maxsize=256)
+def _composed_files(
+    command: str,
+    schema: type[Any],
+    choices: tuple[str, ...],
+    files: tuple[tuple[str, int], ...],
+    folder: Path,
+) -> DictConfig:
+    """Hydra's composition of conf/ with these choices. ``files`` and ``folder``: what else it depends on."""
+    return _by_hydra(command, schema, [*choices])
+
+
+def _by_hydra(command: str, schema: type[Any], overrides: list[str]) -> DictConfig:
+    register_schema(command, schema)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose(command, overrides, return_hydra_config=True)
 
 
 def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:

@@ -28,6 +28,8 @@ HYDRA_KEYS = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
 """Hydra's own settings that a sweep may set."""
 PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
 """Keys that a path without a key may be meant for: the first one that the command has and that is not typed."""
+NOTHING = "nothing"
+"""The registered choice, without any values, that stands for null."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 
@@ -143,7 +145,7 @@ class _Reader:
         problems: list[str] = []
         for choice in given:
             if choice == "null" and (group == "experiment" or self._may_be_left_out(group)):
-                names.append(_register("nothing", group, {}, "_global_"))
+                names.append(_register(NOTHING, group, {}, "_global_"))
             elif Path(choice).suffix in (".yaml", ".yml"):
                 try:
                     names.append(self._register_file(Path(choice), group))

@@ -1,9 +1,9 @@
-"""Divides the time of training steps into parts, by the ranges that torch.profiler records of single steps now and then.
+"""Divides the time of training steps into parts, by the ranges that torch.profiler records of single steps.
 
-torchrec and torch name the ranges: lookup, exchanges, forward and backward pass, optimizer. Only the dense part's modules
-have no names, so hooks name them while a step is profiled. A backward operation belongs to the part of the forward
-operation with its sequence number. A part's time is that of its ranges without those of other parts within them: of the
-host on CPU, of the kernels that they started on a GPU.
+torchrec and torch name the ranges: lookup, exchanges, forward and backward pass, optimizer. Only the dense part's
+modules have no names, so hooks name them while a step is profiled. A backward operation belongs to the part of the
+forward operation with its sequence number. A part's time is that of its ranges without those of other parts within
+them: the host's time on CPU, the time of the kernels that they started on a GPU.
 
 The wait for batches is measured in every step, by a clock around ``next``.
 """
@@ -68,7 +68,7 @@ IN_BACKWARD = {
 """Part of a forward operation → part of its backward operation; the others, the loss too, belong to mlps_backward."""
 
 FIRST_STEPS = (3, 12)
-"""Steps of this process that are profiled: an early one, so that short runs have one, and one after all has warmed up."""
+"""Steps of this process that are profiled: an early one, for short runs, and one after the warm-up."""
 MAX_SHARE = 0.005
 """The most of a run's time that profiling later steps takes."""
 MAX_SAMPLES = 16
@@ -93,9 +93,7 @@ def parts_of(events: Iterable[FunctionEvent], is_alone: bool = True) -> Iterator
             if named is None:  # outside of steps
                 continue
             part = named
-            if (
-                event.sequence_nr >= 0
-            ):  # of those with one number the last is the operation that has a gradient
+            if event.sequence_nr >= 0:  # the last one with a number is the operation that has a gradient
                 forward[event.sequence_nr] = part
         parts[id(event)] = part
         yield event, part
@@ -181,10 +179,10 @@ class StepParts:
         return iter(wait, None)  # ends where ``batches`` do
 
     def mean_ms(self, seconds_per_step: float) -> dict[str, float]:
-        """Milliseconds of a step by part, which add up to ``seconds_per_step``: the mean over ranks. Every rank must call it.
+        """Milliseconds of a step by part, which add up to ``seconds_per_step``. Every rank must call it.
 
-        The waits are those since the last call; the other parts share the rest as in the steps that were profiled since,
-        or in the last one. Empty before a step is profiled.
+        The waits are those since the last call; the other parts share the rest as in the steps that were profiled
+        since, or in the last one. The mean over ranks; empty before a step is profiled.
         """
         num_steps, self._num_read = self._num_steps - self._num_read, self._num_steps
         waited, self._waited = self._waited / max(1, num_steps), 0.0
@@ -198,9 +196,10 @@ class StepParts:
 
 
 def divided(seconds: float, waited: float, samples: list[dict[str, float]], on_gpu: bool) -> dict[str, float]:
-    """Part → its seconds of a step of ``seconds``, ``waited`` of them for its batch, from profiled steps' seconds by part.
+    """Part → its seconds of a step that took ``seconds``, ``waited`` of them for its batch.
 
-    A GPU may compute less than the step takes: the rest is ``other``.
+    samples: the seconds of profiled steps by part. A GPU may compute for less than the step takes: the rest is
+    ``other``.
     """
     waited = min(waited, seconds)
     means: Counter[str] = Counter()
@@ -208,14 +207,14 @@ def divided(seconds: float, waited: float, samples: list[dict[str, float]], on_g
         means.update({part: each / len(samples) for part, each in sample.items() if part != "data"})
     measured = sum(means.values())
     rest = seconds - waited
-    scale = rest / measured if measured else 0.0
-    if on_gpu and scale > 1:
+    if on_gpu and measured < rest:
         return {**means, "data": waited, "other": means["other"] + rest - measured}
+    scale = rest / measured if measured else 0.0
     return {**{part: scale * each for part, each in means.items()}, "data": waited}
 
 
 def start_quietly(profiler: profile) -> None:
-    """Starts ``profiler`` without kineto's two lines for each recording; kineto reads its log level when it is first used."""
+    """Starts ``profiler`` without kineto's two lines for each recording: it reads its log level once, at the first."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "6")

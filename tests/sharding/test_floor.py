@@ -61,7 +61,7 @@ def floor_of(
 
 
 def test_the_floor_of_two_tables_on_two_ranks_is_that_by_hand() -> None:
-    """A batch of 8; rank 0 has a table of 100 × 4 with an id a sample, both have half of 6 × 4 with two ids a sample."""
+    """A batch of 8: on rank 0 a table of 100 × 4 with an id a sample, on both half of 6 × 4 with two ids a sample."""
     whole = Table("whole", 100, 4, ("a",))
     cut = Table("cut", 6, 4, ("b",), pooling_factors=(2,))
     places = [
@@ -148,7 +148,8 @@ def test_the_dense_kernel_updates_every_row() -> None:
 
 
 def model_config(kind: str, **keys: object) -> ModelConfig:
-    return ModelConfig(kind=kind, bottom_mlp=[32, DIM], top_mlp=[16, 1], ensemble_size=1, **keys)  # type: ignore[arg-type]
+    layers = {"bottom_mlp": [32, DIM], "top_mlp": [16, 1]}
+    return ModelConfig(kind=kind, ensemble_size=1, **layers, **keys)  # type: ignore[arg-type]
 
 
 def build(config: ModelConfig) -> torch.nn.Module:

@@ -156,6 +156,7 @@ def test_parts_add_up_to_the_step() -> None:
     samples = [{"mlps": 1.0, "other": 1.0, "data": 9.0}, {"mlps": 2.0, "other": 0.0}]
     assert divided(8.0, 2.0, samples, on_gpu=False) == {"mlps": 4.5, "other": 1.5, "data": 2.0}
     assert divided(8.0, 2.0, samples, on_gpu=True) == {"mlps": 1.5, "other": 4.5, "data": 2.0}
+    assert divided(8.0, 2.0, [{}], on_gpu=True) == {"other": 6.0, "data": 2.0}, "no kernel was recorded"
     assert divided(3.0, 2.0, samples, on_gpu=True) == {"mlps": 0.75, "other": 0.25, "data": 2.0}
     assert divided(3.0, 4.0, samples, on_gpu=False) == {"mlps": 0.0, "other": 0.0, "data": 3.0}
 
