@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import mix
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
 NUM_BUCKETS = 256

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import hash_ids, mix, next_slot, reduce_hash
+from dlrm_app.kernels.hashing import empty_slots, find_slot, mix
+from dlrm_app.preprocessing.encode.sparse import hash_ids
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.plain_lines import trailing_zeros
+from dlrm_app.preprocessing.read.words import trailing_zeros
 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
@@ -27,10 +28,10 @@ _NUM_REGISTERS = 1 << 14
 
 
 class _KeySet:
-    """Distinct keys, in an open table whose free slots hold MISSING_KEY."""
+    """Distinct keys, in an open-addressing table that grows."""
 
     def __init__(self) -> None:
-        self._table, self._used = np.full(1 << 10, MISSING_KEY), 0
+        self._slots, self._used = empty_slots(1 << 10), 0
 
     def __len__(self) -> int:
         return self._used
@@ -38,32 +39,28 @@ class _KeySet:
     @property
     def keys(self) -> NDArray[np.uint64]:
         """The keys, in no order."""
-        return self._table[self._table != MISSING_KEY]
+        return self._slots[self._slots != MISSING_KEY]
 
     def add(self, keys: NDArray[np.uint64]) -> None:
         """Adds ``keys``; missing ones are left out."""
         at = 0
         while at < len(keys):
-            at, self._used = _insert(keys, at, self._table, self._used)
+            at, self._used = _insert(keys, at, self._slots, self._used)
             if at < len(keys):
                 old = self.keys
-                self._table, self._used = np.full(4 * len(self._table), MISSING_KEY), 0
+                self._slots, self._used = empty_slots(4 * len(self._slots)), 0
                 self.add(old)
 
 
 @njit(nogil=True, cache=True)
-def _insert(keys, start, table, used):  # type: ignore[no-untyped-def]  # compiled
-    """Inserts from ``start`` until the table is half full: (how far it came, keys in the table)."""
-    size = len(table)
+def _insert(keys, start, slots, used):  # type: ignore[no-untyped-def]  # compiled
+    """Inserts keys from ``start`` on until the table is half full. Returns (position of the next key, keys in the table)."""
     for i in range(start, len(keys)):
-        key = keys[i]
-        slot = np.int64(reduce_hash(mix(key), size))
-        while table[slot] != MISSING_KEY and table[slot] != key:
-            slot = next_slot(slot, size)
-        if table[slot] != key:
-            if 2 * used >= size:
+        slot = find_slot(keys[i], slots)  # that of a missing key is free, and keeps what marks it free
+        if slots[slot] != keys[i]:
+            if 2 * used >= len(slots):
                 return i, used
-            table[slot] = key
+            slots[slot] = keys[i]
             used += 1
     return len(keys), used
 

@@ -21,7 +21,7 @@ from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import GOLDEN, mix
 from dlrm_app.preprocessing.units.executor import NumberedItem
 
 KEY = "__order"
@@ -36,7 +36,7 @@ def row_keys(seed: int, source: int, unit: int, num_rows: int, first: int = 0) -
 def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-def]  # compiled
     # 12 bits of source, 24 of unit and 28 of row make each row's place a number of its own, and mix is one-to-one
     slot = (source << np.uint64(52)) | (unit << np.uint64(28))
-    salt = mix(seed ^ np.uint64(0x9E3779B97F4A7C15))
+    salt = mix(seed ^ GOLDEN)
     keys = np.empty(num_rows, np.uint64)
     for row in range(num_rows):
         keys[row] = mix(salt ^ (slot | np.uint64(first + row)))

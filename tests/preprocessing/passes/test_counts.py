@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import mix
 from dlrm_app.preprocessing.passes.counts import KeyCounts, occurrences
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
