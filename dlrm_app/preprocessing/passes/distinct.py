@@ -1,9 +1,9 @@
 """Numbers of distinct values of features whose ids are hashes.
 
-<unit>.sketch holds the distinct keys of each feature while they are few, and registers of HyperLogLog beyond that. A unit
-keeps up to UNIT_KEYS keys (TOTAL_KEYS if it is all of its source, so that small inputs are counted exactly), and all
-units together TOTAL_KEYS. A feature with more keys has registers only: 2^14 of them, a relative standard error of 0.8%
-(Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
+<unit>.sketch holds the distinct keys of each feature while they are few, and registers of HyperLogLog beyond that. A
+unit keeps up to UNIT_KEYS keys (TOTAL_KEYS if it is all of its source, so that small inputs are counted exactly), and
+all units together TOTAL_KEYS. A feature with more keys has registers only: 2^14 of them, a relative standard error of
+0.8% (Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
 """
 
 import math
@@ -54,9 +54,9 @@ class _KeySet:
 
 @njit(nogil=True, cache=True)
 def _insert(keys, start, slots, used):  # type: ignore[no-untyped-def]  # compiled
-    """Inserts keys from ``start`` on until the table is half full. Returns (position of the next key, keys in the table)."""
+    """Inserts keys from ``start`` on until the table is half full. Returns (the next position, keys in the table)."""
     for i in range(start, len(keys)):
-        slot = find_slot(keys[i], slots)  # that of a missing key is free, and keeps what marks it free
+        slot = find_slot(keys[i], slots)  # a missing key finds a free slot, which has the same mark
         if slots[slot] != keys[i]:
             if 2 * used >= len(slots):
                 return i, used
@@ -66,7 +66,7 @@ def _insert(keys, start, slots, used):  # type: ignore[no-untyped-def]  # compil
 
 
 class Sketch:
-    """The distinct keys of a feature: all of them while they are at most ``max_keys``, else ``registers`` alone."""
+    """The distinct keys of a feature: all keys up to ``max_keys`` of them, otherwise ``registers`` alone."""
 
     def __init__(self, max_keys: int) -> None:
         self._keys, self._max_keys = _KeySet(), max_keys
@@ -95,7 +95,7 @@ class Sketch:
         file.write(count.to_bytes(8, "little", signed=True) + content.tobytes())
 
     def join(self, file: BinaryIO) -> None:
-        """Adds what another sketch has written."""
+        """Adds a sketch that was written."""
         count = int.from_bytes(file.read(8), "little", signed=True)
         if count >= 0:
             self.add(np.frombuffer(file.read(8 * count), np.uint64, count))
@@ -106,7 +106,7 @@ class Sketch:
         np.maximum(self.registers, theirs, out=self.registers)
 
     def distinct(self) -> int:
-        """Number of distinct keys added; an estimate if there are registers."""
+        """The number of distinct keys; an estimate if there are registers."""
         if self.registers is None:
             return len(self._keys)
         raw = 0.7213 / (1 + 1.079 / _NUM_REGISTERS) * _NUM_REGISTERS * _NUM_REGISTERS
@@ -116,7 +116,7 @@ class Sketch:
         return round(_NUM_REGISTERS * math.log(_NUM_REGISTERS / empty) if is_small else raw)
 
     def collisions(self, num_embeddings: int) -> int:
-        """Number of distinct values that share their hashed id with another one; the expected one if there are registers."""
+        """The number of distinct values that share their hashed id; the expected number if there are registers."""
         if self.registers is None:
             _, counts = np.unique(hash_ids(self._keys.keys, num_embeddings), return_counts=True)
             return int(counts[counts > 1].sum())
@@ -125,7 +125,10 @@ class Sketch:
 
 
 def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> list[SparseColumn]:
-    """``columns`` with their numbers of distinct values and collisions, by the sketches that the units left; some know theirs."""
+    """``columns`` with their numbers of distinct values and collisions, from the sketches of units in ``files``.
+
+    Columns that have them already stay as they are.
+    """
     totals = [Sketch(TOTAL_KEYS) for _ in columns]
     for path in files:
         with path.open("rb") as file:
@@ -146,7 +149,11 @@ def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> li
 
 @njit(nogil=True, cache=True)
 def _raise(keys, registers):  # type: ignore[no-untyped-def]  # compiled
-    """The lowest 14 bits choose a register; it keeps the largest number of zeros, plus one, that end the others."""
+    """Adds keys to registers.
+
+    The lowest 14 bits of a hash choose a register. It keeps the largest number of zeros, plus one, at the end of the
+    other bits.
+    """
     for key in keys:
         if key != MISSING_KEY:
             hashed = mix(key)

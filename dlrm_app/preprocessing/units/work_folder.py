@@ -47,8 +47,8 @@ def own_code() -> str:
 class BegunRun:
     """The configuration and input of a run.
 
-    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code in use; units
-    from other versions must not be mixed with its own.
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code, because units of
+    different versions must not be mixed.
     """
 
     config: dict[str, Any]
@@ -91,9 +91,9 @@ def write_run(output: Path, run: BegunRun) -> None:
 
 
 def open_keys(output: Path, before: BegunRun) -> list[str]:
-    """The settings that may still change, because no finished work depends on them.
+    """The settings that may still change, because no finished work depends on them: those that errors ask to change.
 
-    They are the ones that an error may ask to change. After a change of the encoding, call ``forget_passes`` for vocabularies.
+    After a change of the encoding, call ``forget_passes`` for vocabularies.
     """
     begun, keys = begun_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
