@@ -6,7 +6,6 @@
 Work without a record is done again. Names sort in the order of the work; ``numbered`` makes such names.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dlrm_app.errors import DataError
 from dlrm_app.files import rename_synced, sync_folder, temporary_name, write_json
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,13 +52,8 @@ class Journal(Generic[R]):
 
     def load(self, name: str) -> R:
         """The record of finished work. Raises DataError if it is damaged."""
-        path = self.path(name, _RECORD)
-        try:
-            return from_json(self.record, json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise DataError(
-                f"{path} is damaged ({error}): delete it and run the same command again"
-            ) from error
+        cure = "delete it and run the same command again"
+        return read_record(self.path(name, _RECORD), self.record, cure)
 
     def begin(self, name: str) -> "WorkFiles[R]":
         """Begins work ``name``, which may have been interrupted before."""

@@ -1,11 +1,15 @@
 """Records stored as JSON: reads them back as dataclasses, and lists the values of nested mappings by dotted keys."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from dlrm_app.errors import DataError
 
 T = TypeVar("T")
 
@@ -17,6 +21,14 @@ def leaves(values: Mapping[str, Any], separator: str = ".", prefix: str = "") ->
             yield from leaves(value, separator, f"{prefix}{key}{separator}")
         else:
             yield f"{prefix}{key}", value
+
+
+def read_record(path: Path, kind: type[T], cure: str) -> T:
+    """The record of type ``kind`` in a JSON file. Raises DataError, with ``cure``, if the file holds anything else."""
+    try:
+        return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): {cure}") from error
 
 
 def from_json(kind: type[T], value: Any) -> T:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import GOLDEN, mix
 
 _COUNT_BYTES = 8
 
@@ -165,5 +165,5 @@ def _mix_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # compile
     for row in range(len(hashes)):
         state = mix(hashes[row] ^ np.uint64(offsets[row + 1] - offsets[row]))
         for i in range(offsets[row], offsets[row + 1]):
-            state = mix((state ^ np.uint64(values[i])) + np.uint64(0x9E3779B97F4A7C15))
+            state = mix((state ^ np.uint64(values[i])) + GOLDEN)
         hashes[row] = state

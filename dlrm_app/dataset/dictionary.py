@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.hashing import GOLDEN
 
 _OCCURRENCES = 4
 _MAX_DISTINCT = (1 << 16) - 1
@@ -21,7 +22,6 @@ _MAX_DISTINCT = (1 << 16) - 1
 
 _SAMPLE = 256
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: a product moves neighbours far apart
 _0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
 
@@ -221,7 +221,8 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
 def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
     """Returns (number of distinct values, or -1 once they fill ``distinct``; number of missing values).
 
-    ``table`` holds numbers from 1 on; 0 is a free slot.
+    ``table`` holds numbers from 1 on; 0 is a free slot. It is no table of ``kernels.hashing``: values are hashed by a
+    single product, without which numbering takes 45% longer, and codes of 16 bits stay in the fastest cache.
     """
     table[:] = 0
     mask = np.uint64(len(table) - 1)
@@ -234,7 +235,7 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
     for i in range(len(values)):
         value = values[i]
         # unsigned, so that indexing needs no test for negative numbers
-        slot = (np.uint64(value) * _SPREAD) >> shift
+        slot = (np.uint64(value) * GOLDEN) >> shift
         distinct[count] = value  # in case it is new: a branch would be mispredicted too often
         taken = np.uint64(table[slot])
         number = taken if taken != _0 else np.uint64(count + 1)

@@ -263,7 +263,8 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
 def sort_random(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
     """Sorts ``words`` in rising order; fast if their ``num_bits`` highest bits are evenly spread.
 
-    numpy's sort, on a CPU without AVX-512, takes longer for a row group's order than decoding its rows.
+    numpy's sort, on a CPU without AVX-512, takes longer for a row group's order than decoding its rows. A radix sort as
+    in ``kernels.updates``, made for numbers of few bits, takes 2.5 times as long.
     """
     shift = np.uint64(64 - num_bits)
     ends = np.zeros((1 << num_bits) + 1, np.int32)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.hashing import GOLDEN
 
 NUM_DENSE = 13
 NUM_SPARSE = 26
@@ -67,7 +68,6 @@ def criteo_shape(max_cardinality: int | None, zipf: float) -> Shape:
     )
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 _TINY = 2.0**-53
@@ -77,7 +77,7 @@ _HARMONIC = 1e-6
 @njit(nogil=True, cache=True, inline="always")
 def uniform(key, index):  # type: ignore[no-untyped-def]  # compiled; inlined into its callers' loops
     """A number in (0, 1): SplitMix64 (Steele, Lea, Flood 2014) at ``index`` of the stream ``key``."""
-    x = np.uint64(key) + np.uint64(index + 1) * _GOLDEN
+    x = np.uint64(key) + np.uint64(index + 1) * GOLDEN
     x = (x ^ (x >> _30)) * _MIX_1
     x = (x ^ (x >> _27)) * _MIX_2
     x = x ^ (x >> _31)

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import GOLDEN, mix
 from dlrm_app.preprocessing.read.parser import RawColumns
 from dlrm_app.preprocessing.read.spec import Spec, list_slots
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _29 = np.uint64(29)
 _NAN = np.uint64(0x7FC00000)
 
@@ -39,7 +38,7 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
 
 @njit(nogil=True, cache=True, inline="always")
 def _add(state, value):  # type: ignore[no-untyped-def]  # compiled
-    state = (state ^ value) * _FACTOR
+    state = (state ^ value) * GOLDEN
     return state ^ (state >> _29)
 
 
@@ -77,7 +76,7 @@ def _finish(hashes):  # type: ignore[no-untyped-def]  # compiled
 
 def deal_keys(hashes: NDArray[np.uint64], seed: int, purpose: int) -> NDArray[np.uint64]:
     """Random keys by which rows are dealt, independent for each ``seed`` and ``purpose``."""
-    salt = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03 + 1) & ((1 << 64) - 1)
+    salt = (seed * int(GOLDEN) + purpose * 0xD1B54A32D192ED03 + 1) & ((1 << 64) - 1)
     keys = hashes ^ np.uint64(salt)
     _finish(keys)
     return keys

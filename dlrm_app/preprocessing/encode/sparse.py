@@ -20,6 +20,7 @@ from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.hashing import empty_slots, find_slot, mix, reduce_hash
 from dlrm_app.preprocessing.read.fields import MISSING_KEY, parse_string
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
@@ -28,64 +29,33 @@ MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 TABLE_FILL = 0.7
 TABLE_BYTES = 12
 """Bytes per slot of a vocabulary in memory; ``TABLE_FILL`` of the slots are taken."""
-_M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-_32, _33 = np.uint64(32), np.uint64(33)
 OpenTable = tuple[NDArray[np.uint64], NDArray[np.int32]]
-"""Keys and ids by slot; -1 is the id of a free slot."""
+"""Keys and ids by slot, see ``kernels.hashing``."""
 T = TypeVar("T")
 _loading = threading.Lock()
 _loaded: dict[tuple[object, ...], Any] = {}
 """The cache of ``once_per_file``."""
 
 
-@njit(nogil=True, cache=True, inline="always")
-def mix(key):  # type: ignore[no-untyped-def]  # compiled
-    """MurmurHash3's 64-bit finalizer (Appleby, public domain): one-to-one; every input bit affects every output bit."""
-    key = np.uint64(key)
-    key = (key ^ (key >> _33)) * _M1
-    key = (key ^ (key >> _33)) * _M2
-    return key ^ (key >> _33)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
-    """Reduces a hash to a number in [0, ``size``), without a division (Lemire 2019); ``size`` is below 2^32."""
-    return ((np.uint64(hashed) >> _32) * np.uint64(size)) >> _32
-
-
-@njit(nogil=True, cache=True, inline="always")
-def next_slot(slot, size):  # type: ignore[no-untyped-def]  # compiled
-    """The slot to probe after ``slot`` in an open table of ``size`` slots."""
-    return slot + 1 if slot + 1 < size else 0
-
-
 @njit(nogil=True, cache=True)
-def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-def]  # compiled
-    size = len(table_ids)
+def _fill_table(keys, ids, slots, table_ids):  # type: ignore[no-untyped-def]  # compiled
     for i in range(len(keys)):
-        slot = np.int64(reduce_hash(mix(keys[i]), size))
-        while table_ids[slot] >= 0:
-            slot = next_slot(slot, size)
-        table_keys[slot] = keys[i]
+        slot = find_slot(keys[i], slots)
+        slots[slot] = keys[i]
         table_ids[slot] = ids[i]
 
 
 @njit(nogil=True, cache=True)
-def look_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
+def look_up(keys, slots, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
     """Writes the id of every key into ``ids``; returns the number of missing keys."""
     count = 0
-    size = len(table_ids)
     for i in range(len(keys)):
-        key = keys[i]
-        if key == MISSING_KEY:
+        if keys[i] == MISSING_KEY:
             ids[i] = MISSING_ID
             count += 1
             continue
-        slot = np.int64(reduce_hash(mix(key), size))
-        while table_ids[slot] >= 0 and table_keys[slot] != key:
-            slot = next_slot(slot, size)
-        number = table_ids[slot]
-        ids[i] = number if number >= 0 else RARE_ID
+        slot = find_slot(keys[i], slots)
+        ids[i] = RARE_ID if slots[slot] == MISSING_KEY else table_ids[slot]
     return count
 
 
@@ -134,9 +104,9 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
 def open_table(keys: NDArray[np.uint64], ids: NDArray[Any]) -> OpenTable:
     """The table that ``look_up`` takes: each of ``keys``, all distinct, has its one of ``ids``."""
     size = int(len(keys) / TABLE_FILL) + 8
-    table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
-    _fill_table(keys, ids.astype(np.int32), table_keys, table_ids)
-    return table_keys, table_ids
+    slots, table_ids = empty_slots(size), np.empty(size, np.int32)
+    _fill_table(keys, ids.astype(np.int32), slots, table_ids)
+    return slots, table_ids
 
 
 def load_vocabulary(folder: Path, column: SparseColumn) -> OpenTable:

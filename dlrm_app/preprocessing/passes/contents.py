@@ -1,7 +1,7 @@
-"""Samples of rows by the hashes of their contents: which share of rows are copies, and which share another file has too.
+"""Samples of rows by the hashes of their contents: what share of rows are copies, and what share another file has too.
 
-A sample holds all rows whose hash is below 2^(64 - bits), so two samples hold the same contents, whatever files they come from. Rows are
-also dealt by their contents, to folds and to splits, so that copies stay together.
+A sample holds all rows whose hash is below 2^(64 - bits), so two samples choose the same contents, whatever files they
+come from. Folds and splits deal rows by their contents too, so that copies stay together.
 """
 
 import logging
@@ -24,18 +24,21 @@ from dlrm_app.text import percent
 logger = logging.getLogger(__name__)
 
 MAX_CONTENTS = 1 << 18
-"""Distinct contents that a sample holds at most: 4 MiB."""
+"""The most distinct contents of a sample: 4 MiB."""
 CONTENTS = "contents.npy"
 """The sample of a dataset's own rows, in its folder."""
 DAY_CONTENTS = 1 << 14
-"""Distinct contents that it holds at most: 256 KiB, so that those of all days can be kept."""
-_COPIES_WORTH_SAYING = 0.01
+"""The most distinct contents of that sample: 256 KiB, so that the samples of all days can be kept."""
+_MIN_COPIES = 0.01
+"""The share of copies above which a warning is logged."""
 _Z_95 = 1.96
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A sample of rows: ``hashes`` [n] below 2^(64 - ``bits``), in rising order, each once, and how many rows have each."""
+    """A sample of rows: distinct ``hashes`` [n] below 2^(64 - ``bits``), in rising order, and the number of rows of
+    each.
+    """
 
     bits: int
     hashes: NDArray[np.uint64]
@@ -43,7 +46,7 @@ class Contents:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], max_contents: int = MAX_CONTENTS) -> "Contents":
-        """A sample of the rows with these ``hashes``, which may repeat."""
+        """The sample of rows with these ``hashes``, which may repeat."""
         distinct, counts = np.unique(hashes, return_counts=True)
         return cls(0, distinct, counts).within(max_contents)
 
@@ -60,7 +63,7 @@ class Contents:
         return cls(bits, distinct, totals).within(max_contents)
 
     def thinned(self, bits: int) -> "Contents":
-        """The sample with at least ``bits``."""
+        """The sample reduced to ``bits``, if it has fewer."""
         if bits <= self.bits:
             return self
         kept = int(np.searchsorted(self.hashes, np.uint64(1 << (64 - bits))))
@@ -80,7 +83,7 @@ class Contents:
 
     @property
     def copies(self) -> "KnownShare":
-        """Rows of the sample whose content an earlier row has."""
+        """The rows of the sample whose content an earlier row has."""
         return KnownShare(self.rows, self.rows - len(self.hashes))
 
     @property
@@ -89,7 +92,7 @@ class Contents:
         return int(self.counts[self.counts > 1].sum()) / max(self.rows, 1)
 
     def seen_in(self, others: Iterable["Contents"]) -> "KnownShare":
-        """Rows of this sample whose content one of ``others`` has."""
+        """The rows of this sample whose content one of ``others`` has."""
         parts = list(others)
         bits = max([self.bits, *(part.bits for part in parts)])
         own = self.thinned(bits)
@@ -98,7 +101,10 @@ class Contents:
         return KnownShare(own.rows, int(own.counts[is_known].sum()))
 
     def count_of(self, hashes: NDArray[np.uint64]) -> "KnownShare":
-        """The rows with ``hashes`` whose content is in the sample, among those whose content could be."""
+        """The rows with ``hashes`` whose content is in the sample.
+
+        Rows that the sample would not choose are left out.
+        """
         if self.bits:
             hashes = hashes[hashes < np.uint64(1 << (64 - self.bits))]
         places = np.minimum(np.searchsorted(self.hashes, hashes), max(len(self.hashes) - 1, 0))
@@ -106,7 +112,7 @@ class Contents:
         return KnownShare(len(hashes), known)
 
     def write(self, path: Path) -> None:
-        """Writes the sample, whole or not at all."""
+        """Writes the sample; the file is complete or absent."""
         with written_whole(path) as temporary, temporary.open("wb") as file:
             np.save(file, np.array([self.bits, len(self.hashes)], np.uint64))
             np.save(file, self.hashes)
@@ -131,11 +137,11 @@ def known_contents(path: Path, checksum: str) -> Contents:
 
 
 def warn_of_copies(sample: Contents, rows: str) -> None:
-    """Logs the share of copies among ``rows``, if it is worth saying."""
-    if sample.copies.share > _COPIES_WORTH_SAYING:
+    """Warns if more than a small share of ``rows`` are copies."""
+    if sample.copies.share > _MIN_COPIES:
         logger.warning(
-            "about %s of the %s are copies of others. They stay together in folds of target columns and in splits, and count as often as "
-            "they occur; if each should count once, remove them from the log",
+            "about %s of the %s are copies of others. They stay together in folds of target columns and in splits, "
+            "and count as often as they occur; if each should count once, remove them from the log",
             percent(sample.copies.share),
             rows,
         )
@@ -143,7 +149,7 @@ def warn_of_copies(sample: Contents, rows: str) -> None:
 
 @dataclass(frozen=True)
 class KnownShare:
-    """``known`` of ``rows`` sampled rows have a content that was seen before."""
+    """A sample of ``rows`` rows, ``known`` of which have a content that was seen before."""
 
     rows: int = 0
     known: int = 0
@@ -157,7 +163,7 @@ class KnownShare:
 
     @property
     def least(self) -> float:
-        """The lower end of the share's 95% interval (Wilson 1927)."""
+        """The lower end of the 95% interval of the share (Wilson 1927)."""
         n = max(self.rows, 1)
         centre = self.share + _Z_95**2 / (2 * n)
         reach = _Z_95 * math.sqrt(self.share * (1 - self.share) / n + (_Z_95 / (2 * n)) ** 2)
@@ -192,9 +198,10 @@ class ContentCounter:
 
 
 def tells_rows_apart(raw: Iterable[RawColumns], spec: Spec) -> bool:
-    """False if the contents of these rows say too little to deal by: most rows have the content of another, with other labels.
+    """False if these rows cannot be dealt by their contents: most have the content of another row, with both labels.
 
-    Copies of a row have its label too; rows of a log with few columns and values are alike by nature.
+    Copies of a row have its label too. Different rows of a log with few columns and few values often have equal
+    contents.
     """
     hashes, labels = [], []
     for rows in raw:

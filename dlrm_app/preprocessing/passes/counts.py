@@ -7,7 +7,7 @@ order.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,29 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import mix
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
 NUM_BUCKETS = 256
 _NO_SPANS = np.empty((0, 2), np.int64)
 
 
-class KeyCounts:
-    """Counts of distinct keys, and the span of text of an occurrence of each.
+class SortedCounts(NamedTuple):
+    """Counts of n distinct keys in the order of files.
 
-    They are added up once, by sorting: that takes half the time of a hash table, and less memory.
+    ``spans`` [n, 2]: the text of one occurrence of each, or [0, 2].
+    """
+
+    buckets: NDArray[np.uint8]
+    keys: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    spans: NDArray[np.int64]
+
+
+class KeyCounts:
+    """Counts of distinct keys, and the span of text of one occurrence of each.
+
+    They are added up once, by sorting, which takes half the time of a hash table, and less memory.
     """
 
     def __init__(self) -> None:
@@ -34,25 +46,27 @@ class KeyCounts:
     def add(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64], spans: NDArray[np.int64] = _NO_SPANS
     ) -> None:
-        """Counts ``keys`` [n], which may repeat, ``counts`` [n] times; ``spans`` [n, 2] where wanted, or [0, 2]. Keeps the arrays."""
+        """Adds ``keys`` [n], which may repeat, ``counts`` [n] times each, and their ``spans`` [n, 2] or [0, 2].
+
+        The arrays are kept.
+        """
         self._parts.append((keys, counts, spans))
 
-    def sorted(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """(the columns of the counts' record batch, the spans [n, 2] of its keys); missing ones are left out."""
+    def sorted(self) -> SortedCounts:
+        """Adds up the counts of each key, without missing keys."""
         keys, counts, spans = map(np.concatenate, zip(*self._parts, strict=True))
         order, buckets = in_buckets(keys)
         order = order[keys[order] != MISSING_KEY]
-        firsts = np.flatnonzero(np.diff(keys[order], prepend=MISSING_KEY))  # which is none of them
+        firsts = np.flatnonzero(np.diff(keys[order], prepend=MISSING_KEY))  # no key is equal to this
         places = order[firsts]
         totals = np.add.reduceat(counts[order], firsts)
-        columns = {"bucket": buckets[places], "key": keys[places], "count": totals}
-        return columns, spans[places] if len(spans) else spans
+        return SortedCounts(buckets[places], keys[places], totals, spans[places] if len(spans) else spans)
 
 
 def in_buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """(the order in which counts stand in files: by buckets, within one by key; the bucket of each key)."""
+    """Returns (the order of keys in files: by bucket, then by key; the bucket of each key)."""
     buckets: NDArray[np.uint8] = _buckets_of(keys)
-    order = np.argsort(keys)  # a third of what np.lexsort takes
+    order = np.argsort(keys)  # in a third of the time of np.lexsort
     return order[np.argsort(buckets[order], kind="stable")], buckets
 
 
@@ -65,7 +79,7 @@ def _buckets_of(keys):  # type: ignore[no-untyped-def]  # compiled
 
 
 def occurrences(codes: NDArray[np.uint16], num_codes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(where each of ``num_codes`` codes occurs first, how often it does)."""
+    """Returns (the first place of each of ``num_codes`` codes, how often it occurs)."""
     firsts, counts = np.zeros(num_codes, np.int64), np.zeros(num_codes, np.int64)
     _occurrences(codes, firsts, counts)
     return firsts, counts
@@ -81,10 +95,13 @@ def _occurrences(codes, firsts, counts):  # type: ignore[no-untyped-def]  # comp
 
 
 def write_counts(
-    path: Path, features: Sequence[dict[str, NDArray[np.generic]]], texts: Sequence[pa.Array] | None = None
+    path: Path, features: Sequence[SortedCounts], texts: Sequence[pa.Array] | None = None
 ) -> None:
-    """Writes the sorted counts of every feature, and the ``texts`` behind their keys where they are wanted."""
-    columns = [{name: array_of(values) for name, values in feature.items()} for feature in features]
+    """Writes the sorted counts of every feature, and the ``texts`` of their keys if they are given."""
+    columns = [
+        {"bucket": array_of(each.buckets), "key": array_of(each.keys), "count": array_of(each.counts)}
+        for each in features
+    ]
     for feature, text in zip(columns, texts or (), strict=False):
         feature["text"] = text
     batches = [pa.RecordBatch.from_pydict(feature) for feature in columns]
@@ -96,7 +113,7 @@ def write_counts(
 def read_counts(
     path: Path, feature: int, first: int = 0, last: int = NUM_BUCKETS
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Keys and counts of ``feature`` in buckets [first, last), in the order of the file."""
+    """The keys and counts of ``feature`` in buckets [first, last), in the order of the file."""
     with pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_file(file).get_batch(feature)
         start, stop = np.searchsorted(numbers_of(batch["bucket"]), [first, last])
@@ -105,14 +122,14 @@ def read_counts(
 
 
 def read_texts(path: Path, feature: int) -> tuple[NDArray[np.uint64], pa.Array]:
-    """All keys of ``feature``, with their texts."""
+    """All keys of ``feature`` and their texts."""
     with pa.OSFile(str(path)) as file:
         batch = pa.ipc.open_file(file).get_batch(feature)
         return numbers_of(batch["key"]), batch["text"]
 
 
 def gather_texts(text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int) -> pa.Array:
-    """The strings at ``spans`` [E, 2] of ``text``; where a span's end is negative, doubled quotes become single."""
+    """The strings at ``spans`` [E, 2] of ``text``. If the end of a span is negative, doubled quotes become single."""
     ends = np.zeros(len(spans) + 1, np.int32)
     data = np.empty(int((np.abs(spans[:, 1]) - spans[:, 0]).sum()), np.uint8)
     _gather(text, spans, quote, ends, data)

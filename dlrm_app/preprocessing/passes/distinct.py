@@ -1,9 +1,9 @@
 """Numbers of distinct values of features whose ids are hashes.
 
-<unit>.sketch holds the distinct keys of each feature while they are few, and registers of HyperLogLog beyond that. A unit
-keeps up to UNIT_KEYS keys (TOTAL_KEYS if it is all of its source, so that small inputs are counted exactly), and all
-units together TOTAL_KEYS. A feature with more keys has registers only: 2^14 of them, a relative standard error of 0.8%
-(Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
+<unit>.sketch holds the distinct keys of each feature while they are few, and registers of HyperLogLog beyond that. A
+unit keeps up to UNIT_KEYS keys (TOTAL_KEYS if it is all of its source, so that small inputs are counted exactly), and
+all units together TOTAL_KEYS. A feature with more keys has registers only: 2^14 of them, a relative standard error of
+0.8% (Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
 """
 
 import math
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import hash_ids, mix, next_slot, reduce_hash
+from dlrm_app.kernels.hashing import empty_slots, find_slot, mix
+from dlrm_app.preprocessing.encode.sparse import hash_ids
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.plain_lines import trailing_zeros
+from dlrm_app.preprocessing.read.words import trailing_zeros
 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
@@ -27,10 +28,10 @@ _NUM_REGISTERS = 1 << 14
 
 
 class _KeySet:
-    """Distinct keys, in an open table whose free slots hold MISSING_KEY."""
+    """Distinct keys, in an open-addressing table that grows."""
 
     def __init__(self) -> None:
-        self._table, self._used = np.full(1 << 10, MISSING_KEY), 0
+        self._slots, self._used = empty_slots(1 << 10), 0
 
     def __len__(self) -> int:
         return self._used
@@ -38,38 +39,34 @@ class _KeySet:
     @property
     def keys(self) -> NDArray[np.uint64]:
         """The keys, in no order."""
-        return self._table[self._table != MISSING_KEY]
+        return self._slots[self._slots != MISSING_KEY]
 
     def add(self, keys: NDArray[np.uint64]) -> None:
         """Adds ``keys``; missing ones are left out."""
         at = 0
         while at < len(keys):
-            at, self._used = _insert(keys, at, self._table, self._used)
+            at, self._used = _insert(keys, at, self._slots, self._used)
             if at < len(keys):
                 old = self.keys
-                self._table, self._used = np.full(4 * len(self._table), MISSING_KEY), 0
+                self._slots, self._used = empty_slots(4 * len(self._slots)), 0
                 self.add(old)
 
 
 @njit(nogil=True, cache=True)
-def _insert(keys, start, table, used):  # type: ignore[no-untyped-def]  # compiled
-    """Inserts from ``start`` until the table is half full: (how far it came, keys in the table)."""
-    size = len(table)
+def _insert(keys, start, slots, used):  # type: ignore[no-untyped-def]  # compiled
+    """Inserts keys from ``start`` on until the table is half full. Returns (the next position, keys in the table)."""
     for i in range(start, len(keys)):
-        key = keys[i]
-        slot = np.int64(reduce_hash(mix(key), size))
-        while table[slot] != MISSING_KEY and table[slot] != key:
-            slot = next_slot(slot, size)
-        if table[slot] != key:
-            if 2 * used >= size:
+        slot = find_slot(keys[i], slots)  # a missing key finds a free slot, which has the same mark
+        if slots[slot] != keys[i]:
+            if 2 * used >= len(slots):
                 return i, used
-            table[slot] = key
+            slots[slot] = keys[i]
             used += 1
     return len(keys), used
 
 
 class Sketch:
-    """The distinct keys of a feature: all of them while they are at most ``max_keys``, else ``registers`` alone."""
+    """The distinct keys of a feature: all keys up to ``max_keys`` of them, otherwise ``registers`` alone."""
 
     def __init__(self, max_keys: int) -> None:
         self._keys, self._max_keys = _KeySet(), max_keys
@@ -98,7 +95,7 @@ class Sketch:
         file.write(count.to_bytes(8, "little", signed=True) + content.tobytes())
 
     def join(self, file: BinaryIO) -> None:
-        """Adds what another sketch has written."""
+        """Adds a sketch that was written."""
         count = int.from_bytes(file.read(8), "little", signed=True)
         if count >= 0:
             self.add(np.frombuffer(file.read(8 * count), np.uint64, count))
@@ -109,7 +106,7 @@ class Sketch:
         np.maximum(self.registers, theirs, out=self.registers)
 
     def distinct(self) -> int:
-        """Number of distinct keys added; an estimate if there are registers."""
+        """The number of distinct keys; an estimate if there are registers."""
         if self.registers is None:
             return len(self._keys)
         raw = 0.7213 / (1 + 1.079 / _NUM_REGISTERS) * _NUM_REGISTERS * _NUM_REGISTERS
@@ -119,7 +116,7 @@ class Sketch:
         return round(_NUM_REGISTERS * math.log(_NUM_REGISTERS / empty) if is_small else raw)
 
     def collisions(self, num_embeddings: int) -> int:
-        """Number of distinct values that share their hashed id with another one; the expected one if there are registers."""
+        """The number of distinct values that share their hashed id; the expected number if there are registers."""
         if self.registers is None:
             _, counts = np.unique(hash_ids(self._keys.keys, num_embeddings), return_counts=True)
             return int(counts[counts > 1].sum())
@@ -128,7 +125,10 @@ class Sketch:
 
 
 def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> list[SparseColumn]:
-    """``columns`` with their numbers of distinct values and collisions, by the sketches that the units left; some know theirs."""
+    """``columns`` with their numbers of distinct values and collisions, from the sketches of units in ``files``.
+
+    Columns that have them already stay as they are.
+    """
     totals = [Sketch(TOTAL_KEYS) for _ in columns]
     for path in files:
         with path.open("rb") as file:
@@ -149,7 +149,11 @@ def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> li
 
 @njit(nogil=True, cache=True)
 def _raise(keys, registers):  # type: ignore[no-untyped-def]  # compiled
-    """The lowest 14 bits choose a register; it keeps the largest number of zeros, plus one, that end the others."""
+    """Adds keys to registers.
+
+    The lowest 14 bits of a hash choose a register. It keeps the largest number of zeros, plus one, at the end of the
+    other bits.
+    """
     for key in keys:
         if key != MISSING_KEY:
             hashed = mix(key)

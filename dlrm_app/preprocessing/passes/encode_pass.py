@@ -1,4 +1,4 @@
-"""The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
+"""The pass that encodes: the lines of a unit become a shard for each split, or a run of rows for a full shuffle."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,10 +26,10 @@ from dlrm_app.preprocessing.units.unit_text import TextRange
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """Rows of a unit that go to one split; ``missing`` [N + F]: how many values of each column are.
+    """The rows of a unit that go to one split. ``missing`` [N + F]: the number of missing values of each column.
 
-    ``shard`` is None where rows are left in a run for a full shuffle; its path is relative to the journal's folder. ``seen``: the rows whose
-    own clicks are in the target columns that encode them, of a sample.
+    ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
+    among a sample, the rows whose own clicks are in the target columns that encode them.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """``lines``: of the unit, rejected ones too; ``splits`` by name."""
+    """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
 
     text: TextRange
     lines: int
@@ -61,9 +61,11 @@ class EncodedUnit:
 class EncodeUnits:
     """Encodes units into the journal's folder.
 
-    ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
-    values of the studied rows, where ``wants_sketch``; ``<unit>.contents``: a sample of the rows, where ``wants_contents``;
-    ``<unit>.rejects``: lines left out.
+    <unit>.<split>.parquet  a shard
+    <unit>.run              rows for ``shuffle.Gather``
+    <unit>.sketch           distinct values of the studied rows, if ``wants_sketch``
+    <unit>.contents         a sample of the rows, if ``wants_contents``
+    <unit>.rejects          lines left out
     """
 
     title: ClassVar[str] = "encoding"
@@ -73,7 +75,7 @@ class EncodeUnits:
     wants_sketch: bool
     journal: Journal[EncodedUnit]
     folded: Path | None = None
-    """Where the values of target columns by fold lie."""
+    """The folder with the values of target columns by fold."""
     wants_contents: bool = False
     learnt: Contents | None = None
     """A sample of the rows whose clicks are in the target columns."""
@@ -112,7 +114,10 @@ class EncodeUnits:
         contents: ContentCounter,
         rejects: list[RejectedLine],
     ) -> dict[str, EncodedSplit]:
-        """Encodes the lines up to ``stop``, of ``segment``; adds those left out to ``rejects``. Returns what goes to each split."""
+        """Encodes the lines of ``segment``, up to line ``stop``, and adds those left out to ``rejects``.
+
+        Returns its splits.
+        """
         text, first = cursor.text, 0
         has_keys = self.plan.are_told_apart
         wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
@@ -134,7 +139,7 @@ class EncodeUnits:
         return found
 
     def write_shuffled(self, unit: WorkFiles[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:
-        """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
+        """Writes the rows as a shard and returns its entry in the manifest; for a full shuffle, writes a run."""
         keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
         if self.plan.shuffle == "full":
             with unit.write(".run") as temporary:
@@ -146,7 +151,7 @@ class EncodeUnits:
 
 
 class _SplitPart:
-    """The rows of a unit that go to one split, while they are encoded."""
+    """Encodes the rows of a unit that go to one split."""
 
     def __init__(
         self,
@@ -174,7 +179,7 @@ class _SplitPart:
             self._writer = opened.enter_context(writer)
 
     def add(self, dealt: Dealt) -> None:
-        """Encodes and writes rows."""
+        """Encodes rows and writes them."""
         encoded = self._encode(dealt)
         if self._writer is None:
             self._tables.append(encoded.table)

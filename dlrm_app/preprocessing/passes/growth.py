@@ -1,9 +1,10 @@
-"""One day of a vocabulary: which values are given ids, which lose theirs. Pure arithmetic over arrays.
+"""One day of a vocabulary: which values get ids, and which lose theirs. Pure arithmetic over arrays.
 
-A value that was seen ``min_count`` times over all days so far, today among them, is given an id: the most frequent value
-first, equal counts by key, free ids before new ones, the lowest first. Without room for it, the value that was not seen for
-the longest time loses its id, but none that was seen today; the rarer one first, then the lower id. A value that was not
-seen for ``expire_days`` is forgotten. So what becomes of a day depends on its rows alone, and on the days before.
+A value that has been seen ``min_count`` times on all days up to today, and was seen today, gets an id: the most
+frequent value first, equal counts by key; free ids before new ones, the lowest first. If there is no room, the value
+that has not been seen for the longest time loses its id, the rarer one first, then the lower id; a value that was seen
+today keeps its id. A value that has not been seen for ``expire_days`` is forgotten. So the result of a day depends only
+on its rows and on the days before.
 """
 
 from dataclasses import dataclass
@@ -16,23 +17,26 @@ from dlrm_app.preprocessing.encode.sparse import FIRST_ID
 
 Records = NDArray[np.void]
 _HISTORY = [("key", np.uint64), ("count", np.int64), ("last_seen", np.int32)]
-"""``count``: rows of all days, today's too once it is added."""
+"""``count``: rows of all days, including today's once they are added."""
 WAITING = np.dtype([*_HISTORY, ("today", np.int64)])
-"""A value without an id; ``today``: this day's rows with it."""
+"""A value without an id. ``today``: the rows of this day with it."""
 OWNERS = np.dtype([*_HISTORY, ("generation", np.int32), ("given_day", np.int32), ("is_living", np.bool_)])
-"""The value of an id, at place id - FIRST_ID; ``is_living`` is False where no value has the id."""
+"""The value of an id, at place id - FIRST_ID. ``is_living`` is False if no value has the id."""
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A vocabulary after a day: OWNERS of its ids, and WAITING values; ``num_expired`` lost their ids, for whatever reason."""
+    """A vocabulary after a day: the OWNERS of its ids, and the WAITING values.
+
+    ``num_expired``: the number of values that lost their ids, for either reason.
+    """
 
     owners: Records
     waiting: Records
     new: NDArray[np.int64]
-    """Places in ``owners`` of ids given today, in the order in which they were given."""
+    """The places in ``owners`` of ids that were given today, in the order of giving."""
     is_old: NDArray[np.bool_]
-    """[V]: whether an id has the value that it had before."""
+    """[V]: True for an id that kept its value."""
     num_expired: int
     num_given_again: int
 
@@ -40,9 +44,10 @@ class Grown:
 def grow(
     old: Records, today: NDArray[np.int64], is_seen: NDArray[np.bool_], waiting: Records, rule: VocabularyRule
 ) -> Grown:
-    """The vocabulary of the V OWNERS ``old`` after a day of which it has seen ``today`` [V] rows of each value.
+    """The vocabulary of the V OWNERS ``old`` after a day with ``today`` [V] rows of each value.
 
-    ``is_seen`` [V]: whether any row of the day has the value, those of val and test too; ``waiting``: all values that it lacks.
+    ``is_seen`` [V]: True for a value of any row of the day, including val and test. ``waiting``: all values without an
+    id.
     """
     now = old.copy()
     now["count"] += today

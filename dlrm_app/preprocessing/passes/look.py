@@ -1,7 +1,8 @@
-"""A look at the training rows before any pass, evenly spread over the input: what ``auto`` is chosen by.
+"""Reads a sample of the training rows, evenly spread over the input, from which ``auto`` is chosen before any pass.
 
-All rows of small inputs, some 64 MiB of text of larger ones. What is seen depends on the input alone, not on threads. Of a
-compressed file only the beginning can be had quickly, and of a row group of Parquet its first rows.
+It is all rows of a small input, and about 64 MiB of text of a larger one. The sample depends on the input alone, not on
+threads. Of a compressed file only the beginning is read, and of a row group of Parquet the first rows, because the rest
+takes long to reach.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +29,23 @@ from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 
 _PIECES, _PIECE = 64, 1 << 20
-"""How many pieces of a large input are looked at, and bytes of text of each."""
+"""The number of pieces of a large input that are read, and the bytes of text of each."""
 _WEIGHT = {"text": 1, "gzip": 4, "zstd": 4, "parquet": 4}
-"""Bytes of text for a byte of a file, about."""
+"""Format → bytes of text for a byte of the file, about."""
 _STEP = 4
-"""Of the rows of a large input's pieces every fourth is kept: neighbours are alike."""
+"""Keeps every fourth row of a large input, because neighbouring rows are similar."""
 _MOST = 1 << 17
-"""Rows by which columns are summed up, about."""
+"""The number of rows that columns are summed up from, about."""
 NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
-"""Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
+"""Passes over so many rows take seconds. With more rows, most values are frequent enough to be learnt by themselves."""
 _ROWS = 1 << 14
+S = TypeVar("S", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A dense column: ``quantiles`` of its values at 0, 1/64, … 1 (none if all are missing), mean and deviation."""
+    """A dense column: quantiles of its values at 0, 1/64, … 1 (empty if all are missing), mean and deviation."""
 
     quantiles: tuple[float, ...]
     mean: float
@@ -53,7 +55,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Values:
-    """A sparse column: values seen that are not missing, all elements of lists, and distinct ones among them."""
+    """A sparse column: the number of values in the sample, elements of lists included, and of distinct values."""
 
     count: int
     distinct: int
@@ -61,18 +63,21 @@ class Values:
 
 @dataclass(frozen=True)
 class Summary:
-    """``rows`` to learn from, about, of which ``seen`` were looked at; columns by name, sparse ones where rows are to be studied."""
+    """The sample: about how many ``rows`` there are to learn from, how many were ``seen``, and columns by name.
+
+    ``sparse`` and ``pairs`` are empty if there are too many rows to study.
+    """
 
     rows: int
     seen: int
     dense: dict[str, Numbers]
     sparse: dict[str, Values]
     pairs: Sequence[Pair] = ()
-    """Of one-hot columns, where the rows are few enough to be studied."""
+    """Pairs of one-hot columns that are worth crossing."""
 
 
 class _SampledRows(NamedTuple):
-    """R rows: labels [R], dense [N, R], keys of each sparse column, lists joined."""
+    """R rows: labels [R], dense [N, R], the keys of each sparse column, lists joined."""
 
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
@@ -80,9 +85,9 @@ class _SampledRows(NamedTuple):
 
 
 def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> Summary:
-    """Looks at rows of the splits that are studied. Raises DataError if a file is damaged.
+    """Reads a sample of the rows of the studied splits. Raises DataError if a file is damaged.
 
-    Without ``wants_numbers``, the footers of Parquet tell enough of many rows.
+    Without ``wants_numbers``, footers are enough for a Parquet input of many rows.
     """
     sources = plan.sources_of(plan.studied)
     in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
@@ -112,7 +117,7 @@ def _size(source: InputFile) -> int:
 
 
 def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
-    """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread.
+    """The pieces of ``source`` to read: all if ``total`` is small, otherwise pieces at evenly spread places.
 
     ``begin``: the size of all sources before this one.
     """
@@ -135,7 +140,7 @@ def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[In
 
 
 def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
-    """(every ``step``-th row of ``feed``, its lines and bytes in the file if it is text)."""
+    """Returns (every ``step``-th row of ``feed``, its lines, its bytes in the file); the last two are 0 for Parquet."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0
     for text in feed.items():
@@ -149,17 +154,20 @@ def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], i
 
 
 def _train_rows(plan: Plan, rows: int) -> int:
-    """What the splits cut from the end of so many training rows leave."""
+    """The number of training rows without those that are cut off for val and test."""
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
 def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
-    """Sums up the training rows among ``parts``: these are spread over the input, so their beginning is that of the input."""
+    """Sums up the training rows of ``parts``.
+
+    They are in the order of the input, so rows for val and test come last.
+    """
     num_rows = sum(len(part.labels) for part in parts)
     share = _train_rows(plan, num_rows) / max(num_rows, 1)
     step = -(-round(share * num_rows) // _MOST) or 1
 
-    def beginning(kind: type, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def beginning(kind: type[S], arrays: Sequence[NDArray[S]]) -> NDArray[S]:
         joined = np.concatenate([np.empty(0, kind), *arrays])
         return joined[: round(share * len(joined)) : step]
 
@@ -182,7 +190,7 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
-    """Sums up ``values``, NaN where missing; moments have six digits, that processors agree on them."""
+    """Sums up ``values``, NaN if missing. Moments are rounded to six digits, so that all processors agree."""
     present = np.sort(values[~np.isnan(values)])
     if not len(present):
         return Numbers((), 0.0, 1.0, is_whole=True)

@@ -1,4 +1,4 @@
-"""The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
+"""Where the rows come from and which split each goes to: plain values, which can be sent to any process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,14 @@ from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
 
 _ROWS = 1 << 14
 FOLDS, SHARES = 1, 2
-"""Purposes that rows are dealt for: the folds of target columns, and splits."""
+"""The purposes of dealing rows: folds of target columns, and splits."""
 
 
 class Dealt(NamedTuple):
-    """Rows of a unit that go to ``split``. ``keys`` [R]: random numbers to deal them by, where wanted; copies of a row have the same."""
+    """Rows of a unit that go to ``split``.
+
+    ``keys`` [R], if they are wanted: random numbers to deal the rows by; copies of a row have the same.
+    """
 
     split: str
     raw: RawColumns
@@ -48,7 +51,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Plan:
-    """The run: its input, its format, and where the lines of a source go."""
+    """The input of a run, its format, and the split of each line."""
 
     spec: Spec
     sources: tuple[InputFile, ...]
@@ -61,34 +64,37 @@ class Plan:
     output: Path
     kept: tuple[KeptColumn, ...] = ()
     splits_by: str = "end"
-    """"end": the last lines of the training input are val and test; "content": rows are dealt by the hashes of their contents."""
+    """"end": the last lines of the training input are val and test; "content": rows are dealt by hashes of their
+    contents.
+    """
     file_specs: tuple[Spec, ...] = ()
-    """The format of each source, once they were looked at."""
+    """The format of each source; empty until the beginnings of the files are read."""
     cuts: Cuts | None = None
-    """Of the training input, once its lines were counted."""
+    """The cuts of the training input; None until its lines are counted, and if there are none."""
     are_told_apart: bool = True
-    """False if contents say too little to deal rows by them: then they are dealt by their places."""
+    """False if too many different rows have the same content: then rows are dealt by their places."""
 
     @property
     def splits(self) -> list[str]:
-        """The splits of the dataset, in their order."""
+        """The splits of the dataset, in order."""
         given = {source.split for source in self.sources}
         return [split for split in SPLITS if split in given or split in self.fractions]
 
     @property
     def studied(self) -> set[str]:
-        """The splits that vocabularies, moments and statistics are taken from."""
+        """The splits whose rows vocabularies, moments and statistics are made from."""
         return {"train"} if "train" in self.splits else set(self.splits)
 
     def sources_of(self, splits: set[str]) -> list[InputFile]:
+        """The sources of ``splits``."""
         return [source for source in self.sources if source.split in splits]
 
     def columns_of(self, source: InputFile) -> dict[str, str]:
-        """Column → its name in the file, of a Parquet source."""
+        """Column → its name in a Parquet file."""
         return names_of(source, self.file_specs[source.index])
 
     def units_of(self, source: InputFile) -> list[UnitRows]:
-        """The units of a Parquet source."""
+        """The units of a Parquet file."""
         return units_of(source, len(self.columns_of(source)), self.unit_bytes)
 
     def has_label(self, split: str) -> bool:
@@ -100,7 +106,7 @@ class Plan:
         return self.has_label("train") and bool(self.sources_of({"train"}))
 
     def segments(self, text: InputUnit) -> list[tuple[str, int | None]]:
-        """(a split, the line of the unit up to which lines go to it; None: its end), in order."""
+        """The segments of a unit in order: (split, the line that ends the segment; None for the last one)."""
         split = self.sources[text.source].split
         if self.cuts is None or split != "train":
             return [(split, None)]
@@ -120,7 +126,7 @@ class Plan:
     def rows(
         self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS, *, wants_keys: bool = False
     ) -> Iterator[Dealt]:
-        """The rows of a unit by split, up to ``capacity`` at a time, good until the next are asked for."""
+        """The rows of a unit by split, up to ``capacity`` at a time, valid until the next are requested."""
         first = 0
         for split, stop in self.segments(cursor.text):
             for raw in cursor.rows(capacity, stop):
@@ -130,7 +136,7 @@ class Plan:
     def deal(
         self, split: str, raw: RawColumns, text: InputUnit, first: int, *, wants_keys: bool
     ) -> Iterator[Dealt]:
-        """The rows of segment ``split`` by the splits that they go to. ``first``: the number of the first one in its unit."""
+        """Deals the rows of segment ``split`` to splits. ``first``: the number of the first row in its unit."""
         names = self.splits_of(split)
         if len(names) == 1:
             yield Dealt(split, raw, self._keys(raw, text, first) if wants_keys else None)
@@ -153,10 +159,10 @@ class Plan:
 def unit_feeds(
     source: InputFile, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
 ) -> Sequence[InputFeed]:
-    """Feeds of the units that are wanted, by their numbers.
+    """Feeds of the units whose numbers are wanted.
 
-    One for each in a plain file, one for all of a compressed file, wanted or not, one for those of Parquet that share a
-    row group. ``columns``: those of a ParquetFeed.
+    A plain file has a feed for each unit, a compressed file one for all units, wanted or not, and a Parquet file one
+    for the units of each run of row groups. ``columns``: the columns of a ParquetFeed.
     """
     if source.format == "parquet":
         rows = units_of(source, len(columns), unit_bytes)
@@ -170,9 +176,9 @@ def unit_feeds(
 
 
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
-    """Takes ``fractions`` of all lines from the end, rounded down; ``lines``: of each unit, in order.
+    """Cuts ``fractions`` of all lines off the end, rounded down. ``lines``: the number of lines of each unit, in order.
 
-    Raises ConfigError if one is less than a line.
+    Raises ConfigError if a fraction is less than a line.
     """
     starts = [0, *accumulate(lines.values())]
     total = starts[-1]
@@ -191,7 +197,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 
 @dataclass(frozen=True)
 class CountedUnit:
-    """``lines``: of the unit, the file's header left out."""
+    """A unit with its number of lines, without the file's header."""
 
     text: TextRange
     lines: int

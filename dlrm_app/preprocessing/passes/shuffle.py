@@ -1,6 +1,8 @@
-"""Row orders by seed. Every row has a random key, a hash of the seed and of the row's place in the input; shuffled
-rows are rows in the order of their keys. So a full shuffle is an external sort: each unit's rows are put in order on
-disk, then every shard gathers the rows of one range of keys from all units.
+"""Shuffles rows by a seed, and writes shards.
+
+Every row has a random key, a hash of the seed and of the row's place in the input. Shuffled rows are rows in the order
+of their keys. So a full shuffle is an external sort: the rows of each unit are sorted and written to disk, then every
+shard gathers the rows of one range of keys from all units.
 """
 
 import hashlib
@@ -9,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,24 +21,24 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
-from dlrm_app.journal import Finish, Journal, WorkFiles
+from dlrm_app.journal import Finish, Journal, R, WorkFiles
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import GOLDEN, mix
 from dlrm_app.preprocessing.units.executor import NumberedItem
 
 KEY = "__order"
 
 
 def row_keys(seed: int, source: int, unit: int, num_rows: int, first: int = 0) -> NDArray[np.uint64]:
-    """The random keys of a unit's rows from number ``first`` on; no two rows of a dataset have the same."""
+    """The random keys of a unit's rows from number ``first`` on. They are distinct in up to 4,096 sources."""
     return _row_keys(np.uint64(seed), np.uint64(source), np.uint64(unit), first, num_rows)
 
 
 @njit(nogil=True, cache=True)
 def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-def]  # compiled
-    # 12 bits of source, 24 of unit and 28 of row make each row's place a number of its own, and mix is one-to-one
+    # 12 bits of source, 24 of unit and 28 of row give each row a number of its own, and mix is one-to-one
     slot = (source << np.uint64(52)) | (unit << np.uint64(28))
-    salt = mix(seed ^ np.uint64(0x9E3779B97F4A7C15))
+    salt = mix(seed ^ GOLDEN)
     keys = np.empty(num_rows, np.uint64)
     for row in range(num_rows):
         keys[row] = mix(salt ^ (slot | np.uint64(first + row)))
@@ -44,7 +46,7 @@ def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-d
 
 
 def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
-    """Writes rows into ``path`` in the order of their keys, keys included, for ``Gather`` to read by ranges."""
+    """Writes rows in the order of their keys, with the keys, so that ``Gather`` can read ranges of keys."""
     order = np.argsort(keys)
     run = table.take(array_of(order)).append_column(KEY, array_of(keys[order])).combine_chunks()
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
@@ -52,16 +54,16 @@ def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
 
 
 def key_ranges(num_parts: int) -> list[tuple[int, int]]:
-    """(the first, the last) of the keys of each of ``num_parts`` shards."""
+    """(first, last) key of each of ``num_parts`` shards."""
     bounds = [part * (1 << 64) // num_parts for part in range(num_parts + 1)]
     return [(start, stop - 1) for start, stop in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Makes one of ``num_parts`` shards, by its number, out of the rows that all ``runs`` have in its range of keys.
+    """Makes one of ``num_parts`` shards from the rows of all ``runs`` in its range of keys.
 
-    Its path is relative to the journal's folder.
+    The path of the shard is relative to the journal's folder.
     """
 
     title: ClassVar[str] = "gathering"
@@ -92,13 +94,13 @@ def _rows_between(runs: Sequence[Path], first: int, last: int) -> list[pa.Table]
                 np.searchsorted(keys, np.uint64(first)),
                 np.searchsorted(keys, np.uint64(last), "right"),
             )
-            # copied, so that the file's pages need not stay
+            # a copy, so that the pages of the file can be freed
             tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables
 
 
 class ShardWriter(ParquetWriter):
-    """Writes rows of ``schema`` as row groups to ``file``, which ``finish`` calls ``name``."""
+    """Writes rows of ``schema`` as row groups to ``file``. ``name``: the path in the entry that ``finish`` returns."""
 
     def __init__(self, file: BinaryIO, row_group_rows: int, schema: pa.Schema, name: str = "") -> None:
         self._file, self._name = file, name
@@ -111,12 +113,12 @@ class ShardWriter(ParquetWriter):
         self._file.write(data)
 
     def write_table(self, table: pa.Table) -> None:
-        """Adds ``table`` as row groups of ``row_group_rows``."""
+        """Adds ``table`` as row groups of ``row_group_rows`` rows."""
         for start in range(0, len(table), self._row_group_rows):
             self.write(IndexedRows.of(table.slice(start, self._row_group_rows)))
 
     def finish(self) -> Shard:
-        """Gives the shard's entry in the manifest. One without rows stays out of the dataset."""
+        """Returns the shard's entry in the manifest. A shard without rows is not part of the dataset."""
         self.close()
         return Shard(
             path=self._name,
@@ -129,8 +131,8 @@ class ShardWriter(ParquetWriter):
 
 @contextmanager
 def open_shard(
-    unit: WorkFiles[Any], suffix: str, row_group_rows: int, schema: pa.Schema
+    unit: WorkFiles[R], suffix: str, row_group_rows: int, schema: pa.Schema
 ) -> Iterator[ShardWriter]:
-    """A shard among the files of ``unit``; call ``finish`` in the block."""
+    """Opens a shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
         yield ShardWriter(file, row_group_rows, schema, unit.path(suffix).name)

@@ -1,4 +1,4 @@
-"""The study of a unit before it can be encoded: counts of values for vocabularies, and moments of dense columns."""
+"""The pass before encoding: counts values for vocabularies, and measures the moments of dense columns."""
 
 import math
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.unit_text import TextRange
 
 _MEASURED, _COUNTED = 1 << 14, 1 << 16
-"""Rows at a time. How many are measured decides how moments are rounded; values of more rows repeat more often."""
+"""Rows at a time. The first number affects how moments are rounded; among more rows, values repeat more often."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values of a column, their mean, and the sum of squared distances from it."""
+    """The number of values of a column, their mean, and the sum of squared distances from it."""
 
     count: int = 0
     mean: float = 0.0
@@ -45,7 +45,7 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation; 1 for a column that does not vary, which is then only shifted."""
+        """The standard deviation; 1 for a constant column, which is then only shifted."""
         return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
 
 
@@ -60,7 +60,10 @@ def moments_of(values: NDArray[np.float64]) -> Moments:
 
 @dataclass(frozen=True)
 class StudiedUnit:
-    """``moments`` of each dense column; ``entries``: how many keys of each sparse one are in the unit's counts."""
+    """The record of a studied unit.
+
+    ``moments``: those of each dense column; ``entries``: the number of keys of each sparse column in the unit's counts.
+    """
 
     text: TextRange
     moments: tuple[Moments, ...]
@@ -71,8 +74,8 @@ class StudiedUnit:
 class Study:
     """Counts the values and measures the dense columns of a unit's studied lines.
 
-    The counts go to ``<unit>.counts`` in the journal's folder, the moments into its record. Where it ``sees_others``, the
-    counts have values of the other lines too; one that only these have counts 0.
+    The counts go to ``<unit>.counts`` in the journal's folder, the moments into the record. With ``sees_others``,
+    values of the other lines are counted too, each zero times.
     """
 
     title: ClassVar[str] = "studying values"
@@ -99,10 +102,10 @@ class Study:
         unit = self.journal.begin(text.name)
         features = [count.sorted() for count in counts]
         if self.wants_counts:
-            texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None
+            texts = _texts(spec, cursor, [feature.spans for feature in features]) if wants_texts else None
             with unit.write(".counts") as temporary:
-                write_counts(temporary, [columns for columns, _ in features], texts)
-        entries = tuple(len(columns["key"]) for columns, _ in features)
+                write_counts(temporary, features, texts)
+        entries = tuple(len(feature.keys) for feature in features)
         return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
 
 
@@ -112,7 +115,10 @@ def _count(
     indexer: Indexer,
     weight: int,
 ) -> None:
-    """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each; of values that repeat each key once."""
+    """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each.
+
+    Keys that repeat are joined first.
+    """
     indexed = indexer.index(JaggedColumns.joined([keys for keys, _ in features]))
     for number, (count, (keys, spans)) in enumerate(zip(counts, features, strict=True)):
         if len(distinct := indexed.distinct[number]):
@@ -126,7 +132,10 @@ def _count(
 
 
 def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
-    """The text behind each key of string columns; other columns' keys are their values, and their texts empty."""
+    """The texts of the keys of string columns.
+
+    Texts of other columns are empty, because their keys are their values.
+    """
     quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
     return [
         gather_texts(text, part if column.kind == "string" else part * 0, quote)
@@ -135,7 +144,10 @@ def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.
 
 
 def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> list[DenseColumn]:
-    """``dense`` with the moments of columns that lack them, joined in the units' order so that rounding is the same in every run."""
+    """``dense`` with the moments of columns that lack them.
+
+    Moments are joined in the order of units, so that rounding is the same in every run.
+    """
     totals = [Moments()] * len(dense)
     for unit in units:
         totals = [total.joined(other) for total, other in zip(totals, unit.moments, strict=True)]

@@ -1,18 +1,19 @@
-"""Target encoding: what a sparse column's value says of a click, as a dense column beside it (Micci-Barreca 2001).
+"""Target encoding: the click rate of a sparse column's value, as a dense column beside it (Micci-Barreca 2001).
 
-The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)): with c clicks in the n training rows of the
-value's id, p the share of clicks in all of them, and a the strength of that prior. It is 0 for an id that no row has.
+The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)), where n training rows have the value's id, c
+of them with a click, p is the share of clicks in all training rows, and a is the strength of that prior. It is 0 for an
+id without rows.
 
-A training row must not see its own click: training rows are dealt to NUM_FOLDS folds by their contents, so that copies of a row are in
-one fold, and a row is encoded by the others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by
-all training rows.
+A training row must not see its own click. So training rows are dealt to NUM_FOLDS folds by their contents, copies of a
+row to the same fold, and a row is encoded with n, c and p of the other folds. All other rows, including those scored
+later, are encoded with all training rows.
 """
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,21 +45,23 @@ from dlrm_app.preprocessing.units.source import InputFile, content_checksum
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
-OWN_WORTH_SAYING = 0.02
-"""The share of rows above which a warning is worth reading."""
+MIN_OWN_CLICKS = 0.02
+"""The share of rows with their own clicks above which a warning is logged."""
 LEARNT_ROWS = "target/contents.npy"
 """A sample of the training rows whose clicks are in the target columns."""
 STRONGEST = 1e5
-"""The strength where values differ by no more than chance: it leaves next to nothing of a column."""
+"""The strength if click rates differ by no more than chance: values of the column are then almost 0."""
 _BYTES_PER_ID = 40 * NUM_FOLDS
-"""Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
+"""Memory for adding up one id: two counts and a value for each fold, and temporary arrays."""
 
 
 @dataclass(frozen=True)
 class CountClicks:
-    """Counts the training rows of a unit by id, fold and label, into ``<unit>.counts`` in the journal's folder, samples in ``<unit>.contents``.
+    """Counts the training rows of a unit by id, fold and label.
 
-    columns: those of ``sparse`` that get a twin, whose vocabularies are in the output.
+    The counts go to ``<unit>.counts`` in the journal's folder, a sample of the rows to ``<unit>.contents``.
+    ``columns``: the numbers, in ``sparse``, of the columns that get a target column; their vocabularies are in the
+    output.
     """
 
     title: ClassVar[str] = "counting clicks"
@@ -85,20 +88,23 @@ class CountClicks:
         text_range = text.finish()
         unit = self.journal.begin(text.name)
         with unit.write(".counts") as temporary:
-            write_counts(temporary, [count.sorted()[0] for count in counts])
+            write_counts(temporary, [count.sorted() for count in counts])
         with unit.write(".contents") as temporary:
             contents.sample.write(temporary)
         return unit.finish(CountedUnit(text_range, cursor.line))
 
 
 def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The folds [R] of training rows with these ``keys`` of ``Plan.rows``."""
+    """The folds [R] of training rows with these ``keys``, from ``Plan.rows``."""
     return (deal_keys(keys, seed, FOLDS) % np.uint64(NUM_FOLDS)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
 class AddUpClicks:
-    """Makes the file of one target column, and its values by fold in the journal's folder; lands as unit ``number``."""
+    """Makes the file of a target column, and its values by fold in the journal's folder.
+
+    ``contents``: the file with the sample of the training rows, and its checksum; empty without one.
+    """
 
     title: ClassVar[str] = "adding up clicks"
     plan: Plan
@@ -106,7 +112,6 @@ class AddUpClicks:
     units: tuple[CountedUnit, ...]
     sources: tuple[SparseColumn, ...]
     contents: dict[str, str]
-    """The file with the sample of the training rows, and its checksum; empty without one."""
     journal: Journal[DenseColumn]
 
     def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
@@ -131,19 +136,19 @@ class AddUpClicks:
         return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
     def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows, clicks) [ids, NUM_FOLDS] of all units."""
+        """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
         counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
         for unit in self.units:
             path = self.counted.path(unit.text.name, ".counts")
             keys, numbers = read_counts(path, number)
-            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
+            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
 
     def _write_folded(
         self, name: str, rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float
     ) -> None:
-        """The values of rows of each fold, by the rows of the others."""
+        """Writes the values for the rows of each fold, from the rows of the other folds."""
         values = np.empty(rows.shape, np.float32)
         for fold in range(NUM_FOLDS):
             others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
@@ -156,19 +161,21 @@ class AddUpClicks:
             np.save(file, values)
 
 
-def _write(path: Path, rows: NDArray[Any], clicks: NDArray[Any], values: NDArray[Any]) -> str:
-    """Writes the file of a target column, a line for each id; gives its checksum."""
-    arrays = {"rows": rows, "clicks": clicks, "log_odds": values}
-    return write_file(path, {name: array_of(values) for name, values in arrays.items()})
+def _write(
+    path: Path, rows: NDArray[np.int64], clicks: NDArray[np.int64], values: NDArray[np.float32]
+) -> str:
+    """Writes the file of a target column, a line for each id; returns its checksum."""
+    columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
+    return write_file(path, columns)
 
 
 def grow_target(
     target: DenseColumn, parent: Manifest, output: Path, sparse: Sequence[SparseColumn], day: int
 ) -> DenseColumn:
-    """The target column of a day's ``sparse`` columns: what is known of old ids stays.
+    """The target column for a day's ``sparse`` columns. Old ids keep their values.
 
-    An id that was given on ``day`` has no rows; it says what a value says that no vocabulary knows. ``output`` has the
-    vocabularies, and gets the file.
+    An id that was given on ``day`` has no rows, and gets the click rate of values that no vocabulary contains.
+    ``output`` has the vocabularies; the file is written there.
     """
     rule = target.transform
     if contents := rule.get("contents"):
@@ -176,17 +183,18 @@ def grow_target(
         shutil.copyfile(parent.folder / contents["file"], output / contents["file"])
     source = next(column for column in sparse if column.name == rule["column"])
     num_before = next(column.num_embeddings for column in parent.sparse if column.name == source.name)
-    before: Sequence[NDArray[Any]] = read_clicks(parent.folder, rule, num_before)
+    old_rows, old_clicks, old_values = read_clicks(parent.folder, rule, num_before)
     stays = np.flatnonzero(read_rows(output, source).given_day[:num_before] != day)
-    columns = [np.zeros(source.num_embeddings, old.dtype) for old in before]
-    columns[2][:] = before[2][source.encoding.get("rare_id", 0)]
-    for column, old in zip(columns, before, strict=True):
-        column[stays] = old[stays]
-    return replace(target, transform={**rule, "checksum": _write(output / rule["file"], *columns)})
+    rows, clicks = (np.zeros(source.num_embeddings, np.int64) for _ in range(2))
+    values = np.full(source.num_embeddings, old_values[source.encoding.get("rare_id", 0)])
+    rows[stays], clicks[stays], values[stays] = old_rows[stays], old_clicks[stays], old_values[stays]
+    return replace(
+        target, transform={**rule, "checksum": _write(output / rule["file"], rows, clicks, values)}
+    )
 
 
 def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[str]:
-    """A problem for each training file whose clicks were used for the target columns of ``known``.
+    """A problem for each training file whose clicks are in the target columns of ``known``.
 
     Each of its rows would see its own click. Files are compared by their text, plain or compressed.
     """
@@ -204,13 +212,16 @@ def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[
 
 
 def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> Contents | None:
-    """A sample of the rows whose clicks are in the target columns ``dense`` of the dataset in ``folder``; None if there is none."""
+    """A sample of the rows whose clicks are in the target columns ``dense`` of the dataset in ``folder``.
+
+    None if the dataset has no such sample.
+    """
     rules = [column.transform.get("contents") for column in dense if is_target(column)]
     return next((known_contents(folder / rule["file"], rule["checksum"]) for rule in rules if rule), None)
 
 
 def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
-    """Writes the sample of all training rows, from those of units. Returns its file and checksum, for the manifest."""
+    """Joins the ``samples`` of units and writes the result. Returns its file and checksum, for the manifest."""
     sample = Contents.joined(map(read_contents, samples))
     (output / LEARNT_ROWS).parent.mkdir(exist_ok=True)
     sample.write(output / LEARNT_ROWS)
@@ -219,18 +230,18 @@ def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
 
 
 def own_click_share(seen: KnownShare, learnt: Contents) -> float | None:
-    """The share of rows whose own clicks are in the target columns that encode them; None if it is no more than chance repeats.
+    """The share of rows whose own clicks are in the target columns that encode them.
 
-    Rows of a log repeat by nature as often as those of the training log do.
+    None if it is not larger than the share of rows that repeat by chance, as in the training log.
     """
-    return seen.share if seen.least > learnt.repeated_share + OWN_WORTH_SAYING else None
+    return seen.share if seen.least > learnt.repeated_share + MIN_OWN_CLICKS else None
 
 
 def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:
-    """Number of rows that the prior counts for, in [1, STRONGEST], by the moments of the beta-binomial (Kleinman 1973).
+    """The number of rows that the prior counts for, in [1, STRONGEST], by beta-binomial moments (Kleinman 1973).
 
-    rows, clicks [ids]; rate: of clicks in all rows. The more the ids' rates differ, beyond what so few rows would by
-    chance, the weaker. It needs no setting, so that it fits any column and any rate of clicks.
+    rows, clicks [ids]; rate: the share of clicks in all rows. The more the click rates of ids differ beyond chance, the
+    weaker is the prior. It needs no setting, so it fits any column and any rate of clicks.
     """
     rows, clicks = rows[rows > 0], clicks[rows > 0]
     spread = float((rows * (clicks / rows - rate) ** 2).sum()) / (rate * (1 - rate))
@@ -241,7 +252,7 @@ def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: flo
 def log_odds(
     rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float, rate: float
 ) -> NDArray[np.float32]:
-    """The column's value of every id; rows, clicks [ids]."""
+    """The column's value for every id; rows, clicks [ids]."""
     prior = strength * rate, strength * (1 - rate)
     return (np.log((clicks + prior[0]) / (rows - clicks + prior[1])) - np.log(prior[0] / prior[1])).astype(
         np.float32
@@ -249,7 +260,7 @@ def log_odds(
 
 
 def share_of(clicks: int, rows: int) -> float:
-    """The share of clicks, kept off 0 and 1, which have no odds."""
+    """The share of clicks, kept away from 0 and 1, whose log odds are infinite."""
     return (clicks + 0.5) / (rows + 1)
 
 
@@ -259,8 +270,9 @@ def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes:
     if needed > memory_bytes:
         raise ConfigError(
             [
-                f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which takes "
-                f"{memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): raise "
-                "memory_gib, name fewer columns, or give fewer ids (encoding.min_count, encoding.num_embeddings)"
+                f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which "
+                f"takes {memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): "
+                "raise memory_gib, name fewer columns, or give fewer ids (encoding.min_count, "
+                "encoding.num_embeddings)"
             ]
         )

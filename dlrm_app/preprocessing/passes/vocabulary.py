@@ -1,6 +1,7 @@
-"""Vocabularies: the counts of all units, added up feature by feature, as many buckets at a time as memory allows.
+"""Makes vocabularies: adds up the counts of all units, feature by feature, as many buckets at a time as memory allows.
 
-Ids go by falling count, equal counts by key. A vocabulary that grows goes on from its parent's, by the rules of ``growth``.
+Ids are in the order of falling counts, equal counts by key. A vocabulary that grows begins with its parent's, by the
+rules of ``growth``.
 """
 
 import math
@@ -40,18 +41,18 @@ from dlrm_app.preprocessing.units.executor import NumberedItem
 from dlrm_app.text import day_number, memory_text
 
 _BYTES_PER_COUNT = 64
-"""Memory that adding up takes for one key of one unit, sorting included."""
+"""Memory for adding up one key of one unit, including sorting."""
 _PART_BYTES = 1 << 27
-"""Memory that adding up one part of a feature may take."""
+"""The most memory for adding up one part of a feature."""
 BYTES_PER_KEPT = 48
-"""Memory that one value of a feature takes while the feature's vocabulary is put in order."""
+"""Memory for one value of a feature while its vocabulary is sorted."""
 BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
-"""Memory that one value takes while rows are encoded."""
+"""Memory for one value while rows are encoded."""
 
 
 @dataclass(frozen=True)
 class AddedUp:
-    """The column whose vocabulary was made and, where it grows, what this day did to it."""
+    """A column whose vocabulary was made and, if it grows, its changes on this day."""
 
     column: SparseColumn
     growth: Growth | None = None
@@ -59,10 +60,11 @@ class AddedUp:
 
 @dataclass(frozen=True)
 class AddUp:
-    """Makes the vocabulary of one group of features from all units' counts: vocab/<its first>.parquet, landed as its unit.
+    """Makes the vocabulary of a group of features from the counts of all units: vocab/<first feature>.parquet.
 
-    files: the units' counts, with so many ``entries`` of each feature; ``rules`` by feature. Where it ``grows``, also
-    waiting/<its first>.parquet; ``parent``, whose vocabularies are to grow, is None on the first day.
+    files: the counts of units, with so many ``entries`` of each feature; rules: by feature. If the vocabulary
+    ``grows``, also makes waiting/<first feature>.parquet. ``parent``: the dataset whose vocabularies grow, None on the
+    first day.
     """
 
     title: ClassVar[str] = "adding up"
@@ -112,10 +114,11 @@ class AddUp:
     def _add(
         self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
-        """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
-        of them this day has), a few buckets at a time.
+        """Adds up the counts, a few buckets at a time.
 
-        A new value of no studied row is left out; where nothing grows, those that are not seen often enough too.
+        Returns (rows of studied splits with each of the ``old`` values, True for those that any row has, the values
+        without an id, the number of the latter that this day has). New values of no studied row are left out; if
+        nothing grows, rare values too.
         """
         living, num_known = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
         places = np.concatenate([living, np.arange(len(old), num_known)])
@@ -135,12 +138,12 @@ class AddUp:
                 today[seen] += counts[~is_new]  # a file has each key once
                 is_seen[seen] = True
                 new.add(keys[is_new], counts[is_new])
-            columns, _ = new.sorted()
-            distinct += int(np.count_nonzero(columns["count"]))
-            is_kept = columns["count"] >= (1 if self.grows else rule.min_count)
+            found = new.sorted()
+            distinct += int(np.count_nonzero(found.counts))
+            is_kept = found.counts >= (1 if self.grows else rule.min_count)
             part = np.zeros(np.count_nonzero(is_kept), WAITING)
-            part["key"], part["last_seen"] = columns["key"][is_kept], rule.day
-            part["count"] = part["today"] = columns["count"][is_kept]
+            part["key"], part["last_seen"] = found.keys[is_kept], rule.day
+            part["count"] = part["today"] = found.counts[is_kept]
             added.append(part)
             refuse_if_too_large(len(old) + sum(map(len, added)), BYTES_PER_KEPT, self.memory_bytes)
         waiting["today"] = today[len(old) :]
@@ -191,7 +194,10 @@ def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files:
 
 
 def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Records, list[pa.Array], Records]:
-    """(the owners of the ids of feature ``name``, the raw values of those that live, those that wait for an id) before ``day``."""
+    """The state of the vocabulary of feature ``name`` before ``day``.
+
+    Returns (the owners of its ids, the raw values of living owners, the values that wait for an id).
+    """
     waiting = np.empty(0, WAITING)
     if parent is None:
         return np.empty(0, OWNERS), [], waiting
@@ -216,9 +222,10 @@ def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Records,
 def _write_vocabulary(
     path: Path, grown: Grown, raw: pa.Array, living: NDArray[np.int64], *, with_days: bool
 ) -> str:
-    """Writes the vocabulary, a line for each id; gives its checksum.
+    """Writes the vocabulary, a line for each id; returns its checksum.
 
-    raw: the values of new ids, then of those that were ``living`` before; ``with_days``: also what growing on takes.
+    raw: the values of new ids, then of ids that were ``living`` before; with_days: also writes the days, for the next
+    growth.
     """
     import pyarrow.compute as pc  # takes 0.04 s, which only vocabularies need
 
@@ -235,12 +242,12 @@ def _write_vocabulary(
     }
     for name in ("generation", "given_day", "last_seen") if with_days else ():
         columns[name] = array_of(owners[name])
-    # values occur once and ids follow each other: less than half the bytes, and pages that stay as they were as it grows
+    # values are distinct and ids consecutive: this takes less than half the bytes, and old pages stay the same
     return write_file(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
 
 
 def write_file(path: Path, columns: dict[str, pa.Array], **layout: Any) -> str:
-    """Writes a file that encoding takes; gives its checksum."""
+    """Writes a file that encoding needs; returns its checksum."""
     path.parent.mkdir(exist_ok=True)
     with written_whole(path) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)

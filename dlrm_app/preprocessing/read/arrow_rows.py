@@ -26,6 +26,7 @@ from dlrm_app.preprocessing.read.fields import (
     MISSING_KEY,
     PRESENT,
     is_null,
+    parse_hex,
     parse_key,
     parse_number,
     parse_string,
@@ -44,7 +45,6 @@ from dlrm_app.preprocessing.read.parser import (
     kind_code,
     raw_columns,
 )
-from dlrm_app.preprocessing.read.plain_lines import hex_of, load_word, padded
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
 
@@ -409,10 +409,11 @@ def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: i
         begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row):
             keys[row], states[row] = MISSING_KEY, ABSENT
-        elif kind == KEY_HEX and 0 < behind - begin <= 8 and begin + 8 <= len(data):
-            number, is_hex = hex_of(padded(load_word(data, begin), behind - begin))
-            keys[row], states[row] = (number, PRESENT) if is_hex else (MISSING_KEY, BAD)
-        elif kind == KEY_STRING:  # called from here it is a quarter faster
+        elif (
+            kind == KEY_HEX
+        ):  # called from here, this and the next one are a quarter faster than by parse_key
+            keys[row], states[row] = parse_hex(data, begin, behind)
+        elif kind == KEY_STRING:
             keys[row], states[row] = parse_string(data, begin, behind, -1)
         else:
             keys[row], states[row] = parse_key(data, begin, behind, kind, -1)

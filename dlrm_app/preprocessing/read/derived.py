@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocessing.read.fields import FNV_PRIME, FNV_START, MISSING_KEY
+from dlrm_app.kernels.hashing import FNV_START, add_byte, as_key
+from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.spec import DERIVED_KINDS, Spec, list_slots
 
 _HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday
-_1, _8, _BYTE = np.uint64(1), np.uint64(8), np.uint64(0xFF)
+_8, _BYTE = np.uint64(8), np.uint64(0xFF)
 _ORDER: list[str | None] = [*DERIVED_KINDS]
 
 
@@ -63,11 +64,9 @@ def _cross(keys, parts, out):  # type: ignore[no-untyped-def]  # compiled
             key = keys[part, row]
             num_missing += key == MISSING_KEY
             for _ in range(8):
-                crossed = (crossed ^ (key & _BYTE)) * FNV_PRIME
+                crossed = add_byte(crossed, key & _BYTE)
                 key >>= _8
-        if crossed == MISSING_KEY:
-            crossed += _1
-        out[row] = MISSING_KEY if num_missing == len(parts) else crossed
+        out[row] = MISSING_KEY if num_missing == len(parts) else as_key(crossed)
 
 
 @njit(nogil=True, cache=True)

@@ -12,12 +12,12 @@ An empty field is absent; null words are those of ``null_words``. Positions are 
 
 import numpy as np
 
-from dlrm_app.kernels.compiled import njit_uncounted
+from dlrm_app.kernels.compiled import njit, njit_uncounted
+from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
+from dlrm_app.preprocessing.read.words import WORD, hex_of, load_field, padded
 
-MISSING_KEY = np.uint64(1 << 63)
+MISSING_KEY = NO_KEY
 """The key of a missing value. No other value has it: integers exclude -2^63, and a string with this key gets the next one."""
-
-FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
@@ -98,26 +98,16 @@ def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compi
     return False
 
 
-@njit_uncounted
+@njit(nogil=True, cache=True, inline="always")
 def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """Returns (a hex number as a key, its state)."""
-    if stop == start:
+    length = stop - start
+    if length == 0:
         return MISSING_KEY, ABSENT
-    if stop - start > 8:
+    if length > WORD:
         return MISSING_KEY, BAD
-    value = np.uint64(0)
-    for at in range(start, stop):
-        byte = np.int64(text[at])
-        if 48 <= byte <= 57:
-            digit = byte - 48
-        elif 97 <= byte <= 102:
-            digit = byte - 87
-        elif 65 <= byte <= 70:
-            digit = byte - 55
-        else:
-            return MISSING_KEY, BAD
-        value = (value << np.uint64(4)) | np.uint64(digit)
-    return value, PRESENT
+    number, is_hex = hex_of(padded(load_field(text, start, stop), length))
+    return (number, PRESENT) if is_hex else (MISSING_KEY, BAD)
 
 
 @njit_uncounted
@@ -320,13 +310,11 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
         if byte == 0:
             return MISSING_KEY, BAD
         is_ascii = is_ascii and byte < 128
-        key = (key ^ np.uint64(byte)) * FNV_PRIME
+        key = add_byte(key, byte)
         at += 2 if byte == doubled else 1
     if not is_ascii and not _is_utf8(text, start, stop):
         return MISSING_KEY, BAD
-    if key == MISSING_KEY:
-        key = key + np.uint64(1)
-    return key, PRESENT
+    return as_key(key), PRESENT
 
 
 @njit_uncounted

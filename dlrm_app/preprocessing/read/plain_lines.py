@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocessing.read.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABEL, MISSING_KEY, NEWLINE
+from dlrm_app.preprocessing.read.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, PADDING
 
 BATCH = 128
@@ -25,74 +26,7 @@ BLOCK = PADDING
 _MINUS, _LOW_8 = np.uint64(ord("-")), np.uint64(0xFF)
 _STEP = 8
 """Marks written at a time."""
-_WORD = 8
-"""Characters read at once."""
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_0, _1, _3, _4, _6, _8, _16, _32, _63 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 32, 63))
-_ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
-_ONES = np.uint64(0x0101010101010101)
-_LOWER_CASE = np.uint64(0x2020202020202020)
-_FROM_0, _ABOVE_9 = np.uint64(0x5050505050505050), np.uint64(0x4646464646464646)
-_FROM_A, _ABOVE_F = np.uint64(0x1F1F1F1F1F1F1F1F), np.uint64(0x1919191919191919)
-_EVEN_BYTES, _EVEN_PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-_LOW_32 = np.uint64(0xFFFFFFFF)
-
-
-@intrinsic
-def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
-    """text[at:at + 8] as a little-endian uint64, in one unaligned load."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.gep(array.data, [arguments[1]])
-        word = ir.IntType(64)
-        loaded = builder.load(builder.bitcast(pointer, word.as_pointer()))
-        loaded.align = 1
-        return loaded
-
-    return types.uint64(text, types.intp), generate
-
-
-@intrinsic
-def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
-    """The number of zero bits below the lowest one bit; 64 if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
-
-
-@njit(nogil=True, cache=True, inline="always")
-def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the number written by 8 hex digits, True if they are hex digits), all eight at once; the first is the lowest byte.
-
-    Each byte is compared by an addition that carries into its own high bit (Mycroft's method).
-    """
-    lower = word | _LOWER_CASE
-    is_digit = (word + _FROM_0) & ~(word + _ABOVE_9)
-    is_letter = (lower + _FROM_A) & ~(lower + _ABOVE_F)
-    is_hex = ((is_digit | is_letter) & ~word & _HIGH_BITS) == _HIGH_BITS
-    letters = (word >> _6) & _ONES
-    nibbles = (word & _LOW_NIBBLES) + (letters << _3) + letters
-    # the first digit, in the lowest byte, is the most significant: pair neighbours, then pairs of pairs
-    pairs = ((nibbles << _4) | (nibbles >> _8)) & _EVEN_BYTES
-    fours = ((pairs << _8) | (pairs >> _16)) & _EVEN_PAIRS
-    return ((fours << _16) | (fours >> _32)) & _LOW_32, is_hex
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _number_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the number written by 8 decimal digits, True if they are digits); the first is the lowest byte."""
-    digits = word ^ _ZERO_DIGITS
-    others = (
-        (digits + _TO_CARRY) | digits
-    ) & _HIGH_BITS  # bytes above 9: adding 118 carries, or they were set before
-    pairs = (digits * np.uint64(10) + (digits >> _8)) & _EVEN_BYTES
-    fours = (pairs * np.uint64(100) + (pairs >> _16)) & _EVEN_PAIRS
-    return np.int64((fours & _LOW_32) * np.uint64(10000) + (fours >> _32)), others == _0
+_0, _1 = np.uint64(0), np.uint64(1)
 
 
 @intrinsic
@@ -173,13 +107,6 @@ def _gather(text, start, marks, column, num_columns, words, lengths):  # type: i
         lengths[line] = end - begin
 
 
-@njit(nogil=True, cache=True, inline="always")
-def padded(word, length):  # type: ignore[no-untyped-def]  # compiled
-    """The first ``length`` digits (1 to 8) of a word, padded with zeros on the left; anything for other lengths."""
-    bits = np.uint64(-length << 3) & _63
-    return (word << bits) | (_ZERO_DIGITS & ~(_ALL << bits))
-
-
 @njit_uncounted
 def _read_labels(text, start, marks, column, num_columns, out, bad):  # type: ignore[no-untyped-def]  # compiled
     for line in range(len(out)):
@@ -195,7 +122,7 @@ def _read_hexes(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # co
     for line in range(len(out)):
         value, is_hex = hex_of(padded(words[line], lengths[line]))
         out[line] = MISSING_KEY if lengths[line] == 0 else value
-        bad[line] |= np.int64((lengths[line] > _WORD) | ((lengths[line] != 0) & (not is_hex)))
+        bad[line] |= np.int64((lengths[line] > WORD) | ((lengths[line] != 0) & (not is_hex)))
 
 
 @njit_uncounted
@@ -204,11 +131,11 @@ def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  #
     for line in range(len(out)):
         sign = np.int64((words[line] & _LOW_8) == _MINUS)
         length = lengths[line] - sign
-        number, is_number = _number_of(padded(words[line] >> np.uint64(sign << 3), length))
+        number, is_number = number_of(padded(words[line] >> np.uint64(sign << 3), length))
         value = np.float64(np.int32((number ^ -sign) + sign))
         out[line] = np.nan if lengths[line] == 0 else value
         is_good = (lengths[line] == 0) | (is_number & (length > 0))
-        bad[line] |= np.int64((lengths[line] > _WORD) | (not is_good))
+        bad[line] |= np.int64((lengths[line] > WORD) | (not is_good))
 
 
 @njit(nogil=True, cache=True)

@@ -1,7 +1,7 @@
 """Runs units of work on the workers of a dask.distributed cluster, on this machine or on many.
 
-The workers must see the input and the output under the same names; relative names start from the same folder. If a worker
-is lost, other workers repeat its current items. Results are committed by rename, so the dataset is the same.
+The workers must see the input and the output under the same names; relative names start from the caller's folder. If a
+worker is lost, other workers repeat its current items. Results are committed by rename, so the dataset is the same.
 """
 
 import logging
@@ -31,7 +31,10 @@ _PATIENCE = 60
 
 @contextmanager
 def open_cluster(address: str) -> Iterator[Executor]:
-    """Opens an executor on the cluster of the scheduler at ``address``. Raises DlrmError if there is no scheduler or no worker."""
+    """Opens an executor on the cluster of the scheduler at ``address``.
+
+    Raises DlrmError if there is no scheduler or no worker.
+    """
     logger.info(f"asking the Dask scheduler at {address}, then waiting up to {_PATIENCE} s for a worker")
     try:
         client = Client(address, timeout=_ANSWER_PATIENCE)
@@ -52,20 +55,19 @@ def open_cluster(address: str) -> Iterator[Executor]:
 
 
 class DaskExecutor:
-    """Runs each feed as a task of the cluster; the number of threads of all workers run at the same time."""
+    """Runs each feed as a task of the cluster. All threads of all workers run tasks."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
         """See ``executor.Executor``."""
-        # ``work`` may take megabytes. As the result of a task (not scattered) it is recomputed if it is lost.
+        # ``work`` may take megabytes. As the result of a task, instead of scattered, it is recomputed if it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
         code, folder = own_code(), str(Path.cwd())
         tasks = [self._client.submit(do, shared, code, folder, feed, pure=False) for feed in feeds]
-        finished: Any = as_completed(tasks)
         try:
-            for task in finished:
+            for task in as_completed(tasks):
                 yield from _records(task)
                 task.release()
         finally:
@@ -73,9 +75,9 @@ class DaskExecutor:
                 self._client.cancel(tasks)
 
 
-def _records(task: Future) -> list[Any]:
+def _records(task: Future) -> list[R]:
     try:
-        records: list[Any] = task.result()
+        records: list[R] = task.result()
     except KilledWorker as error:
         raise DlrmError(
             f"{error}. A unit that ends one worker after another needs more memory than they have: give them more, "

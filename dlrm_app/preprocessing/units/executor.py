@@ -95,9 +95,9 @@ class Executor(Protocol):
 class LocalExecutor:
     """Runs a pass in ``num_threads`` threads; the caller's thread finishes the items.
 
-    A thread reads an item while it works on it, so at most ``num_threads`` items are in memory, and it keeps its feed to
-    the end. Where feeds are fewer than threads, it detaches each item and another thread continues the feed: one thread
-    decompresses the next part of a file while others parse earlier parts.
+    A thread reads an item while it works on it, so at most ``num_threads`` items are in memory, and it keeps its feed
+    to the end. Where feeds are fewer than threads, it detaches each item and another thread continues the feed: one
+    thread decompresses the next part of a file while others parse earlier parts.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:

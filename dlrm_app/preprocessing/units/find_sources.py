@@ -25,25 +25,31 @@ from dlrm_app.preprocessing.units.source import (
 from dlrm_app.text import without_credentials
 
 _LOOK = 1 << 14
-"""Bytes of text by which copies are recognized; smaller files are not compared."""
+"""Bytes of text that are compared to find copies; smaller files are not compared."""
 
 
 class _NameFault(NamedTuple):
-    """A fault of a name. ``is_absence``: nothing is there."""
+    """A problem of a name. ``is_absence``: True if there is no file."""
 
     text: str
     is_absence: bool = False
 
 
 def find_sources(given: InputConfig) -> list[InputFile]:
-    """The files that input.train, input.val and input.test name, in that order; raises ConfigError with all faults."""
+    """The files that input.train, input.val and input.test name, in that order.
+
+    Raises ConfigError with every problem.
+    """
     sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS})
     refuse_if(_copies(sources))
     return sources
 
 
 def find_files(key: str, given: Any) -> list[InputFile]:
-    """The files that setting ``key`` names, in order; raises ConfigError with all faults, NoFilesError if there are none."""
+    """The files that setting ``key`` names, in order.
+
+    Raises ConfigError with every problem, NoFilesError if there are no files.
+    """
     return _find({key: given})
 
 
@@ -66,7 +72,10 @@ def _find(given: Mapping[str, Any]) -> list[InputFile]:
 
 
 def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[str]:
-    """A problem for each file that has two names among ``sources``, links included; ``keys``: what names each."""
+    """A problem for each file that is named twice, also through a link.
+
+    ``keys``: the setting that names each source.
+    """
     first: dict[tuple[object, object], InputFile] = {}
     problems = []
     for source in sources:
@@ -82,7 +91,7 @@ def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[str]
 
 
 def _copies(sources: Sequence[InputFile]) -> list[str]:
-    """A problem for each file, of some length, whose text is that of another of them, plain or compressed."""
+    """A problem for each file with the same text as another one, plain or compressed. Short files are not compared."""
     keys = [f"input.{source.split}" for source in sources]
     beginnings = in_threads(_first_text, sources)
     alike = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
@@ -106,9 +115,10 @@ def _first_text(source: InputFile) -> bytes:
 
 
 def _named_files(key: str, name: str, problems: list[_NameFault]) -> list[NamedFile]:
-    """The files behind ``name``: of a lake table, of a store, a file, a folder with all below it, or a glob of these.
+    """The files that ``name`` means: a lake table, objects of a store, a file, a folder with all below it, or a glob.
 
-    Files of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty ones are left out.
+    The files of a folder or glob are sorted so that day_2 comes before day_10. Hidden files, markers (_SUCCESS) and
+    empty files are left out. Adds to ``problems``.
     """
     name = local_path(name)
     try:
@@ -132,16 +142,16 @@ def _named_files(key: str, name: str, problems: list[_NameFault]) -> list[NamedF
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
-    """A sort key by which numbers within names count as numbers."""
+    """A sort key that compares numbers within names as numbers."""
     pieces = re.findall("[0-9]+|[^0-9]", f"{path}\0")
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
 def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
-    """The source that is ``file``, named by setting ``key``, or what is wrong with it."""
+    """The source for ``file``, which setting ``key`` names, or its problem."""
     path = file.path
     try:
-        if is_url(path) and not isinstance(path, Address):  # of a table
+        if is_url(path) and not isinstance(path, Address):  # from a table
             path = address_of(path)
         if not isinstance(path, Address) and not Path(path).is_file():
             if not Path(path).exists():

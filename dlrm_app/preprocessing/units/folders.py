@@ -1,4 +1,4 @@
-"""The one walk over local folders and globs that every command's input takes. Linked folders are part of it."""
+"""Lists local folders and globs, linked folders included, for the input of all commands."""
 
 import glob
 import os
@@ -17,7 +17,7 @@ _MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.crc$")
 
 
 class NoFilesError(ConfigError):
-    """Raised if nothing is there under the names that were given; other faults are ConfigErrors."""
+    """Raised if no file has the given names; other problems are ConfigErrors."""
 
 
 def local_path(path: str) -> str:
@@ -26,14 +26,15 @@ def local_path(path: str) -> str:
 
 
 def without_markers(paths: Sequence[str], above: str) -> list[str]:
-    """The files among ``paths``, all in the folder ``above``, that hold data."""
+    """The files with data among ``paths``, which all lie in the folder ``above``."""
     return [path for path in paths if not _MARKER.search(path.removeprefix(above).lstrip("/"))]
 
 
 def files_below(name: str) -> tuple[Sequence[str], str]:
-    """(the files in a folder or of a glob, and in the folders below; the folder above all), or (one file, itself).
+    """Returns (the files of a folder or glob, and of the folders below; the folder above all), or (one file, itself).
 
-    Empty files are left out. Raises ConfigError for a link to a folder above itself, and for a folder that cannot be read.
+    Empty files are left out. Raises ConfigError for a link to a folder above itself, and for a folder that cannot be
+    read.
     """
     is_glob = glob.has_magic(name) and not Path(name).exists()
     if not is_glob and not Path(name).is_dir():
@@ -48,7 +49,10 @@ def files_below(name: str) -> tuple[Sequence[str], str]:
 
 
 def _matching(above: str, pattern: Sequence[str]) -> set[str]:
-    """The files in the folder ``above`` that ``pattern``, with a ``**``, means: glob.glob would follow loops of links."""
+    """The files in the folder ``above`` that match ``pattern``, which has a ``**``.
+
+    glob.glob would follow loops of links.
+    """
     if not Path(above or ".").is_dir():
         return set()
     paths = (path if above else path.removeprefix("./") for path in _walk(above or "."))
@@ -56,7 +60,7 @@ def _matching(above: str, pattern: Sequence[str]) -> set[str]:
 
 
 def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """True if ``pattern`` means the path ``parts`` or a folder above it."""
+    """True if ``pattern`` matches the path ``parts`` or a folder above it."""
     if not pattern:
         return True
     first, rest = pattern[0], pattern[1:]
@@ -66,7 +70,7 @@ def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _walk(top: str) -> Iterator[str]:
-    """All that is below the folder ``top`` and is no folder, but for what is in hidden folders."""
+    """All files below the folder ``top``, except in hidden folders."""
     parents = Path(top).resolve().parents
     yield from _walk_on(top, frozenset(map(_identity, parents)))
 

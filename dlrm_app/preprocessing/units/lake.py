@@ -1,7 +1,7 @@
 """Delta and Iceberg tables as input: ``delta://PATH?version=12``, ``iceberg://CATALOG/NAMESPACE.TABLE?snapshot=34``.
 
-Their libraries only list the files of one version, which are then read like other Parquet files. Further words after
-the ``?`` filter by keys of partitions: ``dt=2026-11-22&dt=2026-11-23``, ``dt>=2026-11-22&dt<2026-12-01``.
+Their libraries only list the files of one version, which are then read like other Parquet files. Other words after the
+``?`` filter by keys of partitions: ``dt=2026-11-22&dt=2026-11-23``, ``dt>=2026-11-22&dt<2026-12-01``.
 """
 
 import glob
@@ -30,20 +30,30 @@ _VERSION = {"delta": "version", "iceberg": "snapshot"}
 _FORM = {"delta": "delta://PATH", "iceberg": "iceberg://CATALOG/NAMESPACE.TABLE"}
 _PACKAGE = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _WORD = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)
-_COMPARE: Any = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_Rank = tuple[bool, Decimal, str]
+"""A sort key of a value: numbers by size, then texts (such as dates) by characters."""
+_COMPARE: dict[str, Callable[[_Rank, _Rank], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _WRITE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[^/]+$")
-"""Spark's id of a write, which is part of the names of all its files; for other writers, the file's own name."""
+"""Spark's id of a write, which the names of all its files contain; for other writers, the file's own name."""
 _MORE = {"delta": "", "iceberg": ", with the catalog and the name that pyiceberg knows it by"}
 _NO_TABLE = ("TableNotFoundError", "NoSuchTableError")
-"""Errors of the libraries that say that there is no such table."""
+"""Errors that the libraries raise if there is no such table."""
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+NaturalKey = list[tuple[int, str]]
+"""A sort key of a text that compares numbers as numbers."""
 
 
 class NamedFile(NamedTuple):
     """A file that a setting names. ``partition``: key → the value of all its rows.
 
-    For a table, ``written`` orders files by the time of writing, and ``fault`` is the reason why the file cannot be read alone.
+    For a table, ``written`` orders files by the time of writing, and ``fault`` is the reason why the file cannot be
+    read by itself.
     """
 
     path: str
@@ -54,7 +64,7 @@ class NamedFile(NamedTuple):
 
 
 class _LakeTable(NamedTuple):
-    """A table as it was typed. ``filters``: (key, sign, value)."""
+    """A table as typed. ``filters``: (key, sign, value)."""
 
     kind: str
     place: str
@@ -75,9 +85,10 @@ def partition_of(path: str) -> dict[str, str | None]:
 
 
 def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
-    """Raises ConfigError if ``paths``, the files of the folder or glob ``name``, are those of a table.
+    """Raises ConfigError if ``paths``, the files of the folder or glob ``name``, belong to a table.
 
-    Its folder also holds files that it has dropped or replaced. ``above``: the folder above all of them, as they are written.
+    The folder of a table also holds files that the table has dropped or replaced. ``above``: the folder above all
+    ``paths``, as they are written.
     """
     start, seen = above_all(name), set[str]()
     top = _whole(start)
@@ -111,7 +122,7 @@ def _kind_of(folder: str) -> str | None:
 
 
 def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:
-    """(the table's folder; what reads the table, but only the partitions that the folder or glob ``name`` names)"""
+    """Returns (the table's folder; its URL, with filters for the partitions that the folder or glob ``name`` means)."""
     keys = {key: value or "" for key, value in partition_of(f"{name.removeprefix(folder)}/").items()}
     words = [f"{key}={quote(value, safe=' :/,')}" for key, value in keys.items() if not glob.has_magic(value)]
     place = typed = without_credentials(folder).removeprefix(f"{Path.cwd()}/")
@@ -122,7 +133,7 @@ def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:
 
 
 def _catalog() -> str:
-    """The only catalog of pyiceberg's configuration, or a word that stands for it."""
+    """The catalog in pyiceberg's configuration if there is one; otherwise the word CATALOG."""
     if find_spec("pyiceberg") is None:
         return "CATALOG"
     from pyiceberg.utils.config import Config  # an extra
@@ -134,7 +145,8 @@ def _catalog() -> str:
 def with_versions(key: str, given: Any, before: Any) -> Any:
     """The names ``given`` of setting ``key``, with a version added to every table.
 
-    It is the version in ``before`` (the names of an earlier run with the same output), otherwise the newest. Raises ConfigError.
+    The version is the one in ``before`` (the names of an earlier run with the same output), otherwise the newest.
+    Raises ConfigError.
     """
     if not isinstance(given, str):
         return given and [with_versions(key, name, before) for name in given]
@@ -150,13 +162,13 @@ def with_versions(key: str, given: Any, before: Any) -> Any:
     return known
 
 
-def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[NamedFile]:
+def table_files(key: str, name: str, natural: Callable[[str], NaturalKey]) -> list[NamedFile]:
     """The files of the table ``name`` that pass its filters, sorted by partition, then by time, then by name.
 
     ``natural``: a sort key for texts that compares numbers as numbers. Raises ConfigError.
     """
 
-    def order(file: NamedFile) -> Any:
+    def order(file: NamedFile) -> tuple[list[NaturalKey], int, NaturalKey]:
         return [natural(value or "") for value in file.partition.values()], file.written, natural(file.path)
 
     table = _parsed(key, name)
@@ -195,18 +207,20 @@ def _parsed(key: str, name: str) -> _LakeTable:
 
 def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str, str]]) -> bool:
     """True if ``partition`` has one of the values given for each key and lies in all ranges. A missing key passes."""
-    alternatives: dict[Any, list[bool]] = {}
+    alternatives: dict[object, list[bool]] = {}
     for each in filters:
         key, sign, text = each
         value, limit = _rank(partition.get(key)), _rank(text)
-        is_known = value is not None and limit is not None
-        fits = value == limit if sign == "=" else is_known and _COMPARE[sign](value, limit)
+        if sign == "=":
+            fits = value == limit
+        else:
+            fits = value is not None and limit is not None and _COMPARE[sign](value, limit)
         alternatives.setdefault(key if sign == "=" else each, []).append(fits or key not in partition)
     return all(map(any, alternatives.values()))
 
 
-def _rank(value: str | None) -> tuple[bool, Decimal, str] | None:
-    """A sort key: numbers by size, then texts (such as dates) by characters; None if there is no value."""
+def _rank(value: str | None) -> _Rank | None:
+    """The sort key of ``value``; None if there is no value."""
     if not value:
         return None
     return (False, Decimal(value), "") if _NUMBER.fullmatch(value) else (True, Decimal(0), value)
@@ -223,7 +237,7 @@ def _explained(key: str, name: str) -> Iterator[None]:
 
 
 def _open(table: _LakeTable) -> tuple[int, Iterator[NamedFile]]:
-    """The version of ``table`` to read, and its files."""
+    """Returns (the version of ``table`` to read, its files)."""
     if table.kind == "delta":
         from deltalake import DeltaTable  # an extra
 
@@ -291,7 +305,7 @@ def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
 
 
 def _other_columns(io: Any, path: str, ids: dict[str, int]) -> list[str]:
-    """Names that mean another column in the file at ``path`` than in the table, where their ids are ``ids``."""
+    """The names of columns whose id in the file at ``path`` differs from their id in the table, ``ids``."""
     with io.new_input(path).open() as file:
         metadata = {field.name: field.metadata or {} for field in pq.read_schema(file) if field.name in ids}
     return [name for name, own in metadata.items() if own.get(b"PARQUET:field_id") != b"%d" % ids[name]]

@@ -1,7 +1,7 @@
-"""Units of Parquet input: runs of row groups, and slices of a row group that is larger than a unit.
+"""Units of Parquet input: runs of row groups, or slices of a row group that is larger than a unit.
 
-Units depend only on the file's footer and the size of units, not on threads or on what is missing. Slices of one row
-group are read in their order, each column through a small buffer, so that a row group of any size needs little memory.
+Units depend only on the file's footer and the size of units. The slices of one row group are read in order, each column
+through a small buffer, so that a row group of any size needs little memory.
 """
 
 import io
@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.preprocessing.units.remote import Address, RemoteFile, in_threads
+from dlrm_app.preprocessing.units.remote import Address, in_threads
 from dlrm_app.preprocessing.units.source import InputFile, explained_damage
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
 
 _WIDTH = 8
-"""Bytes that a decoded value takes at least."""
+"""The least bytes of a decoded value."""
 _BUFFER = 1 << 18
-"""Bytes that are read of a column at a time."""
+"""Bytes of a column that are read at a time."""
 
 
 class UnitRows(NamedTuple):
-    """Rows [start, stop) of the row groups ``groups`` together, and their share of the file's bytes."""
+    """Rows [start, stop), counted through the row groups ``groups``. ``file_bytes``: their share of the file."""
 
     groups: range
     start: int
@@ -38,9 +38,9 @@ class UnitRows(NamedTuple):
 
 @lru_cache(maxsize=64)
 def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitRows]:
-    """The units of a Parquet file of which ``num_columns`` are read; none without rows.
+    """The units of a Parquet file, of which ``num_columns`` columns are read. A file without rows has none.
 
-    A unit has about ``unit_bytes`` once it is decoded: several small row groups, or a slice of a large one.
+    A decoded unit has about ``unit_bytes``: several small row groups, or a slice of a large one.
     """
     footer = footer_of(source)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
@@ -74,7 +74,7 @@ def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitR
 
 @dataclass(frozen=True)
 class ParquetUnit:
-    """Rows ``table`` of a source."""
+    """A unit of a Parquet file, with its rows in ``table``."""
 
     source: int
     unit: int
@@ -108,7 +108,7 @@ class ParquetFeed:
     columns: Mapping[str, str]
     unit_bytes: int
     wanted: tuple[int, ...]
-    fetched: RemoteFile | None = field(default=None, repr=False, compare=False)
+    fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
 
     def prefetched(self) -> "ParquetFeed":
         """The same feed; an object of a store is being fetched."""
@@ -186,7 +186,10 @@ class _RowReader:
 def _with_partition(
     table: pa.Table, values: Mapping[str, str | None], columns: Mapping[str, str]
 ) -> pa.Table:
-    """The ``columns`` under their names; those that ``table`` lacks have the value that ``values`` has of their key."""
+    """The ``columns`` of ``table`` under their names.
+
+    A column that ``table`` lacks gets the value of its key in ``values``.
+    """
     zeros = array_of(np.zeros(len(table), np.int32))
     arrays = [
         table[name]
@@ -198,7 +201,7 @@ def _with_partition(
 
 
 def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
-    """The bytes of the columns ``names`` in the row groups ``groups``."""
+    """The ranges of bytes of the columns ``names`` in the row groups ``groups``."""
     footer, extents = footer_of(source), []
     for group in groups:
         for column in range(footer.num_columns):
@@ -210,8 +213,11 @@ def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tup
 
 
 @contextmanager
-def _open(source: InputFile, remote: RemoteFile | None) -> Iterator[pq.ParquetFile]:
-    """The file, whose footer is read once. ``remote``: the open object of a store. Raises DamagedFileError."""
+def _open(source: InputFile, remote: io.RawIOBase | None) -> Iterator[pq.ParquetFile]:
+    """Opens the file, with the footer that was read before.
+
+    ``remote``: an open object of a store. Raises DamagedFileError.
+    """
     with ExitStack() as opened:
         place: Any = source.path
         if remote is not None:
@@ -221,19 +227,19 @@ def _open(source: InputFile, remote: RemoteFile | None) -> Iterator[pq.ParquetFi
                 place,
                 metadata=footer_of(source),
                 read_dictionary=repeated_texts(source),
-                buffer_size=_BUFFER,  # mapped into memory, a file that becomes shorter would end the process
+                buffer_size=_BUFFER,  # a mapped file that becomes shorter would end the process
                 pre_buffer=False,
             )
         yield opened.enter_context(file)
 
 
 _REPEATED = 4
-"""Bytes a value, dictionary included, below which strings are taken to be numbered in the file."""
+"""Strings count as numbered if they take at most so many bytes a value in the file, dictionary included."""
 
 
 @lru_cache(maxsize=64)
 def repeated_texts(source: InputFile) -> list[str]:
-    """The columns of strings that a file stores as numbers of distinct values: they are read so, and parsed once."""
+    """The columns of strings that a file stores as numbers of distinct values. Each distinct value is parsed once."""
     footer = footer_of(source)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     names = []
@@ -247,8 +253,8 @@ def repeated_texts(source: InputFile) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def footer_of(source: InputFile) -> Any:
-    """The pq.FileMetaData of a source. Raises DamagedFileError."""
+def footer_of(source: InputFile) -> pq.FileMetaData:
+    """The footer of a Parquet file. Raises DamagedFileError."""
     with explained_damage(source), ExitStack() as opened:
         if not isinstance(source.path, Address):
             return pq.read_metadata(source.path)
@@ -256,5 +262,5 @@ def footer_of(source: InputFile) -> Any:
 
 
 def read_footers(sources: Sequence[InputFile]) -> None:
-    """Has the footers of all Parquet sources at hand; those of a store are asked for together."""
+    """Reads the footers of all Parquet sources, those of a store at the same time, and keeps them."""
     in_threads(footer_of, [source for source in sources if source.format == "parquet"])

@@ -1,7 +1,7 @@
-"""Objects of a store, named by fsspec URLs such as s3://bucket/key: found, looked at, and read by ranges of bytes.
+"""Lists and reads objects of a store, which are named by fsspec URLs such as s3://bucket/key.
 
-A file that is read tells its ranges when it is opened; threads fetch the next ones meanwhile, so that the latency of
-each answer costs little. A request that fails is made again after a growing pause.
+The ranges of bytes to read are given when an object is opened. Threads fetch the next ranges in the background, which
+hides the latency of requests. A request that fails is repeated after a growing pause.
 """
 
 import io
@@ -22,20 +22,20 @@ from dlrm_app.text import install_command, without_credentials
 logger = logging.getLogger(__name__)
 
 _PIECE, _SMALL = 4 << 20, 1 << 16
-"""Bytes of a request: of what is fetched ahead, and the least."""
+"""The bytes of a request in the background, and of the smallest request."""
 _MOST = 64 << 20
-"""Bytes up to which all ranges of a file are fetched at once."""
+"""If the ranges of a file have at most so many bytes, all are fetched at once."""
 _AHEAD = 3
-"""Pieces to fetch ahead where there are more than that."""
+"""The number of pieces to prefetch if the ranges have more bytes than that."""
 _NEAR = 1 << 18
-"""Bytes between two ranges that are fetched with them in one request."""
+"""Two ranges with at most so many bytes between them are fetched in one request."""
 _TRIES, _PATIENCE = 10, 60
-"""Requests, and seconds, without an answer after which an object is given up."""
-_TOLD = [
+"""Reading fails after so many requests, or seconds, without an answer."""
+_VERSION_KEYS = [
     *("ETag", "etag", "generation", "LastModified", "last_modified", "Last-Modified", "updated", "mtime"),
     "created",
 ]
-"""What stores call the version of an object."""
+"""The names that stores give to the version of an object."""
 _NO_PERMISSION = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "az"), "azure")
@@ -44,7 +44,10 @@ B = TypeVar("B")
 
 
 class Address(str):
-    """The URL of an object as it may be shown. ``url`` and ``path``: what opens its store, credentials included, and it."""
+    """The URL of an object, without credentials.
+
+    ``url``: the URL with them; ``path``: the object's path in its store.
+    """
 
     url: str
     path: str
@@ -60,19 +63,20 @@ def is_url(name: str) -> bool:
 
 
 def address_of(url: str) -> Address:
-    """The one object that ``url`` names. Raises DataError for a driver that is missing."""
+    """The address of the object ``url``. Raises DataError if its driver is missing."""
     return Address(without_credentials(url), url, _store(url)[1])
 
 
 def above_all(name: str) -> str:
-    """The folder that holds all that the folder or glob ``name`` can mean."""
+    """The folder above all files that the folder or glob ``name`` can match."""
     return re.split(r"[^/]*[*?[]", name)[0]
 
 
 def objects_below(url: str) -> tuple[list[Address], str]:
-    """(the objects in a folder or of a glob, and in the folders below; the folder above all), or (one object, itself).
+    """Returns (the objects of a folder or glob, and of the folders below; the folder above all), or (one object,
+    itself).
 
-    Raises DataError if the store cannot be asked.
+    Raises DataError if the store does not answer.
     """
     store, path = _store(url)
     one = Address(without_credentials(url), url, path)
@@ -81,7 +85,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
             return [one], one
         raise DataError(f"{one}: a web server does not list files: name each")
 
-    def ask() -> list[str] | None:
+    def list_names() -> list[str] | None:
         is_glob = re.search(r"[*?[]", path) and not store.exists(path)
         if not is_glob and not store.isdir(path):
             return None
@@ -91,7 +95,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
             found |= store.find(name, detail=True) if info["type"] == "directory" else {name: info}
         return [name for name, info in found.items() if info["type"] == "file" and info["size"] != 0]
 
-    names = _patiently(one, ask)
+    names = _patiently(one, list_names)
     if names is None:
         return [one], one
     above, *shown = (without_credentials(store.unstrip_protocol(name)) for name in (above_all(path), *names))
@@ -99,7 +103,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
 
 
 def look_at(address: Address) -> tuple[int, str]:
-    """(bytes, version) of an object; the version is what the store tells of tag and date. Raises DataError."""
+    """(bytes, version) of an object. The version is the tag and the date that the store reports. Raises DataError."""
     return _patiently(address, lambda: _look_at(address))
 
 
@@ -107,12 +111,12 @@ def _look_at(address: Address) -> tuple[int, str]:
     info = _store(address.url)[0].info(address.path)
     if info.get("size") is None or info["type"] != "file":
         raise DataError(f"{address}: the store does not tell its size: copy it to a disk and give that")
-    return info["size"], " ".join(str(info[key]).strip('"') for key in _TOLD if info.get(key))
+    return info["size"], " ".join(str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key))
 
 
 def _store(url: str) -> tuple[Any, str]:
-    """(the fsspec file system of ``url``, its path there)."""
-    import fsspec  # with its driver it takes time to import
+    """Returns (the fsspec file system of ``url``, the path in it)."""
+    import fsspec  # importing it takes time, and its driver too
 
     scheme = url.partition("://")[0].lower()
     try:
@@ -126,8 +130,11 @@ def _store(url: str) -> tuple[Any, str]:
         raise DataError(without_credentials(f"{url}: {error}")) from error
 
 
-def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A:
-    """``act()``, again after growing pauses if it fails. Raises DataError, also if ``version`` is not the object's now."""
+def _patiently(address: Address, act: Callable[[], A], version: tuple[int, str] | None = None) -> A:
+    """Calls ``act``, again after growing pauses if it fails.
+
+    Raises DataError, also if the object's version has changed.
+    """
     until = time.monotonic() + _PATIENCE
     failed = 0
     while True:
@@ -135,7 +142,7 @@ def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A
             return act()
         except DataError:
             raise
-        except Exception as error:  # drivers have errors of their own
+        except Exception as error:  # each driver raises errors of its own
             failed += 1
             if version is not None and failed == 2:
                 now = version
@@ -145,8 +152,8 @@ def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A
             reason = without_credentials(f"{type(error).__name__}: {error}".splitlines()[0])
             if fault := _lasting_fault(error):
                 raise DataError(f"{address}: {fault}") from error
-            is_ours = isinstance(error, TypeError | LookupError | AttributeError | ValueError)
-            if is_ours or failed == _TRIES or time.monotonic() > until:
+            is_bug = isinstance(error, TypeError | LookupError | AttributeError | ValueError)
+            if is_bug or failed == _TRIES or time.monotonic() > until:
                 raise DataError(
                     f"{address} cannot be read ({reason}): run the same command again later"
                 ) from error
@@ -156,10 +163,10 @@ def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A
 
 
 def _lasting_fault(error: Exception) -> str:
-    """A fault that will not pass, and its cure; empty for others."""
+    """A fault that repeating does not help, and its cure; empty for other faults."""
     cause, name = error.__cause__, type(error).__name__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
-        error = cause  # type: ignore[assignment]  # fsspec says so of whatever a web server answers
+        error = cause  # type: ignore[assignment]  # fsspec raises it for any answer of a web server
     status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in (401, 403) or name in _NO_PERMISSION:
         return "no permission to read it: check the credentials that its driver finds in the environment"
@@ -170,9 +177,9 @@ def _lasting_fault(error: Exception) -> str:
 
 
 def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> bytes:
-    """Bytes [start, stop) of an object that has ``version``, as ``look_at`` gives it. Raises DataError."""
+    """Bytes [start, stop) of an object whose version, by ``look_at``, is ``version``. Raises DataError."""
 
-    def ask() -> bytes:
+    def read_piece() -> bytes:
         piece: bytes = _store(address.url)[0].cat_file(address.path, start=start, end=stop)
         if len(piece) > stop - start:
             raise DataError(f"{address}: the server does not give parts of files: copy it to a disk")
@@ -182,13 +189,13 @@ def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> 
 
     pieces = []
     while start < stop:
-        pieces.append(_patiently(address, ask, version))
+        pieces.append(_patiently(address, read_piece, version))
         start += len(pieces[-1])
     return b"".join(pieces)
 
 
-def refuse_change(path: str, before: Sequence[Any], now: Sequence[Any]) -> None:
-    """Raises DataError if (bytes, …) of a file are not what they were."""
+def refuse_change(path: str, before: Sequence[int | str], now: Sequence[int | str]) -> None:
+    """Raises DataError if (bytes, …) of a file have changed."""
     if tuple(now) != tuple(before):
         raise DataError(
             f"{path} changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now): "
@@ -197,7 +204,7 @@ def refuse_change(path: str, before: Sequence[Any], now: Sequence[Any]) -> None:
 
 
 class RemoteFile(io.RawIOBase):
-    """An object, to be read by one thread. ``extents``: what of it will be read, each from its beginning to its end."""
+    """An object, read by one thread. ``extents``: the ranges that will be read, each from its beginning to its end."""
 
     def __init__(
         self, address: Address, version: tuple[int, str], extents: Sequence[tuple[int, int]] = ()
@@ -208,7 +215,7 @@ class RemoteFile(io.RawIOBase):
         runs = _joined(extents) if self._takes_all else sorted(extents)
         step = _PIECE if self._takes_all else min(max(_MOST // ((_AHEAD + 1) * len(runs)), _SMALL), _PIECE)
         self._pieces = [
-            (at, min(at + step, stop), run)  # those of one run are read in their order
+            (at, min(at + step, stop), run)  # the pieces of one run are read in order
             for run, (start, stop) in enumerate(runs)
             for at in range(start, stop, step)
         ]
@@ -232,7 +239,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Bytes read into ``buffer``, fewer than it holds where a piece ends; 0 only at the end."""
+        """Reads into ``buffer``, up to the end of a piece. Returns the number of bytes, 0 only at the end of the file."""
         start, data = self._bytes_here()
         part = memoryview(data)[self._at - start : self._at - start + len(buffer)]
         buffer[: len(part)] = part
@@ -240,7 +247,7 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
     def _bytes_here(self) -> tuple[int, bytes]:
-        """Bytes among which is the next one, and where they begin."""
+        """Returns (the position of some bytes, the bytes), with the next byte among them."""
         number = self._number_of(self._at)
         if number >= 0 and self._at < self._pieces[number][1]:
             self._fetch_from(number)
@@ -252,11 +259,11 @@ class RemoteFile(io.RawIOBase):
         return self._loose
 
     def _number_of(self, at: int) -> int:
-        """The last piece that begins at ``at`` or before."""
+        """The last piece that begins at ``at`` or earlier."""
         return bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
 
     def _fetch_from(self, number: int) -> None:
-        """Has a piece and those behind it fetched, and forgets those before it."""
+        """Prefetches this piece and the next ones; drops earlier ones."""
         run = self._pieces[number][2]
         last = len(self._pieces) if self._takes_all else number + 1 + _AHEAD
         for other, (start, stop, its_run) in enumerate(self._pieces[number:last], number):
@@ -274,7 +281,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def _joined(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """``extents`` in order, those with little between them as one."""
+    """``extents`` in order; close ones are joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(extents):
         if joined and start - joined[-1][1] <= _NEAR:
@@ -290,6 +297,6 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def in_threads(act: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """``act`` of each of ``items``, in order, many at a time, as each may wait for an answer."""
+    """Calls ``act`` with each item, many at a time, because each may wait for an answer; results are in order."""
     with ThreadPoolExecutor(min(32, len(items) or 1)) as threads:
         return list(threads.map(act, items))

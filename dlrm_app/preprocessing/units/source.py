@@ -1,5 +1,6 @@
-"""An input file: how it is read, which damage it has, and whether it changes."""
+"""An input file: opens it, explains damage, and notices changes."""
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,25 @@ from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import DataError
 from dlrm_app.preprocessing.units.remote import Address, RemoteFile, look_at, refuse_change
 
-_SAMPLES, _SAMPLED = 16, 1 << 12
-"""Blocks of a file that are compared at every call, and their bytes."""
+_NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
+"""The number of blocks of a file that every call compares, and the bytes of each."""
 _FOOTER = 1 << 19
-"""Bytes that few footers are larger than."""
+"""The last bytes of a Parquet file, which hold most footers."""
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 MAX_RATIO = 20
-"""Text is at most about so many times as large as its compressed file."""
+"""The size of a text divided by that of its compressed file, at most, about."""
+
+
+class ReadableText(Protocol):
+    """The text of an open file, decompressed."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def readinto(self, buffer: memoryview, /) -> int: ...
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """An input file: its number among all of them, the split it feeds, and what tells whether it changes."""
+    """An input file: its number among all files, the split that it belongs to, and the marks of its version."""
 
     index: int
     path: str
@@ -33,41 +41,43 @@ class InputFile:
     bytes: int
     modified_ns: int
     format: str
-    """text, gzip, zstd or parquet, by its first bytes."""
+    """text, gzip, zstd or parquet, told by the first bytes."""
     partition: dict[str, str | None] = field(default_factory=dict, hash=False)
-    """Key → value that all rows have: of the folders, as ``dt`` of clicks/dt=2026-11-22/part-0, or of a lake table."""
+    """Key → value of all rows: from the folders, such as ``dt`` of clicks/dt=2026-11-22/part-0, or from a lake table.
+    """
     tag: str = ""
-    """What a store tells of the version of an object: its tag and date."""
+    """The version of an object of a store: the tag and the date that the store reports."""
     is_of_table: bool = False
     """True if a lake table names the file."""
 
     @property
     def is_compressed(self) -> bool:
-        """True for text that can only be read from its beginning on."""
+        """True for text that can only be read from its beginning."""
         return self.format in ("gzip", "zstd")
 
     @property
     def version(self) -> tuple[int, int, str]:
-        """(bytes, date, tag): what changes when the file does."""
+        """(bytes, date, tag): differs if the file has changed."""
         return self.bytes, self.modified_ns, self.tag
 
     @property
     def end(self) -> tuple[int, int]:
-        """The extent of the last bytes, among which the footer of a Parquet file mostly is."""
+        """The extent of the last bytes, which usually hold the footer of a Parquet file."""
         return max(self.bytes - _FOOTER, 0), self.bytes
 
-    def open(self, *extents: tuple[int, int]) -> Any:
-        """The open file, unbuffered; ``extents`` of it are fetched ahead if it is an object of a store."""
+    def open(self, *extents: tuple[int, int]) -> io.RawIOBase:
+        """Opens the file, unbuffered. For an object of a store, ``extents`` are fetched in the background."""
         if isinstance(self.path, Address):
             return RemoteFile(self.path, (self.bytes, self.tag), extents)
         return Path(self.path).open("rb", buffering=0)
 
     def check_unchanged(self) -> None:
-        """Raises DataError if the file is not as it was when the run began."""
+        """Raises DataError if the file has changed since the run began."""
         refuse_change(self.path, self.version, version_of(self.path))
 
 
 def version_of(path: str) -> tuple[int, int, str]:
+    """(bytes, date, tag) of a file or an object of a store."""
     if isinstance(path, Address):
         size, tag = look_at(path)
         return size, 0, tag
@@ -76,9 +86,9 @@ def version_of(path: str) -> tuple[int, int, str]:
 
 
 def content_checksum(source: InputFile) -> str:
-    """``crc32:<hex>`` of the file's text, the same for a file and its .gz; of Parquet that of all bytes.
+    """``crc32:<hex>`` of the file's text, the same for a file and its .gz; for Parquet, of all bytes.
 
-    Of a Parquet object of a store it is that of the footer; the store's tag tells its versions. Raises DamagedFileError.
+    For a Parquet object of a store, of the footer alone: the store's tag tells versions apart. Raises DamagedFileError.
     """
     crc, is_parquet = 0, source.format == "parquet"
     is_remote = isinstance(source.path, Address)
@@ -95,19 +105,22 @@ def content_checksum(source: InputFile) -> str:
 
 
 def sample_checksum(source: InputFile) -> str:
-    """``crc32:<hex>`` of some blocks of the file, evenly spread, the first and the last included; empty for an object of a store."""
+    """``crc32:<hex>`` of some blocks of the file, evenly spread, the first and the last included.
+
+    Empty for an object of a store.
+    """
     if isinstance(source.path, Address):
         return ""
-    crc, last = 0, max(source.bytes - _SAMPLED, 0)
+    crc, last = 0, max(source.bytes - _SAMPLE_BYTES, 0)
     with source.open() as raw:
-        for number in range(_SAMPLES):
-            raw.seek(last * number // (_SAMPLES - 1))
-            crc = isal_zlib.crc32(raw.read(_SAMPLED), crc)
+        for number in range(_NUM_SAMPLES):
+            raw.seek(last * number // (_NUM_SAMPLES - 1))
+            crc = isal_zlib.crc32(raw.read(_SAMPLE_BYTES), crc)
     return f"crc32:{crc:08x}"
 
 
-class Known(Protocol):
-    """A file as a manifest describes it."""
+class KnownFile(Protocol):
+    """A file as described in a manifest."""
 
     @property
     def version(self) -> tuple[int, int, str]: ...
@@ -117,17 +130,17 @@ class Known(Protocol):
     def sample(self) -> str: ...
 
 
-def has_changed(source: InputFile, known: Known, *, reads_all: bool = False) -> bool:
-    """True if the content of the file is not what it was.
+def has_changed(source: InputFile, known: KnownFile, *, reads_all: bool = False) -> bool:
+    """True if the content of the file has changed.
 
-    It is read if its size, date, tag or sampled bytes differ, or always if it ``reads_all``.
+    All of it is read if its size, date, tag or sampled bytes differ, or with ``reads_all``.
     """
     is_alike = source.version == known.version and sample_checksum(source) == known.sample
     return (reads_all or not is_alike) and content_checksum(source) != known.checksum
 
 
 def format_of(beginning: bytes) -> str:
-    """The format of a file by its first 4 bytes."""
+    """The format of a file with these first 4 bytes."""
     magics = {PARQUET_MAGIC: "parquet", GZIP_MAGIC: "gzip", ZSTD_MAGIC: "zstd"}
     return next((name for magic, name in magics.items() if beginning.startswith(magic)), "text")
 
@@ -148,11 +161,19 @@ def other_input_problems(
         for path in sorted(before.keys() & new.keys())
         if before[path] != new[path]
     ]
-    hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
+    hint = (
+        f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start "
+        "again"
+    )
     return [*problems, hint] if problems else []
 
 
-DAMAGE: Any = (EOFError, OSError, isal_zlib.error, pa.ArrowException)
+DAMAGE: Any = (
+    EOFError,
+    OSError,
+    isal_zlib.error,
+    pa.ArrowException,
+)  # isal's stub declares its error as an instance
 
 
 class DamagedFileError(DataError):
@@ -162,19 +183,20 @@ class DamagedFileError(DataError):
         super().__init__(message)
         self.message, self.source = message, source
 
-    def __reduce__(self) -> Any:  # for workers of other processes
+    def __reduce__(self) -> tuple[type["DamagedFileError"], tuple[str, int]]:
+        """Lets the error be pickled, for workers in other processes."""
         return DamagedFileError, (self.message, self.source)
 
 
 @contextmanager
-def open_text(raw: Any, format: str) -> Iterator[Any]:
-    """The text of the open file ``raw``: an object with ``readinto`` and ``read``."""
+def open_text(raw: io.RawIOBase, format: str) -> Iterator[ReadableText]:
+    """Opens the text of the open file ``raw``: an object with ``readinto`` and ``read``."""
     if format == "zstd":
         with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
             yield file
     elif format == "gzip":
         with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-            # its own readinto makes a copy on the way, that of the buffer in it does not
+            # the readinto of the buffer inside copies once less
             yield getattr(file, "_buffer", file)
     else:
         yield raw
@@ -182,14 +204,16 @@ def open_text(raw: Any, format: str) -> Iterator[Any]:
 
 @contextmanager
 def explained_damage(source: InputFile) -> Iterator[None]:
-    """Raises DamagedFileError, which says what to do, for what is wrong with a compressed or Parquet file."""
+    """Raises DamagedFileError, with a cure, for errors of a compressed or Parquet file."""
     try:
         yield
     except DAMAGE as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if source.format == "parquet":
             fault = f"cannot be read as Parquet: {reason}"
-        elif getattr(error, "errno", None) is not None:  # the disk's; Arrow and gzip call damage OSError too
+        elif (
+            getattr(error, "errno", None) is not None
+        ):  # from the disk; Arrow and gzip raise OSError for damage too
             raise
         elif isinstance(error, EOFError) or "Truncated" in reason:
             fault = f"is cut short, or other bytes follow its {source.format} data"

@@ -1,27 +1,27 @@
-"""Units of work: fixed ranges of a source's text. Each has the lines that start in it.
+"""Units of work: fixed ranges of a source's text. A unit has the lines that start in its range.
 
-A unit's lines depend only on the text and the size of units, not on compression, threads or processes. Plain
-files can be read at any unit; gzip files must be read from the start, unit after unit.
+Its lines depend only on the text and the size of units, not on compression, threads or processes. Plain files can be
+read from any unit on; compressed files must be read from the start, unit after unit.
 """
 
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.journal import numbered
-from dlrm_app.preprocessing.units.source import InputFile, explained_damage, open_text
+from dlrm_app.preprocessing.units.source import InputFile, ReadableText, explained_damage, open_text
 
 MAX_LINE = 1 << 20
-"""Bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
+"""The most bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
 PADDING = 64
-"""Bytes that can be read after a block: the parser reads this many in one step."""
+"""Bytes that can be read after the end of a block, because the parser reads so many in one step."""
 _PIECE = 1 << 20
-"""Bytes to read at a time: few enough to be still in a cache when they are parsed, enough that threads rarely wait for one another."""
+"""Bytes to read at a time. They stay in a cache until they are parsed, and threads rarely wait for one another."""
 _BEGINNING = 1 << 16
 _NEWLINE = b"\n"
 _local = threading.local()
@@ -52,10 +52,10 @@ def source_prefix(source: int) -> str:
 
 @dataclass(frozen=True)
 class TextRange:
-    """The extent of a unit, known once it has been read.
+    """The extent of a unit that has been read.
 
-    ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if
-    the source ends with it.
+    ``size`` and ``crc`` describe its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if the
+    source ends with it.
     """
 
     source: int
@@ -74,8 +74,8 @@ class TextRange:
 class UnitText:
     """The lines that start in unit ``unit`` of a source. They can be read once.
 
-    Its only state is the iterator of the remaining blocks. The first call makes it, with a piece of the file in
-    each block, or everything in one block if that call is ``load``. ``finish`` may be called at any time.
+    The first call decides how they are read: ``blocks`` a piece of the file at a time, ``load`` all in one block.
+    ``finish`` may be called at any time.
     """
 
     def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
@@ -90,7 +90,7 @@ class UnitText:
 
     @property
     def may_be_last(self) -> bool:
-        """False if the source is known to be longer; available before the unit is read."""
+        """False if the source is known to be longer. Available before the unit is read."""
         slack = 1.01 if self._rest.source.is_compressed else 1  # incompressible text grows a little
         return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
 
@@ -104,7 +104,7 @@ class UnitText:
         return self._blocks
 
     def load(self) -> Block:
-        """All lines in one block, valid until the same thread reads another unit. ``blocks`` then yields it too.
+        """All lines in one block, which ``blocks`` then yields too. Valid until the same thread reads another unit.
 
         Call it before ``blocks``. Raises DataError if the file is damaged.
         """
@@ -117,7 +117,10 @@ class UnitText:
         return self._loaded
 
     def detach(self) -> bool:
-        """Loads a gzip file's unit, so that another thread can continue the file. Returns True if all of the unit is read."""
+        """Loads the unit of a compressed file, so that another thread can continue the file.
+
+        Returns True if all of the unit is read.
+        """
         if self._rest.source.is_compressed:
             self.load()
         return self._range is not None
@@ -179,10 +182,12 @@ class UnitText:
 class _Rest:
     """The text of a source from some position on. ``before``: the byte before it.
 
-    ``position`` returns how far the file has been read.
+    ``position`` returns how many bytes of the file have been read.
     """
 
-    def __init__(self, source: InputFile, file: Any, before: bytes, position: Callable[[], int]) -> None:
+    def __init__(
+        self, source: InputFile, file: ReadableText, before: bytes, position: Callable[[], int]
+    ) -> None:
         self.source = source
         self.before = before
         self.position = position
@@ -216,7 +221,7 @@ class _Rest:
 
 @dataclass(frozen=True)
 class TextFeed:
-    """Units ``first`` to ``last`` (exclusive) of a source, read one after another; a compressed one is read from its beginning."""
+    """Units ``first`` to ``last`` (exclusive) of a source. A compressed source is read from its beginning."""
 
     source: InputFile
     unit_bytes: int
@@ -230,7 +235,7 @@ class TextFeed:
         return self
 
     def items(self) -> Generator[UnitText, None, None]:
-        """The units in order. Each must be read or detached before the next one is requested, otherwise it is lost.
+        """The units in order. A unit that is not read or detached before the next one is requested is lost.
 
         Raises DataError if the file is damaged.
         """
@@ -245,7 +250,7 @@ class TextFeed:
             yield from self.cut(_Rest(self.source, file, before, raw.tell), self.first)
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
-        """The units of ``rest``, which begins with unit ``unit``."""
+        """Cuts ``rest``, which begins with unit ``unit``, into units."""
         while self.last is None or unit < self.last:
             text = UnitText(rest, unit, self.unit_bytes)
             if unit not in self.skip:
@@ -256,7 +261,7 @@ class TextFeed:
 
 
 def _thread_buffer(size: int) -> bytearray:
-    """The calling thread's buffer. New memory for every unit would take as much time as reading it."""
+    """The buffer of the calling thread. New memory for every unit would take as long as reading the unit."""
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) != size:
         buffer = _local.buffer = bytearray(size)

@@ -5,9 +5,8 @@ OUTPUT/.work/<pass>/     the journal of a pass; a unit's name is ``unit_name`` o
 OUTPUT/.work/lock        held by the working process
 """
 
-import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlrm_app.dataset.manifest import MANIFEST, read_manifest
-from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import source_prefix
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 
 WORK, _PLAN = ".work", "plan.json"
 T = TypeVar("T")
@@ -39,17 +38,17 @@ def begun_passes(output: Path, source: int | None = None) -> set[str]:
 
 @cache
 def own_code() -> str:
-    """The checksum of the code that decides a dataset's bytes: dlrm_app/preprocessing/ and dlrm_app/dataset/."""
+    """The checksum of the code that decides a dataset's bytes."""
     package = Path(__file__).resolve().parents[2]
-    return code_checksum(package / "preprocessing") + code_checksum(package / "dataset")
+    return "".join(code_checksum(package / folder) for folder in ("preprocessing", "dataset", "kernels"))
 
 
 @dataclass(frozen=True)
 class BegunRun:
     """The configuration and input of a run.
 
-    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code in use; units
-    from other versions must not be mixed with its own.
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code, because units of
+    different versions must not be mixed.
     """
 
     config: dict[str, Any]
@@ -60,9 +59,8 @@ class BegunRun:
 
 def read_run(output: Path) -> BegunRun | None:
     """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version began it."""
-    path = output / WORK / _PLAN
     refuse_if(other_code_problems(output))
-    return _explained(path, lambda value: from_json(BegunRun, value)) if is_file(path) else None
+    return _read_plan(output, BegunRun) if is_file(output / WORK / _PLAN) else None
 
 
 def begun_config(output: Path) -> Mapping[str, Any]:
@@ -76,20 +74,16 @@ def begun_config(output: Path) -> Mapping[str, Any]:
 
 def other_code_problems(output: Path) -> list[str]:
     """A problem if another version of the code began the work in OUTPUT."""
-    path = output / WORK / _PLAN
-    if not is_file(path) or _explained(path, lambda value: value.get("code")) == own_code():
+    if not is_file(output / WORK / _PLAN) or _read_plan(output, dict[str, Any]).get("code") == own_code():
         return []
-    fault = f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
-    return [f"{fault}: delete {output} and start again, or finish it with that version"]
+    fault = (
+        "holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
+    )
+    return [f"{output} {fault}: delete {output} and start again, or finish it with that version"]
 
 
-def _explained(path: Path, read: Callable[[Any], T]) -> T:
-    """``read`` of the JSON in ``path``. Raises DataError if it is damaged."""
-    try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, AttributeError) as error:
-        output = path.parents[1]
-        raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
+def _read_plan(output: Path, kind: type[T]) -> T:
+    return read_record(output / WORK / _PLAN, kind, f"delete {output} and start again")
 
 
 def write_run(output: Path, run: BegunRun) -> None:
@@ -97,9 +91,9 @@ def write_run(output: Path, run: BegunRun) -> None:
 
 
 def open_keys(output: Path, before: BegunRun) -> list[str]:
-    """The settings that may still change, because no finished work depends on them.
+    """The settings that may still change, because no finished work depends on them: those that errors ask to change.
 
-    They are the ones that an error may ask to change. After a change of the encoding, call ``forget_passes`` for vocabularies.
+    After a change of the encoding, call ``forget_passes`` for vocabularies.
     """
     begun, keys = begun_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:

@@ -9,8 +9,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
+from dlrm_app.kernels.hashing import mix, reduce_hash
 from dlrm_app.preprocessing.encode.encoder import Encoder
-from dlrm_app.preprocessing.encode.sparse import mix, reduce_hash
 from dlrm_app.preprocessing.units import unit_text
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
-from dlrm_app.preprocessing.encode.sparse import mix
+from dlrm_app.kernels.hashing import mix
 from dlrm_app.preprocessing.passes.counts import KeyCounts, occurrences
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
@@ -25,12 +25,12 @@ def test_counts_are_those_of_a_dictionary_in_the_order_of_files(pieces: list[tup
         for key in keys:
             expected[key] = expected.get(key, 0) + is_counted
     expected.pop(int(MISSING_KEY), None)
-    columns, spans = counts.sorted()
+    found = counts.sorted()
     order = sorted(expected, key=lambda key: (int(mix(np.uint64(key))) >> 56, key))
-    assert columns["key"].tolist() == order
-    assert columns["bucket"].tolist() == [int(mix(np.uint64(key))) >> 56 for key in order]
-    assert columns["count"].tolist() == [expected[key] for key in order]
-    assert [behind[start] for start in spans[:, 0]] == order
+    assert found.keys.tolist() == order
+    assert found.buckets.tolist() == [int(mix(np.uint64(key))) >> 56 for key in order]
+    assert found.counts.tolist() == [expected[key] for key in order]
+    assert [behind[start] for start in found.spans[:, 0]] == order
 
 
 @given(st.lists(st.integers(0, 3), min_size=16))
