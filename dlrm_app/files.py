@@ -213,12 +213,33 @@ def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[N
             path.unlink(missing_ok=True)
 
 
-def shared_lock(path: Path) -> IO[Any] | None:
-    """Opens ``path``: ``unlink_unlocked`` of other processes leaves it while the file is open. None if it is gone."""
+class SharedLock:
+    """A locked file, which ``unlink_unlocked`` leaves until nothing holds this object."""
+
+    _descriptor: int | None = None
+
+    def __init__(self, file: IO[Any]) -> None:
+        # a descriptor, because Python warns of file objects that are collected while they are open
+        self._descriptor = os.dup(file.fileno())
+        file.close()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def shared_lock(path: Path) -> SharedLock | None:
+    """Opens and locks ``path``, so that ``unlink_unlocked`` of other processes leaves it. None if it is gone."""
     try:
-        return _open_locked(path, "rb", fcntl.LOCK_SH)
+        file = _open_locked(path, "rb", fcntl.LOCK_SH)
     except FileNotFoundError:
         return None
+    return None if file is None else SharedLock(file)
 
 
 def unlink_unlocked(path: Path) -> bool:

@@ -35,6 +35,8 @@ FEW_STEPS, LEAST_MOVED = 30, 0.01
 """Limits: of steps, and of learning rate times steps, about the most that Adam and Adagrad move a weight."""
 LARGE_DENSE, LARGE_GROWTH, LARGE_ROWS = 1000.0, 5.0, 5.0
 """Limits: of a dense column's root mean square, of a layer's weights over fresh ones, and of a value in a table."""
+SUSPECT_DENSE = 30.0
+"""The limit of a dense column's root mean square if nothing else explains the verdict."""
 MOST_SILENT = 0.8
 """The largest share of units that never fire."""
 CROWDED = 10
@@ -249,7 +251,9 @@ def _causes(verdict: str, found: Measurements, evidence: Evidence, leaks: Mappin
     ]
     if verdict == INVERTED:
         rules = [_other_labels, _swapped]
-    return [cause for rule in rules if (cause := rule(found, evidence)) is not None]
+    causes = [cause for rule in rules if (cause := rule(found, evidence)) is not None]
+    smaller = None if causes or verdict == INVERTED else scale_cause(evidence.scales, SUSPECT_DENSE)
+    return causes if smaller is None else [smaller]
 
 
 def _leak(evidence: Evidence, leaks: Mapping[str, float]) -> Cause:
@@ -270,9 +274,9 @@ def _one_class(found: Measurements, evidence: Evidence) -> Cause | None:
     return Cause("labels constant", f"all {rows:,} rows of train are {kind}", cure)
 
 
-def scale_cause(scales: Mapping[str, float]) -> Cause | None:
-    """The cause that dense columns are of a size that no layer can learn from; ``scales``: column → root mean square."""
-    large = {name: value for name, value in scales.items() if not value < LARGE_DENSE}
+def scale_cause(scales: Mapping[str, float], limit: float = LARGE_DENSE) -> Cause | None:
+    """The cause that dense columns are too large for a layer to learn from; ``scales``: column → root mean square."""
+    large = {name: value for name, value in scales.items() if not value < limit}
     if not large:
         return None
     name = max(large, key=lambda name: large[name])
@@ -387,6 +391,8 @@ def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
     if any(rule(found, evidence) for rule in (_one_class, _large_dense, _high_rate, _crowded, _overfitted)):
         return None
     if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.is_early:
+        return None
+    if abs(found.auc - 0.5) > found.reach:  # rows cannot be ranked by labels of others
         return None
     says = f"the train loss is {found.train_ne:.3f} of a constant's too"
     cure = "check that labels belong to their rows: shuffled labels, a wrong join or a shifted column look like this"

@@ -8,6 +8,7 @@ split, each once. A column ``label`` is compared with the split's labels, or use
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +44,7 @@ class Places:
     numbers: NDArray[np.int64]
 
     def are_those_of(self, other: "Places") -> bool:
-        """True if both are the same rows in the same order, or cannot be compared."""
-        if self.columns != other.columns:
-            return True
+        """True if both are the same rows in the same order."""
         return (
             list(self.names) == list(other.names)
             and np.array_equal(self.codes, other.codes)
@@ -111,13 +110,9 @@ def _read_rows(
         groups = ids[0] if ids else None
         for column in kept:
             groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))
-    first = next((each for each in files if each.places is not None), None)
+    if manifest is None:
+        _refuse_unlike(files)
     for each in files:
-        if first is not None and first.places and each.places and not each.places.are_those_of(first.places):
-            raise DataError(
-                f"scores={each.path} has scores of other rows than {first.path}: their columns {' and '.join(each.places.columns)} "
-                "differ; give scores of the same rows"
-            )
         if len(each.logits) != len(labels):
             raise DataError(
                 f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: give a score for each row of "
@@ -129,6 +124,22 @@ def _read_rows(
                 "rows in their order, or with the columns shard and row, or file and line, of dlrm-predict"
             )
     return files, labels, groups
+
+
+def _refuse_unlike(files: Sequence[Scores]) -> None:
+    """Raises DataError unless all ``files`` that say where their rows come from are of the same rows."""
+    placed = [(each.path, each.places) for each in files if each.places is not None]
+    for (first, then), (path, places) in pairwise(placed):
+        given, known = (" and ".join(each.columns) for each in (places, then))
+        if given != known:
+            raise DataError(
+                f"scores={path} has {given}, {first} {known}, which only a dataset can compare: add data.path=DATASET"
+            )
+        if not places.are_those_of(then):
+            raise DataError(
+                f"scores={path} has scores of other rows than {first}: their columns {given} differ; "
+                "give scores of the same rows"
+            )
 
 
 def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
@@ -251,7 +262,10 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
             begin = 2 if header and source.checksum.startswith("crc32:") else 1  # Parquet has no header
             lines[source.path] = np.setdiff1d(np.arange(low, high) + begin, out)
     is_shuffled = split == "train" and manifest.config.get("shuffle", "none") != "none"
-    if is_shuffled or sum(map(len, lines.values())) != manifest.splits[split].rows:
+    # splits that have files of their own are not dealt
+    shares = {*manifest.splits} - {source.split for source in manifest.sources}
+    is_dealt = origin == "train" and shares and manifest.config.get("split", {}).get("by") == "content"
+    if is_shuffled or is_dealt or sum(map(len, lines.values())) != manifest.splits[split].rows:
         raise DataError(
             f"scores={path} has file and line, by which the rows of {split} in {manifest.path} cannot be found: give scores with "
             "shard and row, as dlrm-predict data.path= writes them"

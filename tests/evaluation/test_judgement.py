@@ -61,6 +61,17 @@ def test_early_in_a_run_nothing_is_blamed_but_the_time() -> None:
     assert judge(found, EVIDENCE).causes[0].name == "labels shuffled"
 
 
+def test_labels_that_are_ranked_are_not_called_shuffled() -> None:
+    """A model cannot rank rows by labels that belong to others."""
+    found = replace(GOOD, auc=0.567, ne=1.05, train_ne=1.004)
+    assert judge(found, EVIDENCE).causes == []
+    (cause,) = judge(found, replace(EVIDENCE, scales={"views": 863.0, "age": 7.0})).causes
+    assert cause.name == "scale of a dense column"
+    assert "views are of size 863" in cause.measured
+    by_chance = replace(found, auc=0.503)
+    assert judge(by_chance, replace(EVIDENCE, scales={"views": 863.0})).causes[0].name == "labels shuffled"
+
+
 def test_a_large_dense_column_comes_before_the_learning_rate() -> None:
     found = replace(GOOD, auc=0.5, ne=40.0, train_ne=1e6)
     evidence = replace(EVIDENCE, scales={"price": 1e9}, growth=80.0, silent=0.99)

@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
@@ -259,12 +260,32 @@ def test_lines_do_not_find_rows_of_a_shuffled_split(lines: Path, tmp_path: Path)
         evaluated(f"scores=[{path}]", f"data.path={lines}/mixed", "split=train")
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_lines_do_not_find_rows_dealt_by_their_contents(lines: Path, tmp_path: Path, split: str) -> None:
+    rows = [row for row in (lines / "a.csv").read_text().splitlines() if row != "no" and ",no," not in row]
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    words = [f"dataset={lines}/lines.yaml", f"input.train={tmp_path}/a.csv", "encoding.num_embeddings=50"]
+    preprocess(tmp_path / "dealt", *words, "split.val=0.4", "split.by=content", "threads=1")
+    every = predicted(tmp_path / "all.parquet", f"model={lines}/run", f"input={tmp_path}/a.csv")
+    num_train = read_manifest(tmp_path / "dealt").splits["train"].rows
+    some = every.slice(0, num_train) if split == "train" else every.slice(num_train)
+    path = without_label(tmp_path / "some.parquet", some)
+    with pytest.raises(DataError, match=rf"file and line, by which the rows of {split} .* cannot be found"):
+        evaluated(f"scores=[{path}]", f"data.path={tmp_path}/dealt", f"split={split}")
+
+
 def test_files_without_a_dataset_are_of_the_same_rows(folder: Path, tmp_path: Path) -> None:
     one = pq.read_table(folder / "run.parquet")
     two = one.set_column(one.column_names.index("row"), "row", pa.array(np.arange(503) + 1))
     pq.write_table(two, tmp_path / "two.parquet")
     with pytest.raises(DataError, match=r"two.parquet has scores of other rows than .*run.parquet"):
         evaluated(f"scores=[{folder}/run.parquet,{tmp_path}/two.parquet]")
+    lines = one.rename_columns({"shard": "file", "row": "line"})
+    other = without_label(tmp_path / "lines.parquet", lines)
+    with pytest.raises(
+        DataError, match=r"lines.parquet has file and line, .*run.parquet shard and row.*data.path"
+    ):
+        evaluated(f"scores=[{folder}/run.parquet,{other}]")
     pq.write_table(pa.concat_tables([one.slice(0, 1), one.slice(0, 502)]), tmp_path / "twice.parquet")
     with pytest.raises(DataError, match="more than once"):
         evaluated(f"scores=[{tmp_path}/twice.parquet]")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -18,6 +18,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.files import SharedLock
 from dlrm_app.kernels.install import install
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask, set_tf32
@@ -228,7 +229,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
     of the dense weights in their place.
     """
-    held: list[IO[bytes] | None] = []
+    held: list[SharedLock | None] = []
 
     def choose() -> Path:
         folder, file = hold_checkpoint(path, which)

@@ -8,14 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import differences, text_checksum, write_json
+from dlrm_app.files import SharedLock, differences, text_checksum, write_json
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.records import from_json
@@ -295,8 +295,8 @@ class TrainedModel:
     """The dataset that the model was trained on."""
     dense: str = MODEL
     """MODEL, or EMA to use the average of the dense weights."""
-    held: IO[bytes] | None = field(default=None, compare=False)
-    """A file: while it is open, the run does not delete the checkpoint."""
+    held: SharedLock | None = field(default=None, compare=False)
+    """While it is held, the run does not delete the checkpoint."""
 
     @property
     def columns(self) -> dict[str, Any]:

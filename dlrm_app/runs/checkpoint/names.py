@@ -6,11 +6,10 @@ RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
 import re
 import shutil
 from pathlib import Path
-from typing import IO
 
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DataError
-from dlrm_app.files import shared_lock, sync_folder, unlink_unlocked
+from dlrm_app.files import SharedLock, shared_lock, sync_folder, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
 
 REPLACED = ".replaced"
@@ -102,8 +101,8 @@ def choose_checkpoint(path: Path, which: str) -> Path:
     raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
 
-def hold_checkpoint(path: Path, which: str) -> tuple[Path, IO[bytes] | None]:
-    """``choose_checkpoint``, and a file: while it is open, no run deletes the checkpoint. None if there is no checkpoint.
+def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:
+    """``choose_checkpoint``, and a lock: while it is held, no run deletes the checkpoint. None if there is no checkpoint.
 
     A run that is training may delete the chosen one before it is held; then another one is chosen.
     """

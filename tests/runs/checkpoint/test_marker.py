@@ -1,9 +1,11 @@
 """complete.json is written again as it was read; one that is damaged or of another version is refused."""
 
+import gc
 import json
 import math
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import text_checksum
+from dlrm_app.files import text_checksum, unlink_unlocked
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
@@ -179,6 +181,21 @@ def test_a_checkpoint_that_is_read_is_deleted_later(tmp_path: Path) -> None:
     held.close()
     remove_old(parent, keep_last=1, keep_best=0)
     assert [path.name for path in parent.iterdir()] == ["step-000000005"]
+
+
+def test_a_checkpoint_is_let_go_with_its_last_holder(tmp_path: Path) -> None:
+    """A reader that an error ends leaves no open file behind."""
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, 0.5)
+    folder, held = hold_checkpoint(tmp_path, "newest")
+    cycle: list[object] = [held]
+    cycle.append(cycle)  # as an error's traceback makes
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        del held, cycle
+        gc.collect()
+    assert [each for each in said if issubclass(each.category, ResourceWarning)] == []
+    assert unlink_unlocked(folder / "complete.json")
 
 
 def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> None:
