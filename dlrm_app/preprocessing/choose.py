@@ -11,7 +11,7 @@ from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.preprocessing.encode.column_settings import chosen, per_column
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary, look_at
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
 from dlrm_app.preprocessing.read.spec import Spec, cross_name
 from dlrm_app.preprocessing.request import Request
 from dlrm_app.table import Column, text_table
@@ -148,7 +148,7 @@ def _choose_transforms(summary: Summary, choice: Choice) -> None:
     choice.dense["transform"] = rules or "log1p"
 
 
-def is_count(numbers: Numbers) -> bool:
+def is_count(numbers: DenseSummary) -> bool:
     """True for counts, amounts and similar numbers, rarely negative, whose logarithms are easier to learn from."""
     points = numbers.quantiles or (0.0, 0.0)
     low, middle, high = points[1], points[len(points) // 2], points[-2]
@@ -174,7 +174,7 @@ def _choose_buckets(summary: Summary, choice: Choice) -> None:
         dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
 
 
-def boundaries(numbers: Numbers, most: int) -> list[float]:
+def boundaries(numbers: DenseSummary, most: int) -> list[float]:
     """Rising boundaries of at most ``most`` buckets with about as many rows each.
 
     A value that would fill several buckets has its own.

@@ -63,14 +63,14 @@ _LIMITS = {
 _local = threading.local()
 
 
-Values = NDArray[np.uint64] | NDArray[np.float64]
+KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
 """Keys or numbers."""
 
 
 class _ReadValues(NamedTuple):
     """R values of a column: numbers or keys, the state of each, and where their texts lie ([R, 2], or [0, 2])."""
 
-    values: Values
+    values: KeysOrNumbers
     states: NDArray[np.uint8]
     spans: NDArray[np.int64]
 
@@ -166,12 +166,12 @@ class ArrowCursor(Position):
     def _values_of(self, array: pa.Array, column: LogColumn) -> _ReadValues:
         """Reads all values of ``array``."""
         is_sparse, size = column.role == "sparse", len(array)
-        values: Values = np.empty(size, np.uint64) if is_sparse else np.empty(size, np.float64)
+        values: KeysOrNumbers = np.empty(size, np.uint64) if is_sparse else np.empty(size, np.float64)
         spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
         return _ReadValues(values, self._convert(array, column, values, spans), spans)
 
     def _convert_all(
-        self, stored: pa.ChunkedArray, column: LogColumn, values: Values, spans: NDArray[np.int64]
+        self, stored: pa.ChunkedArray, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Converts the chunks one after another."""
         states, start = [], 0
@@ -182,7 +182,7 @@ class ArrowCursor(Position):
         return states[0] if len(states) == 1 else np.concatenate(states)
 
     def _convert(
-        self, array: pa.Array, column: LogColumn, values: Values, spans: NDArray[np.int64]
+        self, array: pa.Array, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Fills ``values`` [R] with numbers or keys, and ``spans`` if they have room. Returns the states [R]."""
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
@@ -220,7 +220,7 @@ class ArrowCursor(Position):
         self,
         array: pa.Array,
         column: LogColumn,
-        values: Values,
+        values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
