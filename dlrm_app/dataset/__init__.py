@@ -1,1 +1,4 @@
-"""The contract between preprocessing/ and loader/: manifest, columns and their rules, shard files. Does not import torch."""
+"""The contract between preprocessing/ and loader/: manifest, columns and their rules, shard files.
+
+Does not import torch.
+"""

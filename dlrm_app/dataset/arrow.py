@@ -1,7 +1,7 @@
 """NumPy arrays ↔ Arrow arrays, without pandas; reading columns from shards, and the rules that columns must keep.
 
-pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, import pandas if it is installed, which costs a
-seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
+pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, import pandas if it is installed, which costs
+a seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 """The type of a multi-hot column in a shard."""
 
 
-def array_of(values: NDArray[Any]) -> pa.Array:
+def array_of(values: NDArray[np.generic]) -> pa.Array:
     """An Arrow array over the memory of the numbers ``values`` [R]; they are copied if they are not contiguous."""
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
@@ -61,7 +61,7 @@ class ColumnError(Exception):
         return f"column {self.column}: {number}{self.rule}" + f", such as {self.example}" * bool(self.example)
 
 
-def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
+def read_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
     """The column as one Arrow array of exactly ``kind``, without missing values."""
     if table.schema.get_field_index(name) < 0:
         raise ColumnError(name, "it is missing")
@@ -132,7 +132,7 @@ def _check_ids(ids: NDArray[np.int32], column: SparseColumn) -> None:
     refuse_wrong(outside, column.name, f"ids are outside its table of {column.num_embeddings:,} rows")
 
 
-def refuse_wrong(wrong: NDArray[Any], name: str, rule: str) -> None:
+def refuse_wrong(wrong: NDArray[np.generic], name: str, rule: str) -> None:
     """Raises ColumnError if there are ``wrong`` values."""
     if len(wrong):
         raise ColumnError(name, rule, len(wrong), str(wrong[0]))

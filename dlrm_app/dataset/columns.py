@@ -1,4 +1,7 @@
-"""The encodings of a dataset's columns and its label, as recorded in a checkpoint. A model can only read rows with the same."""
+"""The encodings of a dataset's columns and its label, as recorded in a checkpoint.
+
+A model can only read rows with the same encodings and label.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -36,7 +39,7 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
 
 
 def is_opinion(column: DenseColumn) -> bool:
-    """True if the column estimates the click, from other rows or another model; False if it is a number of the log itself."""
+    """True if the column estimates the click, from other rows or by another model; False for a number of the log."""
     return column.transform["kind"] in ("target", "logit")
 
 
@@ -54,7 +57,9 @@ def refuse_other_columns(
     takes: Collection[str] = (),
     label: LabelRule = SAME_LABEL,
 ) -> None:
-    """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently, and another label.
+    """Raises DataError naming every column that ``manifest`` and the dataset of ``model`` encode differently.
+
+    Another label is named too.
 
     ``encoding``: the setting to preprocess with, as a cure; other arguments as in ``column_problems``.
     """
@@ -82,7 +87,9 @@ def read_as_known(
     encoding: str,
     label: LabelRule = SAME_LABEL,
 ) -> Manifest:
-    """``manifest`` as ``model`` reads it. If its vocabularies were grown from the model's, later ids are read as rare values.
+    """``manifest`` as ``model`` reads it.
+
+    If its vocabularies were grown from the model's, later ids are read as rare values.
 
     Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
@@ -96,8 +103,8 @@ def column_problems(
 ) -> list[str]:
     """Reasons why rows of ``manifest`` do not have the same meaning as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that the model reads. A vocabulary of another day is accepted if its ``Relation`` to the
-    model's is in ``takes``: "newer", or "older" if no id was given to another value since.
+    ``features``: the sparse columns that the model reads. A vocabulary of another day is accepted if its ``Relation``
+    to the model's is in ``takes``: "newer", or "older" if no id was given to another value since.
     """
     given = describe_columns(manifest)
     relation = relate(known, given)
@@ -149,7 +156,7 @@ def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
     ]
 
 
-def _id_rule(column: SparseColumn) -> list[Any]:
+def _id_rule(column: SparseColumn) -> list[object]:
     """Everything that decides the id of a value, if values are known."""
     rule = [column.encoding.get(key) for key in ("kind", "function", "raw", "checksum", "boundaries")]
     return [*rule, column.num_embeddings if column.encoding["kind"] == "hash" else None]

@@ -1,12 +1,13 @@
 """Numbers the distinct values of columns, so that work on equal values of a row group is done once.
 
-Encoding, counting and writing all work on distinct values if there are few; see docs/how-to/preprocessing.md. All columns
-are numbered in one compiled call: threads that returned to Python after every column would wait for one another.
+Encoding, counting and writing all work on distinct values if there are few; see docs/how-to/preprocessing.md. All
+columns are numbered in one compiled call: threads that returned to Python after every column would wait for one
+another.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import GOLDEN
+
+S = TypeVar("S", bound=np.generic)
+V = TypeVar("V", bound=np.generic)
 
 _OCCURRENCES = 4
 _MAX_DISTINCT = (1 << 16) - 1
@@ -26,33 +30,33 @@ _0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
 
 @dataclass(frozen=True, slots=True)
-class JaggedColumns:
+class JaggedColumns(Generic[S]):
     """C columns in one array: column c is ``values[begins[c]:ends[c]]``."""
 
-    values: NDArray[Any]
+    values: NDArray[S]
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def __getitem__(self, column: int) -> NDArray[Any]:
+    def __getitem__(self, column: int) -> NDArray[S]:
         return self.values[self.begins[column] : self.ends[column]]
 
     def __len__(self) -> int:
         return len(self.begins)
 
-    def part(self, start: int, stop: int) -> "JaggedColumns":
+    def part(self, start: int, stop: int) -> "JaggedColumns[S]":
         """The columns from ``start`` to ``stop``, exclusive."""
         return JaggedColumns(self.values, self.begins[start:stop], self.ends[start:stop])
 
-    def where(self, wanted: NDArray[np.bool_]) -> "JaggedColumns":
-        """The same columns, but those that are not ``wanted`` [C] without values."""
+    def where(self, wanted: NDArray[np.bool_]) -> "JaggedColumns[S]":
+        """The same columns; those that are not ``wanted`` [C] are empty."""
         return JaggedColumns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
 
-    def view(self, kind: type) -> "JaggedColumns":
+    def view(self, kind: type[V]) -> "JaggedColumns[V]":
         """The same bits, seen as values of another type of the same width."""
         return JaggedColumns(self.values.view(kind), self.begins, self.ends)
 
     @classmethod
-    def joined(cls, columns: Sequence[NDArray[Any]]) -> "JaggedColumns":
+    def joined(cls, columns: Sequence[NDArray[S]]) -> "JaggedColumns[S]":
         """Copies ``columns``, which have one type, into one array."""
         lengths = np.array([len(column) for column in columns], np.int64)
         ends = np.cumsum(lengths)
@@ -60,28 +64,28 @@ class JaggedColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(Generic[S]):
     """C numbered columns: ``distinct[c][codes[c]]`` are the values of column c; ``num_missing[c]`` of them are missing.
 
     Codes are uint16. Distinct values are in the order of their first occurrences; a column with too many has none.
     """
 
-    codes: JaggedColumns
-    distinct: JaggedColumns
+    codes: JaggedColumns[np.uint16]
+    distinct: JaggedColumns[S]
     num_missing: NDArray[np.int64]
 
-    def values(self, column: int, kind: type) -> NDArray[Any]:
-        """The values of a numbered column, with the distinct values' bits seen as ``kind``."""
+    def values(self, column: int, kind: type[V]) -> NDArray[V]:
+        """The values of a numbered column, with the bits of the distinct values seen as ``kind``."""
         return self.distinct[column].view(kind)[self.codes[column]]
 
 
 class IndexedColumn(NamedTuple):
     """Column ``number`` of ``indexed``. Its values are the bits of 32-bit values, and need not be distinct."""
 
-    indexed: Indexed
+    indexed: Indexed[np.uint32]
     number: int
 
-    def values(self, kind: type) -> NDArray[Any]:
+    def values(self, kind: type[S]) -> NDArray[S]:
         """The values, with their bits seen as ``kind``."""
         return self.indexed.values(self.number, kind)
 
@@ -92,7 +96,7 @@ class IndexedRows:
 
     schema: pa.Schema
     columns: Sequence[pa.Array | IndexedColumn]
-    indexed: Indexed | None
+    indexed: Indexed[np.uint32] | None
     num_rows: int
 
     @classmethod
@@ -127,20 +131,20 @@ class IndexedRows:
         return column
 
 
-class Indexer:
+class Indexer(Generic[S]):
     """Numbers the values of the same columns, row group by row group.
 
     Once a row group of a column has too many distinct values, that column is not tried again, so the result depends on
     the values alone.
     """
 
-    def __init__(self, missing: NDArray[Any]) -> None:
+    def __init__(self, missing: NDArray[S]) -> None:
         """``missing`` [C]: the value that means missing, of the type of the values: integers of 32 or 64 bits."""
         self._missing = missing
         self.has_given_up = np.zeros(len(missing), np.bool_)
         """[C]: columns that are not tried again; their values are not needed."""
 
-    def index(self, columns: JaggedColumns) -> Indexed:
+    def index(self, columns: JaggedColumns[S]) -> Indexed[S]:
         limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
         limits[self.has_given_up] = 0
         indexed = index_columns(columns, limits, self._missing)
@@ -150,7 +154,7 @@ class Indexer:
         return indexed
 
 
-def index_columns(columns: JaggedColumns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
+def index_columns(columns: JaggedColumns[S], limits: NDArray[np.int64], missing: NDArray[S]) -> Indexed[S]:
     """Numbers the columns that have at most ``limits`` [C] distinct values, each less than 2^16."""
     lengths = columns.ends - columns.begins
     codes_ends = np.cumsum(lengths)
@@ -204,7 +208,10 @@ def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
 def _number_columns(  # type: ignore[no-untyped-def]  # compiled
     values, begins, ends, limits, missing, table, codes, codes_begins, distinct, bounds, num_missing
 ):
-    """Fills ``codes``, ``distinct``, ``bounds`` and ``num_missing``; column c's distinct values go to distinct[bounds[c]:bounds[c + 1]]."""
+    """Fills ``codes``, ``distinct``, ``bounds`` and ``num_missing``.
+
+    The distinct values of column c go to distinct[bounds[c]:bounds[c + 1]].
+    """
     for c in range(len(begins)):
         at, count = bounds[c], 0
         if limits[c] > 0:

@@ -1,6 +1,6 @@
-"""The files that encoding a raw row takes, vocab/ and target/: read through one door, and copied to where rows are encoded.
+"""Reads and copies the files that encoding a raw row needs: vocab/ and target/.
 
-A file counts only if its bytes are those that its manifest names, and if its table fits the column's.
+A file is accepted only if its checksum is the one in the manifest, and if its table fits the column.
 """
 
 import shutil
@@ -30,10 +30,10 @@ BEFORE_ALL_DAYS = -(1 << 31)
 
 @dataclass(frozen=True)
 class VocabularyRows:
-    """The history of every id of a column [num_embeddings]; of ids without one, and of those of one day: zeros.
+    """The history of every id of a column [num_embeddings]. Ids without a history have zeros.
 
     generation: times that the id was given again; given_day: the day on which it was given to its value, last_seen: the
-    last one with that value, both as numbers (``lineage.day_number``), BEFORE_ALL_DAYS where nothing is known; count: rows.
+    last day with that value, both as numbers (``text.day_number``), BEFORE_ALL_DAYS if unknown; count: rows.
     """
 
     generation: NDArray[np.int32]
@@ -43,12 +43,15 @@ class VocabularyRows:
 
 
 def read_vocabulary(folder: Path, column: SparseColumn) -> pa.Table:
-    """``value`` and ``id`` of each value that ``column`` knows. Raises DataError for anything else than was written."""
+    """The ``value`` and ``id`` of each value of the vocabulary. Raises DataError if the file has changed."""
     return _read_vocabulary(folder, column, ["value", "id"]).drop_null()
 
 
 def read_rows(folder: Path, column: SparseColumn) -> VocabularyRows:
-    """The history of the ids of ``column``, which may be encoded in any way. Raises DataError as ``read_vocabulary`` does."""
+    """The history of the ids of ``column``, which may be encoded in any way.
+
+    Raises DataError as ``read_vocabulary`` does.
+    """
     days = {"generation": 0, "given_day": BEFORE_ALL_DAYS, "last_seen": BEFORE_ALL_DAYS}
     arrays = {name: np.full(column.num_embeddings, value, np.int32) for name, value in days.items()}
     counts = np.zeros(column.num_embeddings, np.int64)
@@ -74,7 +77,7 @@ def ids_known_on(folder: Path, column: SparseColumn, day: int) -> NDArray[np.int
 def read_waiting(
     folder: Path, growth: Growth
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
-    """(keys, counts, last days seen) of values that wait for an id. Raises DataError as ``read_vocabulary`` does."""
+    """Returns (keys, counts, last days seen) of values that wait for an id. Raises DataError for a changed file."""
     rule = {"file": growth.waiting_file, "checksum": growth.waiting_checksum}
     table = _read(folder, rule, ["key", "count", "last_seen"], growth.waiting)
     keys, counts, last_seen = (numbers_of(column) for column in table.columns)
@@ -82,7 +85,7 @@ def read_waiting(
 
 
 def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa.Table:
-    """The line of each id, from the first value's on; ``value`` is null where the id is free."""
+    """A line for each id, from the first value's id on; ``value`` is null if the id is free."""
     first = column.encoding["rare_id"] + 1
     table = _read(folder, column.encoding, names, column.num_embeddings - first, nullable={"value"})
     if not np.array_equal(numbers_of(table.column("id")), np.arange(first, column.num_embeddings)):
@@ -95,7 +98,10 @@ def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa
 def read_clicks(
     folder: Path, transform: dict[str, Any], num_ids: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """(training rows, their clicks, the target column's value) of each id. Raises DataError for anything else than was written."""
+    """(training rows, their clicks, the target column's value) of each id.
+
+    Raises DataError if the file has changed.
+    """
     table = _read(folder, transform, ["rows", "clicks", "log_odds"], num_ids)
     rows, clicks, log_odds = (numbers_of(column) for column in table.columns)
     if not (np.isfinite(log_odds).all() and ((clicks >= 0) & (clicks <= rows)).all()):
@@ -106,7 +112,7 @@ def read_clicks(
 
 
 def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
-    """Raises DataError if the file has other bytes than were written."""
+    """Raises DataError if the bytes of the file have changed."""
     if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
         raise DataError(f"{difference}: {_CURE}")
 
@@ -114,7 +120,7 @@ def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
 def _read(
     folder: Path, rule: dict[str, Any], columns: list[str], rows: int, nullable: Collection[str] = ()
 ) -> pa.Table:
-    """Those of ``columns`` that the file has."""
+    """Reads the ``columns`` that the file has."""
     path = folder / rule["file"]
     try:
         _refuse_difference(folder, rule)
@@ -132,7 +138,7 @@ def _read(
 
 
 def encoding_file_problems(manifest: Manifest) -> list[str]:
-    """A problem for each file that encoding takes and that is not as it was written."""
+    """A problem for each file for encoding that has changed."""
     folder, problems = manifest.folder, []
     sizes = {column.name: column.num_embeddings for column in manifest.sparse}
     looks: dict[str, Callable[[], object]] = {}
@@ -156,13 +162,13 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
 
 
 def verify_encoding_files(manifest: Manifest) -> None:
-    """Raises DataError naming every file that encoding takes and that is not as it was written."""
+    """Raises DataError naming every file for encoding that has changed."""
     if problems := encoding_file_problems(manifest):
         raise DataError(f"{manifest.folder} cannot encode raw rows:\n{bullets(problems)}")
 
 
 def copy_encoding_files(manifest: Manifest, folder: Path) -> None:
-    """Copies the files that encoding, and growing on, take to ``folder``. Raises DataError if one is not as it was written."""
+    """Copies the files for encoding and for the next growth to ``folder``. Raises DataError if one has changed."""
     verify_encoding_files(manifest)
     for file in manifest.encoding_files:
         target = folder / file

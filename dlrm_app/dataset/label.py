@@ -46,7 +46,10 @@ def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """``accepts``: True if rows may have another label than a model has learnt. ``setting``: the one that accepts them, if there is one."""
+    """The rule for other labels. ``accepts``: True if rows may have another label than the model has learnt.
+
+    ``setting``: the setting that accepts such rows, if there is one.
+    """
 
     accepts: bool = False
     setting: str = ""

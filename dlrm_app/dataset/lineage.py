@@ -52,9 +52,9 @@ class Growth:
 class Lineage:
     """The days of a dataset's vocabularies.
 
-    day: a date or a number; parent: the fingerprint of the dataset that it was grown from, None for the first; ancestors:
-    from the first one to the parent; given_again: feature → the last day on which an id of it was given again. ``growth`` is
-    empty if rows were encoded with the vocabularies of another dataset.
+    day: a date or a number; parent: the fingerprint of the dataset that it was grown from, None for the first;
+    ancestors: from the first one to the parent; given_again: feature → the last day on which an id of it was given
+    again. ``growth`` is empty if rows were encoded with the vocabularies of another dataset.
     """
 
     day: str
@@ -70,7 +70,7 @@ class Lineage:
 
 
 def vocabulary_of(columns: Mapping[str, Any]) -> str:
-    """Identifies vocabularies: a hash of all encodings with a vocabulary. ``columns``: from ``columns.describe_columns``."""
+    """A hash of all encodings with a vocabulary, which identifies them. ``columns``: from ``describe_columns``."""
     rules = [(c["name"], c["encoding"]) for c in columns["sparse"] if c["encoding"]["kind"] == "vocab"]
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
 

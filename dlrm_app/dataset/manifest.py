@@ -42,9 +42,9 @@ class DenseColumn:
 class SparseColumn:
     """A column of ids in [0, ``num_embeddings``).
 
-    ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value
-    at serving time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share their id with
-    another one (None if not counted); with ``estimated`` both are estimates.
+    ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value at serving
+    time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share
+    their id with another one (None if not counted); with ``estimated`` both are estimates.
     """
 
     name: str
@@ -59,10 +59,13 @@ class SparseColumn:
 
 @dataclass(frozen=True)
 class KeptColumn:
-    """The raw values of a sparse column, as keys of 64 bits that no model reads: shards hold them as two int32 columns, ``parts``.
+    """The raw values of a sparse column, as keys of 64 bits that no model reads.
 
-    ``kind`` is the column's in the log's description. The key of an integer or of hex digits is the number itself. That of a text is
-    a hash, and among n texts any two share one with probability n²/2^65: 3e-6 for ten million. ``missing`` is the key of a missing value.
+    Shards hold them as two int32 columns, ``parts``.
+
+    ``kind`` is the column's in the log's description. The key of an integer or of hex digits is the number itself. That
+    of a text is a hash, and among n texts any two share one with probability n²/2^65: 3e-6 for ten million. ``missing``
+    is the key of a missing value.
     """
 
     name: str
@@ -106,7 +109,7 @@ class ManifestSource:
     checksum: str
     rows: int
     modified_ns: int
-    """Time of the last change; 0 for an object of a store, which has ``tag`` instead."""
+    """The time of the last change; 0 for an object of a store, which has a ``tag`` instead."""
     tag: str = ""
     """An object's version, as given by its store."""
     sample: str = ""
@@ -122,8 +125,8 @@ class ManifestSource:
 class Manifest:
     """Everything that a reader of the dataset can rely on.
 
-    ``kept`` columns lie beside the features. ``best`` holds the best reachable ``auc`` and ``logloss``, which are known for synthetic data. ``lineage``
-    is set if vocabularies grow.
+    ``kept`` columns lie beside the features. ``best`` holds the best reachable ``auc`` and ``logloss``, which are known
+    for synthetic data. ``lineage`` is set if vocabularies grow.
     """
 
     dataset: str
@@ -139,7 +142,7 @@ class Manifest:
     own_clicks: dict[str, float] = field(default_factory=dict)
     """Split → the share of its rows whose own clicks are in the target columns that encode them."""
     contents: dict[str, str] | None = None
-    """``file`` and ``checksum`` of a sample of the rows by the hashes of their contents, if rows were dealt by these."""
+    """``file`` and ``checksum`` of a sample of the rows by hashes of their contents, if these decided the splits."""
     target_label: str | None = None
     """The label whose shares the target columns are, if the rows have no label themselves."""
     format: str = FORMAT
@@ -238,7 +241,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> list[str]:
-    """Problems beyond types: columns without encodings, counts that do not add up, duplicate names, files outside the folder."""
+    """Problems beyond types: missing encodings, counts that do not add up, double names, files outside the folder."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
     for name, split in manifest.splits.items():

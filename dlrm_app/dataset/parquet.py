@@ -1,6 +1,7 @@
 """Writes Parquet files for datasets: columns of 32-bit values without nulls, and lists of such values.
 
-docs/adr/0008-a-parquet-writer-of-our-own.md gives the reasons. The format: https://parquet.apache.org/docs/file-format/.
+docs/adr/0008-a-parquet-writer-of-our-own.md gives the reasons. https://parquet.apache.org/docs/file-format/ describes
+the format.
 
 Each column chooses an encoding in its first row group and keeps it: a dictionary until a row group has too many
 values; otherwise split and compressed bytes (LZ4 for ids, which reads twice as fast), if that saves enough. So a
@@ -149,7 +150,10 @@ class _ColumnWriter:
     def write(
         self, values: _ColumnValues, coded: "_DictionaryPages | None", pieces: list[PageBytes], start: int
     ) -> tuple[Value, int]:
-        """Adds the pages of a row group, which begin at ``start``, to ``pieces``. Returns (the footer's entry, the end)."""
+        """Adds the pages of a row group, which begin at ``start``, to ``pieces``.
+
+        Returns (the footer's entry, the end).
+        """
         pages: list[tuple[int | None, tuple[PageBytes, ...], int]] = []
         if coded is not None:
             distinct, body = coded
@@ -202,7 +206,7 @@ _DictionaryPages = tuple[NDArray[np.uint32], tuple[PageBytes, ...]]
 """(distinct values, content of the data page)."""
 
 
-def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
+def _joined_pages(indexed: Indexed[np.uint32]) -> list[_DictionaryPages | None]:
     """The pages of ``indexed``. If distinct keys have become equal values, the values are numbered again."""
     distinct = indexed.distinct
     limits = repeating(distinct.values, distinct.begins, distinct.ends)
@@ -213,9 +217,14 @@ def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
 
 
 def _dictionary_pages(
-    codes: JaggedColumns, distinct: JaggedColumns, numbers: JaggedColumns | None
+    codes: JaggedColumns[np.uint16],
+    distinct: JaggedColumns[np.uint32],
+    numbers: JaggedColumns[np.uint16] | None,
 ) -> list[_DictionaryPages | None]:
-    """The pages of columns with dictionaries; None for others. ``numbers``: code → number of the distinct value; None: the code itself."""
+    """The pages of columns with dictionaries; None for others.
+
+    ``numbers``: code → number of the distinct value; None: the code itself.
+    """
     sizes = distinct.ends - distinct.begins
     widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
     bodies = _packed(codes, numbers, widths)
@@ -226,9 +235,9 @@ def _dictionary_pages(
 
 
 def _packed(
-    codes: JaggedColumns, numbers: JaggedColumns | None, widths: Sequence[int]
+    codes: JaggedColumns[np.uint16], numbers: JaggedColumns[np.uint16] | None, widths: Sequence[int]
 ) -> list[tuple[bytes, PageBytes]]:
-    """(header, bits) of each column: the ``numbers`` of its codes as one run of packed bits, in whole groups of eight."""
+    """(header, bits) of each column: the ``numbers`` of its codes as a run of packed bits, in whole groups of eight."""
     groups = -(-(codes.ends - codes.begins) // 8)
     starts = np.zeros(len(groups) + 1, np.int64)
     np.cumsum(groups * widths // 8 + 1, out=starts[1:])
@@ -249,8 +258,10 @@ _64 = np.uint64(64)
 
 
 @njit(nogil=True, cache=True)
-def _pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, starts):  # type: ignore[no-untyped-def]  # compiled
-    """Packs, for each column c, the lowest ``widths[c]`` bits of numbers[code] for every code into out[starts[c]:] (uint64).
+def _pack_columns(  # type: ignore[no-untyped-def]  # compiled
+    codes, begins, ends, numbers, numbers_begins, widths, out, starts
+):
+    """Packs the lowest ``widths[c]`` bits of numbers[code] for every code of column c into out[starts[c]:] (uint64).
 
     Codes of column c are codes[begins[c]:ends[c]], numbers those from numbers_begins[c] on. There must be
     n * width // 64 + 1 words for n codes; words left over become 0. A column of width 0 is skipped.
@@ -290,7 +301,10 @@ def _split_bytes(values, out):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _list_levels(ends, repetition, definition):  # type: ignore[no-untyped-def]  # compiled
-    """Fills the levels of the lists with bounds ``ends`` [R + 1]; returns their number. An empty list has one, with definition 0."""
+    """Fills the levels of the lists with bounds ``ends`` [R + 1]; returns their number.
+
+    An empty list has one level, with definition 0.
+    """
     at = 0
     for row in range(len(ends) - 1):
         length = ends[row + 1] - ends[row]

@@ -1,7 +1,7 @@
 """The structs of Parquet files: page headers, the schema, the metadata of chunks.
 
-The format: https://parquet.apache.org/docs/file-format/; its structs and numbers: parquet.thrift there. They are written
-in Thrift's compact protocol.
+The format: https://parquet.apache.org/docs/file-format/; its structs and numbers: parquet.thrift there. They are
+written in Thrift's compact protocol.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,10 @@ class ColumnFormat:
     def chunk(
         self, encoding: int, codec: int, count: int, raw_size: int, size: int, offsets: Sequence[int]
     ) -> Value:
-        """The footer's entry for a chunk of ``count`` values. ``offsets``: where its pages start, the data page last."""
+        """The footer's entry for a chunk of ``count`` values.
+
+        ``offsets``: where its pages start, the data page last.
+        """
         dictionary = offsets[:1] if encoding == RLE_DICTIONARY else []
         numbers = (offsets[0], codec, count, raw_size, size, offsets[-1], *dictionary)
         return _STRUCT, self.chunks[encoding].fill(*numbers)

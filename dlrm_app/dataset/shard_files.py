@@ -1,4 +1,4 @@
-"""Verifies shard files against the manifest, reads their row groups, and reads the ids a row of multi-hot features from a footer."""
+"""Checks shard files against the manifest, and reads their row groups and the mean numbers of ids of a row."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,8 +18,8 @@ SUGGESTION = "copy the files again from an intact dataset, or preprocess again"
 def verify_shards(manifest: Manifest, *, checksums: bool = False, part: int = 0, num_parts: int = 1) -> None:
     """Compares every shard with the manifest: its size, and with ``checksums`` its content.
 
-    ``part``: compares only the shards of this part of ``num_parts``. Raises DataError naming every shard that is missing or
-    differs.
+    ``part``: compares only the shards of this part of ``num_parts``. Raises DataError naming every shard that is
+    missing or differs.
     """
     folder, shards_of_part = manifest.folder, list(manifest.shards)[part::num_parts]
     shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in shards_of_part}
@@ -28,7 +28,7 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False, part: int = 0,
 
 
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
-    """The difference between the row groups of the file at ``path`` and those of the manifest; None if there is none."""
+    """The difference between the row groups of the file at ``path`` and those of the manifest, if there is one."""
     row_groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if row_groups == shard.row_groups:
         return None
@@ -39,8 +39,11 @@ def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) ->
 
 
 FOOTERS = 256
-"""Footers that a reader keeps. One takes about 800 bytes for each column of each row group, so those of a large split would
-take gigabytes on every rank."""
+"""The number of footers that a reader keeps.
+
+A footer takes about 800 bytes for each column of each row group, so all footers of a large split would take gigabytes
+on every rank.
+"""
 
 
 class ShardReader:
@@ -52,7 +55,10 @@ class ShardReader:
         self._footer = lru_cache(maxsize=FOOTERS)(self._read_footer)
 
     def read(self, shard: Shard, index: int) -> pa.Table:
-        """Reads row group number ``index``. Raises DataError, naming the file, if it is missing, damaged or another file."""
+        """Reads row group number ``index``.
+
+        Raises DataError, naming the file, if it is missing, damaged or another file.
+        """
         path = self._folder / shard.path
         try:
             footer = self._footer(shard)

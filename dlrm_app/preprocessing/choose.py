@@ -11,7 +11,7 @@ from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.preprocessing.encode.column_settings import chosen, per_column
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary, look_at
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
 from dlrm_app.preprocessing.read.spec import Spec, cross_name
 from dlrm_app.preprocessing.request import Request
 from dlrm_app.table import Column, text_table
@@ -26,7 +26,7 @@ MIN_COUNT = 2
 MOST_IDS = 3_000_000
 """Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
 LONG_TAIL = 4.0
-"""A long tail: the highest 64th is more than this many times as far from the median as the lowest; then log1p is used."""
+"""A long tail, for log1p: the highest 64th is so many times as far from the median as the lowest one, or more."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 """Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
@@ -44,7 +44,7 @@ class Choice:
 
 
 def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of ``request`` with every choice made: as in the earlier run ``before``, or by a look at the rows."""
+    """The settings of ``request`` with every choice made: as in the earlier run ``before``, otherwise from a sample."""
     typed, plan = request.settings, request.rows
     left = open_choices(typed)
     settings = with_choices(typed, before)
@@ -89,7 +89,7 @@ def choose(
 
 
 def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
-    """Takes the pairs that add most to their parts; none if settings are listed by column: a cross has no entry there."""
+    """Takes the pairs that add most to their parts. Settings that are lists by column have no entry for a cross."""
     given, known = choice.encoding, {frozenset(column.of) for column in spec.derived}
     is_listed = any(isinstance(given[key], list) for key in ("num_embeddings", "min_count", "top_k"))
     useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
@@ -100,7 +100,7 @@ def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
 
 
 def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
-    """Chooses vocabularies if the log is small enough to study, except for columns with too many values; otherwise hashes."""
+    """Chooses vocabularies if the log is small enough to study; otherwise, and for columns of many values, hashes."""
     given = choice.encoding
     sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
     needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
@@ -127,7 +127,7 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
-    """The columns among ``names`` with the most values, which must be hashed so that all vocabularies have at most MOST_IDS."""
+    """The columns among ``names`` with the most values: without them, vocabularies have at most MOST_IDS ids."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
     most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
     order = sorted(most, key=lambda name: (-most[name], name))
@@ -148,7 +148,7 @@ def _choose_transforms(summary: Summary, choice: Choice) -> None:
     choice.dense["transform"] = rules or "log1p"
 
 
-def is_count(numbers: Numbers) -> bool:
+def is_count(numbers: DenseSummary) -> bool:
     """True for counts, amounts and similar numbers, rarely negative, whose logarithms are easier to learn from."""
     points = numbers.quantiles or (0.0, 0.0)
     low, middle, high = points[1], points[len(points) // 2], points[-2]
@@ -174,8 +174,11 @@ def _choose_buckets(summary: Summary, choice: Choice) -> None:
         dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
 
 
-def boundaries(numbers: Numbers, most: int) -> list[float]:
-    """Rising boundaries of ``most`` buckets with about equal numbers of rows; a value that fills several has its own bucket."""
+def boundaries(numbers: DenseSummary, most: int) -> list[float]:
+    """Rising boundaries of at most ``most`` buckets with about as many rows each.
+
+    A value that would fill several buckets has its own.
+    """
     points = numbers.quantiles or (0.0,)
     every = max((len(points) - 1) // most, 1)
     return sorted({*points[every:-1:every]} - {points[0]}) or [points[-1]]

@@ -52,8 +52,9 @@ def complete(
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty and not any(split.rejects for split in splits.values()):
         raise DataError(
-            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by split.by={plan.splits_by} is less than a "
-            f"row of so few: give a larger share, then delete {plan.output} and start again"
+            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by "
+            f"split.by={plan.splits_by} is less than a row of so few: give a larger share, then delete {plan.output} "
+            "and start again"
         )
     if empty:
         raise DataError(
@@ -117,7 +118,7 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
 
 
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
-    """The manifest's sources. ``checksum``: that of the text, so the same for a file and its .gz; for Parquet, ``content_checksum``."""
+    """The manifest's sources. ``checksum``: of the text, the same for a file and its .gz; for Parquet, of all bytes."""
 
     def describe(source: InputFile) -> ManifestSource:
         read = [unit for unit in units if unit.text.source == source.index]
@@ -131,7 +132,10 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
 
 
 def _best(plan: Plan) -> dict[str, float] | None:
-    """The mean, by rows, of the best reachable scores that dlrm-generate wrote beside every source; None if any is missing or damaged."""
+    """The mean, by rows, of the best reachable scores that dlrm-generate wrote beside the sources.
+
+    None if one is missing or damaged.
+    """
     paths, keys = [Path(f"{source.path}.best.json") for source in plan.sources], ("auc", "logloss")
     if not all(path.is_file() for path in paths):
         return None
@@ -148,7 +152,10 @@ def _best(plan: Plan) -> dict[str, float] | None:
 
 
 def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
-    """Split → the share of its rows whose own clicks are in the target columns that encode them, if it is more than chance repeats."""
+    """Split → the share of its rows whose own clicks are in the target columns that encode them.
+
+    Splits with a share that chance explains are left out.
+    """
     learnt, shares = learnt_rows(columns.dense, plan.output), {}
     for name in plan.splits if learnt is not None else ():
         seen = sum((unit.splits[name].seen for unit in units if name in unit.splits), KnownShare())

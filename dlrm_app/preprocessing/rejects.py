@@ -38,15 +38,15 @@ class RejectLimit:
             self.refuse(sorted(self._units, key=lambda unit: (unit.text.source, unit.text.unit)))
 
     def refuse(self, units: Sequence[EncodedUnit]) -> None:
-        """Raises DataError naming the first rejects of ``units`` if they are more than ``max_fraction`` of all lines."""
+        """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
         if rejects <= self.max_fraction * lines:
             return
         first = islice(rejects_of(self.plan, self.journal, units), _SHOWN)
         shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
         raise DataError(
-            f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; the "
-            f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
+            f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; "
+            f"the first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
         )
 
 

@@ -100,7 +100,10 @@ def read_request(config: PreprocessConfig) -> Request:
 
 
 def plan_dataset(request: Request, settings: Mapping[str, Any]) -> DatasetPlan:
-    """The plan for ``request``, whose choices are made in ``settings``. Raises ConfigError if chosen columns do not fit."""
+    """The plan for ``request``, whose choices are made in ``settings``.
+
+    Raises ConfigError if chosen columns do not fit.
+    """
     rows, known = request.rows, request.known
     if known is None:
         spec = read_spec(DatasetConfig(**settings["dataset"]), settings["encoding"]["crosses"])
@@ -115,7 +118,7 @@ def plan_dataset(request: Request, settings: Mapping[str, Any]) -> DatasetPlan:
 
 
 def _with_versions(given: InputConfig, before: Mapping[str, Any]) -> InputConfig:
-    """``given`` with versions of lake tables: those in ``before`` (the input of an earlier run), otherwise the newest."""
+    """``given`` with versions of lake tables: those of an earlier run's input, ``before``, otherwise the newest."""
     names = {split: getattr(given, split) for split in SPLITS}
     versions = {split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS}
     return replace(given, **versions)

@@ -1,4 +1,4 @@
-"""What OUTPUT holds already: this dataset, finished; work that can be continued; or something else, which is refused."""
+"""Finds what OUTPUT holds: this dataset, finished; work that can be continued; or something else, which is refused."""
 
 import logging
 import shutil

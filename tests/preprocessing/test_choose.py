@@ -18,7 +18,13 @@ from dlrm_app.preprocessing import choose as choose_module
 from dlrm_app.preprocessing.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Choice, boundaries, choose
 from dlrm_app.preprocessing.encode.pairs import Pair
 from dlrm_app.preprocessing.passes import look
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, Numbers, Summary, Values, numbers_of_column
+from dlrm_app.preprocessing.passes.look import (
+    STUDIED_ROWS,
+    DenseSummary,
+    SparseSummary,
+    Summary,
+    numbers_of_column,
+)
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.text import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
@@ -79,7 +85,7 @@ def words(shop: Path, *more: str) -> list[str]:
     return [*files, *left, *more]
 
 
-def summary(rows: int = ROWS, **values: Values) -> Summary:
+def summary(rows: int = ROWS, **values: SparseSummary) -> Summary:
     """Of ``rows`` rows of SPEC, all seen; ``values`` in place of few ones."""
     draw = np.random.default_rng(1)
     dense = {
@@ -88,7 +94,7 @@ def summary(rows: int = ROWS, **values: Values) -> Summary:
         "visits": draw.poisson(3, 5000).astype(float),
         "always": np.full(5000, 7.0),
     }
-    sparse = {column.name: Values(rows, 100) for column in SPEC.sparse} | values
+    sparse = {column.name: SparseSummary(rows, 100) for column in SPEC.sparse} | values
     return Summary(rows, rows, {name: numbers_of_column(v) for name, v in dense.items()}, sparse)
 
 
@@ -121,7 +127,7 @@ def test_logarithms_are_for_long_tails_and_other_numbers_keep_their_moments() ->
 
 
 def test_a_column_with_too_many_values_is_hashed_beside_vocabularies() -> None:
-    made = choice(summary(900_000, user=Values(40_000_000, 30_000_000)))
+    made = choice(summary(900_000, user=SparseSummary(40_000_000, 30_000_000)))
     assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})
     assert any(name == "user" and "too many" in why for _, name, why in made.reasons)
     assert MOST_IDS < 30_000_000
@@ -182,7 +188,7 @@ def test_buckets_hold_about_as_many_rows_each() -> None:
 
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
     assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
-    assert boundaries(Numbers((), 0.0, 1.0, is_whole=True), 32) == [0.0]
+    assert boundaries(DenseSummary((), 0.0, 1.0, is_whole=True), 32) == [0.0]
 
 
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(

@@ -152,7 +152,8 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
     grown = [column for column in known.sparse if column.encoding["kind"] == "vocab"]
     if not grown:
         return [
-            f"{key} has no vocabulary that could grow, because its ids are hashes: give encoding=from_dataset encoding.path={known.path}"
+            f"{key} has no vocabulary that could grow, because its ids are hashes: give encoding=from_dataset "
+            f"encoding.path={known.path}"
         ]
     capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
     problems = [
@@ -207,15 +208,16 @@ def _known_problems(
         other = [each[0] for each in [*there, *given] if each not in there or each not in given]
         problems.append(
             f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
-            f"({listed([*dict.fromkeys(other)]) or 'in another order'}): give the dataset= it was made with ({known.dataset})"
+            f"({listed([*dict.fromkeys(other)]) or 'in another order'}): give the dataset= it was made with "
+            f"({known.dataset})"
         )
     label = Label(spec.label) if spec.label is not None else None
     differ = other_labels(label, describe_columns(known)) if any(map(is_target, known.dense)) else None
     if differ:
         given_label, then = differ
         problems.append(
-            f"the label here is {given_label.text}, but the target columns at {key}={known.path} are shares of {then.text}: give "
-            f"dataset.label={then.name}, or a dataset of rows with the label {given_label.text}"
+            f"the label here is {given_label.text}, but the target columns at {key}={known.path} are shares of "
+            f"{then.text}: give dataset.label={then.name}, or a dataset of rows with the label {given_label.text}"
         )
     return problems
 

@@ -1,4 +1,4 @@
-"""The columns of the dataset to make: the rules that the configuration sets for them, and the columns once they are made."""
+"""The columns of the dataset to make: the rules that the configuration sets for them, and the finished columns."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,10 @@ def known_transform(known: Manifest, typed: Any) -> Any:
 
 
 def column_rules(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> ColumnRules:
-    """The rules that ``settings``, without open choices, set for the columns of ``spec``. ``known``: from ``read_known``."""
+    """The rules that ``settings``, without open choices, set for the columns of ``spec``.
+
+    ``known``: from ``read_known``.
+    """
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
     day = None if encoding.day is None else str(encoding.day)

@@ -1,4 +1,4 @@
-"""Dense values: what a transform does to a raw one. A missing value becomes 0, which for standardize is the mean.
+"""Transforms dense values. A missing value becomes 0, which for standardize is the mean.
 
 log1p        log(max(x, 0) + 1)                      (the DLRM paper's code)
 log3         log(max(x, 0) + 3), missing: as x = 0   (NVTabular's Criteo example)
@@ -6,8 +6,8 @@ standardize  (x - mean) / deviation over the training split
 none         x
 logit        log(x / (1 - x))                        (of another model's score, whatever dense.transform says)
 
-A target column says what a sparse column's value tells of a click; ``passes/targets`` makes its values, here they are
-looked up by id.
+A target column has the click rate of a sparse column's value. ``passes/targets`` makes its values; here they are looked
+up by id.
 """
 
 import math
@@ -29,7 +29,7 @@ _TABLE_SIZE = 1 << 16
 TARGET, LOGIT = "target", "logit"
 """The kinds of the transforms of target columns, and of other models' scores."""
 _SMALLEST = 1e-7
-"""A score that is nearer to 0 or 1 counts as so near: the logit of 0 has no number."""
+"""Clips scores to this distance from 0 and 1, because the logit of 0 is infinite."""
 _ADDENDS = {"log1p": 1.0, "log3": 3.0}
 
 
@@ -47,8 +47,8 @@ class DenseTransforms:
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
         self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
 
-    def apply(self, columns: JaggedColumns) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(float32 of every value of ``columns`` [C], one column behind the other, how many of each are missing)."""
+    def apply(self, columns: JaggedColumns[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Returns (float32 of all values of ``columns`` [C], column after column; missing values of each column)."""
         out = np.empty(int((columns.ends - columns.begins).sum()), np.float32)
         missing = np.zeros(len(columns), np.int64)
         tables = _log_table(1.0), _log_table(3.0)
@@ -57,7 +57,7 @@ class DenseTransforms:
 
 
 def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
-    """(what a logarithm adds, 0 without one, -1 for the logit; shift, scale)."""
+    """Returns (the addend of a logarithm, 0 without one, -1 for the logit; shift; scale)."""
     kind = transform["kind"]
     if kind in _ADDENDS:
         return _ADDENDS[kind], 0.0, 1.0
@@ -137,21 +137,22 @@ def _scaled(values, shift, scale, out):  # type: ignore[no-untyped-def]  # compi
 
 
 def is_target(column: DenseColumn) -> bool:
-    """True if the column is made of a sparse one and the clicks."""
+    """True if the column is made from a sparse column and the clicks."""
     return bool(column.transform["kind"] == TARGET)
 
 
 def folded_file(folder: Path, name: str) -> Path:
-    """The values of column ``name`` for training rows: float32 [ids, folds]."""
+    """The file with the values of column ``name`` for training rows: float32 [ids, folds]."""
     return folder / f"{name}.npy"
 
 
 def target_values(
     transform: dict[str, Any], num_ids: int, folder: Path, folded: Path | None
 ) -> NDArray[np.float32]:
-    """A target column's value of each id [ids], from the dataset in ``folder``; of training rows by fold [ids, folds].
+    """The values of a target column by id [ids], from the dataset in ``folder``.
 
-    ``folded``: where the latter lie. Raises DataError as ``read_clicks`` does.
+    ``folded``: the folder with the values for training rows, by id and fold [ids, folds], which are returned instead.
+    Raises DataError as ``read_clicks`` does.
     """
     if folded is not None:
         by_fold: NDArray[np.float32] = np.load(folded_file(folded, transform["column"]), mmap_mode="r")

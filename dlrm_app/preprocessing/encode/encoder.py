@@ -1,9 +1,9 @@
 """Raw columns → the columns of a dataset, by the transforms and encodings in its manifest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import RawColumns
 from dlrm_app.preprocessing.read.spec import Spec, list_slots
 
+S = TypeVar("S", bound=np.generic)
 _NAN = np.array(np.nan).view(np.uint64)
 
 
@@ -173,7 +174,9 @@ class Encoder:
             if encoder.feature is not None and column.keys is not None
         }
 
-    def _encode_one_hot(self, raw: JaggedColumns, *, wants_keys: bool) -> tuple[list[EncodedColumn], Indexed]:
+    def _encode_one_hot(
+        self, raw: JaggedColumns[np.uint64], *, wants_keys: bool
+    ) -> tuple[list[EncodedColumn], Indexed[np.uint32]]:
         """Returns (the dense columns and the ids of one-hot columns, those of them that are numbered).
 
         A column whose values repeat is encoded by its distinct values, another one value by value.
@@ -182,7 +185,9 @@ class Encoder:
         distinct = indexed.distinct
         dense, ids, _ = self._apply(distinct)
         bits = np.concatenate([dense.view(np.uint32), ids.view(np.uint32)])
-        encoded = replace(indexed, distinct=replace(distinct, values=bits))
+        encoded = Indexed(
+            indexed.codes, JaggedColumns(bits, distinct.begins, distinct.ends), indexed.num_missing
+        )
         is_plain = distinct.begins == distinct.ends
         rest = raw.where(is_plain)
         dense, ids, missing = self._apply(rest)
@@ -199,7 +204,9 @@ class Encoder:
         ]
         return columns, encoded
 
-    def _apply(self, raw: JaggedColumns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+    def _apply(
+        self, raw: JaggedColumns[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
         """Returns (dense values of all columns, ids of all columns, number of missing values of each).
 
         Each takes one compiled call: with few rows, calls take most of the time.
@@ -232,7 +239,7 @@ def _column_encoder(column: SparseColumn, spec: Spec, folder: Path) -> _ColumnEn
     return _OneHotEncoder(slot, feature, column)
 
 
-def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
     ends = lengths.cumsum().tolist()
     return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 

@@ -32,7 +32,8 @@ def score_pairs(columns: Mapping[str, NDArray[np.uint64]], labels: NDArray[np.ui
 
     The gain compares a logistic model with an effect for each cell of the two columns to one with an effect for each
     value of each, trained on four of five folds. The effects of cells shrink by their variance beyond chance, which is
-    estimated, so that a pair without information gains nothing. With many columns, only the best single ones are paired.
+    estimated, so that a pair without information gains nothing. With many columns, only the best single ones are
+    paired.
     """
     rate = (labels.sum() + 0.5) / (len(labels) + 1)
     entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
@@ -86,7 +87,10 @@ def _gain(counts: CellCounts) -> float:
 
 
 def _excess(n: CellCounts, c: CellCounts) -> tuple[CellCounts, float]:
-    """Returns (logits [A, B] of the model with an effect for each value, by Newton steps; chi-squared minus the number of cells)."""
+    """Fits a model with an effect for each value by Newton steps.
+
+    Returns (its logits [A, B], chi-squared minus the number of cells).
+    """
     rate = (c.sum() + 0.5) / (n.sum() + 1)
     logit = np.full(n.shape, np.log(rate / (1 - rate)))
     effects = [np.zeros((n.shape[0], 1)), np.zeros((1, n.shape[1]))]

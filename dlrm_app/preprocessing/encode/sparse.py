@@ -9,7 +9,7 @@ Both can be made multi-hot by ``expand``.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ OpenTable = tuple[NDArray[np.uint64], NDArray[np.int32]]
 """Keys and ids by slot, see ``kernels.hashing``."""
 T = TypeVar("T")
 _loading = threading.Lock()
-_loaded: dict[tuple[object, ...], Any] = {}
+_loaded: dict[tuple[object, ...], object] = {}
 """The cache of ``once_per_file``."""
 
 
@@ -72,7 +72,7 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(self, keys: JaggedColumns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def apply(self, keys: JaggedColumns[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
@@ -91,17 +91,16 @@ class SparseEncoder:
 
 
 def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
-    """The result of ``load()``, which is called once per process while ``path`` is the same file with ``rule``'s checksum."""
+    """Calls ``load`` once per process, as long as ``path`` is the same file with the checksum of ``rule``."""
     status = path.stat() if path.is_file() else None  # load raises if it is missing
     version = (path, rule["checksum"], num_ids, status and (status.st_mtime_ns, status.st_ino))
     with _loading:  # otherwise several threads would load it at once
         if version not in _loaded:
             _loaded[version] = load()
-        loaded: T = _loaded[version]
-        return loaded
+        return cast(T, _loaded[version])
 
 
-def open_table(keys: NDArray[np.uint64], ids: NDArray[Any]) -> OpenTable:
+def open_table(keys: NDArray[np.uint64], ids: NDArray[np.integer]) -> OpenTable:
     """The table that ``look_up`` takes: each of ``keys``, all distinct, has its one of ``ids``."""
     size = int(len(keys) / TABLE_FILL) + 8
     slots, table_ids = empty_slots(size), np.empty(size, np.int32)
@@ -169,8 +168,8 @@ def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) 
     """Multi-hot ids [n * size] by MLPerf's rule: every id itself, followed by ``size - 1`` ids that belong to it.
 
     MLPerf's DLRM-DCNv2 draws them in advance, uniformly, into a matrix for every row of every table
-    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number), with the
-    same distribution without 34 GB of matrices.
+    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number), with
+    the same distribution without 34 GB of matrices.
     """
     out = np.empty(len(ids) * size, np.int32)
     _expand(ids, size, num_embeddings, column, out)

@@ -44,7 +44,7 @@ S = TypeVar("S", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Numbers:
+class DenseSummary:
     """A dense column: quantiles of its values at 0, 1/64, … 1 (empty if all are missing), mean and deviation."""
 
     quantiles: tuple[float, ...]
@@ -54,7 +54,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Values:
+class SparseSummary:
     """A sparse column: the number of values in the sample, elements of lists included, and of distinct values."""
 
     count: int
@@ -70,8 +70,8 @@ class Summary:
 
     rows: int
     seen: int
-    dense: dict[str, Numbers]
-    sparse: dict[str, Values]
+    dense: dict[str, DenseSummary]
+    sparse: dict[str, SparseSummary]
     pairs: Sequence[Pair] = ()
     """Pairs of one-hot columns that are worth crossing."""
 
@@ -184,17 +184,17 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
         present = keys[keys != MISSING_KEY]
         distinct = Sketch(len(present))
         distinct.add(present)
-        sparse[column.name] = Values(len(present), distinct.distinct())
+        sparse[column.name] = SparseSummary(len(present), distinct.distinct())
     labels = beginning(np.uint8, [part.labels for part in parts])
     return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
 
 
-def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
+def numbers_of_column(values: NDArray[np.float64]) -> DenseSummary:
     """Sums up ``values``, NaN if missing. Moments are rounded to six digits, so that all processors agree."""
     present = np.sort(values[~np.isnan(values)])
     if not len(present):
-        return Numbers((), 0.0, 1.0, is_whole=True)
+        return DenseSummary((), 0.0, 1.0, is_whole=True)
     places = np.arange(NUM_QUANTILES + 1) * (len(present) - 1) // NUM_QUANTILES
     mean, deviation = (float(f"{value:.6g}") for value in (present.mean(), present.std()))
     is_whole = bool((present == np.floor(present)).all())
-    return Numbers(tuple(present[places].tolist()), mean, deviation if deviation > 0 else 1.0, is_whole)
+    return DenseSummary(tuple(present[places].tolist()), mean, deviation if deviation > 0 else 1.0, is_whole)

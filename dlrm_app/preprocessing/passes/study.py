@@ -112,7 +112,7 @@ class Study:
 def _count(
     counts: Sequence[KeyCounts],
     features: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
-    indexer: Indexer,
+    indexer: Indexer[np.uint64],
     weight: int,
 ) -> None:
     """Adds (keys, spans) of ``features`` to their ``counts``, ``weight`` times each.

@@ -1,13 +1,14 @@
-"""Columns of Arrow → columns of raw values, by the rules that ``fields`` has for text.
+"""Columns of Arrow → columns of raw values, by the rules of ``fields`` for text.
 
-A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as floats,
-which pandas makes of integers with nulls; NaN is missing. A timestamp is seconds since 1970 in a dense column or a time,
-days in a sparse one, both in UTC whatever its zone. A null in a list is a missing value, as an empty element of text is. Functions import pyarrow.compute themselves: it takes 0.04 s, which text need not wait for.
+A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as
+floats, which pandas makes of integers with nulls; NaN is missing. A timestamp is seconds since 1970 in a dense column
+or a time, and days in a sparse column, both in UTC whatever its zone. A null in a list is a missing value, like an
+empty element of text. Functions import pyarrow.compute themselves, because it takes 0.04 s, and text does not need it.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,10 +63,14 @@ _LIMITS = {
 _local = threading.local()
 
 
+KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
+"""Keys or numbers."""
+
+
 class _ReadValues(NamedTuple):
     """R values of a column: numbers or keys, the state of each, and where their texts lie ([R, 2], or [0, 2])."""
 
-    values: NDArray[Any]
+    values: KeysOrNumbers
     states: NDArray[np.uint8]
     spans: NDArray[np.int64]
 
@@ -73,7 +78,7 @@ class _ReadValues(NamedTuple):
 class ArrowCursor(Position):
     """A position in the rows of a unit.
 
-    ``keeps_spans``: positions of strings in ``texts()`` are wanted.
+    ``keeps_spans``: keeps the positions of strings in ``texts()``.
     """
 
     def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
@@ -82,10 +87,10 @@ class ArrowCursor(Position):
         self._codes = {
             column.name: codes for column, codes in zip(spec.fields, column_codes(spec), strict=True)
         }
-        self._distinct: dict[tuple[str, int, int], tuple[Any, _ReadValues]] = {}
-        """(column, address, offset) → dictionary of Arrow, its values: row groups share one, and it is read once."""
+        self._distinct: dict[tuple[str, int, int], tuple[pa.Array, _ReadValues]] = {}
+        """(column, address, offset) → (Arrow's dictionary, its values), which row groups share, so it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
-        """Address → bytes of strings, their place in ``texts()``."""
+        """Address → (bytes of strings, their place in ``texts()``)."""
         self._texts_size = 0
 
     def texts(self) -> NDArray[np.uint8]:
@@ -93,9 +98,9 @@ class ArrowCursor(Position):
         return np.concatenate([*(data for data, _ in self._texts.values()), np.zeros(1, np.uint8)])
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
-        """The rows before number ``until``, up to ``capacity`` at a time, good until the next are asked for.
+        """The rows before number ``until``, up to ``capacity`` at a time, valid until the next request.
 
-        Bad ones are left out.
+        Bad rows are left out.
         """
         stop = len(self.text.table) if until is None else min(until, len(self.text.table))
         while self.line < stop:
@@ -103,7 +108,7 @@ class ArrowCursor(Position):
             yield self._read(start, self.text.table.slice(start, self.line - start))
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
-        """The rows of ``table``, the first of which is number ``start`` of the unit."""
+        """The rows of ``table``. ``start``: the number of its first row in the unit."""
         spec, count, slots = self._spec, len(table), list_slots(self._spec)
         numbers = [column.name for column in (*spec.times, *spec.dense)]
         num_keys = sum(not is_list for is_list, _ in slots.values())
@@ -136,7 +141,7 @@ class ArrowCursor(Position):
     def _reject(
         self, start: int, table: pa.Table, faults: Sequence[tuple[LogColumn, NDArray[np.bool_]]]
     ) -> NDArray[np.int64]:
-        """Notes every row with a bad value, by its first column at fault; gives the other rows."""
+        """Records every row with a bad value and its first bad column. Returns the numbers of the other rows."""
         keep = ~np.any([bad for _, bad in faults], axis=0)
         for row in np.flatnonzero(~keep).tolist():
             column = next(column for column, bad in faults if bad[row])
@@ -147,28 +152,28 @@ class ArrowCursor(Position):
             )
         return np.flatnonzero(keep)
 
-    def _read_lists(self, array: Any, column: LogColumn) -> tuple[RawList, NDArray[np.bool_]]:
-        """(the lists; which rows are bad)"""
+    def _read_lists(self, array: pa.Array, column: LogColumn) -> tuple[RawList, NDArray[np.bool_]]:
+        """Returns (the lists, True for each row that is bad)."""
         import pyarrow.compute as pc
 
         array = _as_lists(array, column, self._spec.null_values)
         ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
-        keys, states, spans = self._values_of(
-            array.flatten(), column
-        )  # null lists have none, whatever lies there
+        # flatten leaves out whatever null lists hold
+        keys, states, spans = self._values_of(array.flatten(), column)
         num_bad = _ends_of(states == BAD)
-        return RawList(ends, keys, spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
+        return RawList(ends, keys.view(np.uint64), spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
-    def _values_of(self, array: Any, column: LogColumn) -> _ReadValues:
-        """The values of all of ``array``."""
-        values = np.empty(len(array), np.uint64 if column.role == "sparse" else np.float64)
+    def _values_of(self, array: pa.Array, column: LogColumn) -> _ReadValues:
+        """Reads all values of ``array``."""
+        is_sparse, size = column.role == "sparse", len(array)
+        values: KeysOrNumbers = np.empty(size, np.uint64) if is_sparse else np.empty(size, np.float64)
         spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
         return _ReadValues(values, self._convert(array, column, values, spans), spans)
 
     def _convert_all(
-        self, stored: pa.ChunkedArray, column: LogColumn, values: NDArray[Any], spans: NDArray[np.int64]
+        self, stored: pa.ChunkedArray, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """``_convert`` of each chunk, one behind the other."""
+        """Converts the chunks one after another."""
         states, start = [], 0
         for chunk in stored.chunks:
             stop = start + len(chunk)
@@ -177,9 +182,9 @@ class ArrowCursor(Position):
         return states[0] if len(states) == 1 else np.concatenate(states)
 
     def _convert(
-        self, array: Any, column: LogColumn, values: NDArray[Any], spans: NDArray[np.int64]
+        self, array: pa.Array, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives the state of each."""
+        """Fills ``values`` [R] with numbers or keys, and ``spans`` if they have room. Returns the states [R]."""
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
         states = np.full(len(values), ABSENT, np.uint8)
         if pa.types.is_null(kind) or not len(array):
@@ -213,9 +218,9 @@ class ArrowCursor(Position):
 
     def _parse(
         self,
-        array: Any,
+        array: pa.Array,
         column: LogColumn,
-        values: NDArray[Any],
+        values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
@@ -239,8 +244,8 @@ class ArrowCursor(Position):
 _NO_SPANS = np.zeros((0, 2), np.int64)
 
 
-def _shown(value: Any) -> str:
-    """A value as text; of a time that no calendar has, and of a list with bytes that are no text, its type."""
+def _shown(value: pa.Scalar) -> str:
+    """A value as text. For a time outside the calendar, or a list of bytes that are not text, its type."""
     value = value.value if isinstance(value, pa.DictionaryScalar) else value
     if value is None or not value.is_valid:
         return ""
@@ -253,7 +258,7 @@ def _shown(value: Any) -> str:
 
 
 def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
-    """The calling thread's array: fresh memory for every unit would take as long as decoding it."""
+    """The array of the calling thread. New memory for every unit would take as long as decoding it."""
     size = num_columns * num_rows
     room: NDArray[np.uint64] | None = getattr(_local, "room", None)
     if room is None or len(room) < size:
@@ -261,24 +266,24 @@ def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
     return room[:size].reshape(num_columns, num_rows)
 
 
-def _ends_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
+def _ends_of(sizes: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def _numbers_and_nulls(array: Any) -> tuple[NDArray[Any], NDArray[np.uint8], int]:
-    """(numbers, the bits of those that are there or nothing, the place of the first bit)."""
+def _numbers_and_nulls(array: pa.Array) -> tuple[NDArray[np.generic], NDArray[np.uint8], int]:
+    """Returns (numbers, the bits of those that are not null or no bits, the place of the first bit)."""
     valid, values = array.buffers()
     kind = np.dtype(array.type.to_pandas_dtype())
     numbers = np.frombuffer(values, kind, len(array), array.offset * kind.itemsize)
     return numbers, _bits(valid, array), array.offset
 
 
-def _bits(valid: Any, array: Any) -> NDArray[np.uint8]:
+def _bits(valid: pa.Buffer | None, array: pa.Array) -> NDArray[np.uint8]:
     return np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else np.zeros(0, np.uint8)
 
 
-def _digits(array: Any) -> Any:
-    """The texts of numbers; of whole floats without a point."""
+def _digits(array: pa.Array) -> pa.Array:
+    """The texts of numbers; whole floats have no decimal point."""
     import pyarrow.compute as pc
 
     if not pa.types.is_floating(array.type):
@@ -291,8 +296,8 @@ def _digits(array: Any) -> Any:
     return pc.if_else(pc.is_null(array, nan_is_null=True), None, texts)
 
 
-def _as_lists(array: Any, column: LogColumn, words: Sequence[str]) -> Any:
-    """Lists of values; texts are split where ``column`` has its separator, and empty ones and null words are empty lists."""
+def _as_lists(array: pa.Array, column: LogColumn, words: Sequence[str]) -> pa.Array:
+    """Lists of values. Texts are split at the separator of ``column``; empty texts and null words are empty lists."""
     import pyarrow.compute as pc
 
     kind = array.type
@@ -309,7 +314,7 @@ def _as_lists(array: Any, column: LogColumn, words: Sequence[str]) -> Any:
     return array  # a cast would give list views that were read from Parquet the values of other rows
 
 
-def _numeric(array: Any, column: LogColumn) -> Any:
+def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
     import pyarrow.compute as pc
 
@@ -337,7 +342,9 @@ def _has_no_value(nulls, place):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _convert_numbers(numbers, nulls, first, is_float, is_whole, limits, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _convert_numbers(  # type: ignore[no-untyped-def]  # compiled
+    numbers, nulls, first, is_float, is_whole, limits, values, states
+):
     for row in range(len(values)):
         number = numbers[row]
         value = np.float64(number)

@@ -36,7 +36,7 @@ def source_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures
 
 
 def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
-    """``spec`` for the file ``name``, which begins with ``text``: the columns in the file's order, with or without the label.
+    """``spec`` for the file ``name``, which begins with ``text``: its columns in order, with or without the label.
 
     ``labels``: True if the label is read; None reads it if it exists.
     Raises ConfigError if lines could not be read correctly.

@@ -1,16 +1,16 @@
 """Derived columns: computed from a row's raw values before encoding, as declared in the dataset's ``derived``.
 
-cross              (sparse) the combination of all values: FNV-1a of their keys, 8 bytes each, the lowest first. Missing counts
-                   as a value; the cross is missing if all values are
+cross              (sparse) the combination of all values: FNV-1a of their keys, 8 bytes each, the lowest first. A
+                   missing value counts as a value; the cross is missing if all values are
 hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, in UTC
 seconds_since      (dense) from the second time to the first
 in_list            (dense) 1 if the value is in the list, else 0
 
-A column derived from a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T times.
+A column derived from a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T
+times.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,12 @@ def derive(
     times: NDArray[np.float64],
     dense: NDArray[np.float64],
     keys: NDArray[np.uint64],
-    lists: Sequence[Sequence[Any]],
+    lists: Sequence[tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]],
 ) -> None:
-    """Fills the derived columns in ``dense`` [N, R] and ``keys`` [F, R]. ``times`` [T, R]; ``lists``: (ends, keys, …) for each."""
+    """Fills the derived columns in ``dense`` [N, R] and ``keys`` [F, R].
+
+    ``times`` [T, R]; ``lists``: (ends, keys, spans) for each.
+    """
     if not spec.derived:
         return
     dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}

@@ -6,8 +6,9 @@ float    an optional sign, digits with an optional point, an optional exponent; 
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
 time     seconds or milliseconds since 1970, or ISO 8601 text; within the years 1 to 9999
-The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
-An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of the byte after the last one.
+The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
+strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
+the byte after the last one.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
 from dlrm_app.preprocessing.read.words import WORD, hex_of, load_field, padded
 
 MISSING_KEY = NO_KEY
-"""The key of a missing value. No other value has it: integers exclude -2^63, and a string with this key gets the next one."""
+"""The key of a missing value. No value has it: integers exclude -2^63, and a string with this key gets the next one."""
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
@@ -229,7 +230,10 @@ def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # com
 
 @njit_uncounted
 def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset; without one it is UTC."""
+    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset.
+
+    The default is UTC.
+    """
     year, month = _digits(text, start, stop, 4), _digits(text, start + 5, stop, 2)
     day = _digits(text, start + 8, stop, 2)
     if year < 1 or day < 1 or not 1 <= month <= 12 or text[start + 4] != _MINUS or text[start + 7] != _MINUS:

@@ -27,7 +27,10 @@ from dlrm_app.preprocessing.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD = range(1, 6)
-"""Reasons to reject a line. OPEN_QUOTE: a quoted field does not end on the line; FIELD: a field breaks the rule of its kind."""
+"""Reasons to reject a line.
+
+OPEN_QUOTE: a quoted field does not end on it; FIELD: a field breaks the rule of its kind.
+"""
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
 """Reasons why the parser stopped: the end of the text, the line limit, or a full output."""
@@ -51,8 +54,8 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 ):
     """Returns (position after the last line read, number of rows now, lines read, rejects, reason why it stopped).
 
-    Missing dense values are NaN, missing keys MISSING_KEY; values that null words stand for are left to the caller. Spans are the positions of strings in ``text``; the end is negative if
-    quotes inside are doubled.
+    Missing dense values are NaN, missing keys MISSING_KEY; values that null words stand for are left to the caller.
+    Spans are the positions of strings in ``text``; the end is negative if quotes inside are doubled.
     """
     capacity = out[0].size
     lines, num_rejects, at = 0, 0, start
@@ -181,7 +184,7 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
 
 @njit_uncounted
 def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (first byte of a field, byte after its last one, position of the delimiter or line end after it, its quoting)."""
+    """Returns (first byte of a field, byte after its last one, position of the mark after it, its quoting)."""
     form = _PLAIN
     if text[at] == quote:
         form, end = _QUOTED, at + 1
@@ -213,7 +216,10 @@ def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compi
 
 @njit_uncounted
 def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (reason, detail, start and end of the bad field) of a rejected line. Detail: the column, or the number of columns."""
+    """Returns (reason, detail, start and end of the bad field) of a rejected line.
+
+    Detail: the column, or the number of columns.
+    """
     if end - start > MAX_LINE:
         return TOO_LONG, 0, start, start
     if end == start or (end == start + 1 and text[start] == CARRIAGE_RETURN):

@@ -1,13 +1,15 @@
-"""Null words, the texts of ``dataset.null_values``: which values of a column they stand for, in text and in Parquet alike.
+"""Null words, the texts of ``dataset.null_values``: finds the values of a column that they stand for.
 
-Numbers, times and hex ids are compared by value: -1 stands for -1.0 too. Strings are compared by their bytes. A label is never
-missing, so null words do not apply to it. A field that is no value of its column is compared by ``fields.is_null``.
+Text and Parquet have the same rules.
+
+Numbers, times and hex ids are compared by value: -1 stands for -1.0 too. Strings are compared by their bytes. A label
+is never missing, so null words do not apply to it. A field that is no value of its column is compared by
+``fields.is_null``.
 """
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +36,8 @@ _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
-def null_values(content: int, words: tuple[str, ...]) -> NDArray[Any]:
-    """The values of a column that ``words`` stand for, as text is parsed: keys uint64 if it is sparse, otherwise float64.
+def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | NDArray[np.float64]:
+    """The values of a text column that ``words`` stand for: keys uint64 if it is sparse, otherwise float64.
 
     ``content``: the code of the column's content in ``fields``.
     """
@@ -52,39 +54,43 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[Any]:
             else parse_number(text, 0, len(text), content)
         )
         found += [parsed[0]] * (parsed[1] == PRESENT)
-    return np.array(found, np.uint64 if is_key else np.float64)
+    return np.array(found, np.uint64) if is_key else np.array(found, np.float64)
 
 
 @lru_cache(maxsize=4096)
 def null_numbers(
     content: int, words: tuple[str, ...], stored: pa.DataType, read_as: pa.DataType
-) -> NDArray[Any]:
+) -> NDArray[np.number]:
     """The numbers that ``words`` stand for in a Parquet column of type ``stored``, which is read as ``read_as``.
 
     They are rounded as those of the file are: -0.1 as float32 is not the -0.1 of float64.
     """
-    dtype: Any = read_as.to_pandas_dtype()
+    dtype: type[np.number] = read_as.to_pandas_dtype()
     if content in (LABEL, TIME_ISO):
         return null_values(content, words).astype(dtype)
     numbers = _rounded(words, stored.to_pandas_dtype() if pa.types.is_floating(stored) else dtype)
     return (numbers.astype(np.float64) / 1000.0 if content == TIME_MILLISECONDS else numbers).astype(dtype)
 
 
-def _rounded(words: Sequence[str], dtype: Any) -> NDArray[Any]:
-    """The numbers among ``words`` as ``dtype``; if that is one of whole numbers, those that it holds."""
+def _rounded(words: Sequence[str], dtype: type[np.number]) -> NDArray[np.number]:
+    """The numbers among ``words``, rounded to ``dtype``. For whole numbers, those that ``dtype`` holds exactly."""
     numbers = [
         int(word) if _WHOLE.fullmatch(word) else float(word) for word in words if _NUMBER.fullmatch(word)
     ]
-    if np.issubdtype(dtype, np.floating):
+    if issubclass(dtype, np.floating):
         finite = [n for n in numbers if abs(n) <= float(np.finfo(dtype).max)]
         return np.array([*finite, *(float(word) for word in words if _INFINITE.fullmatch(word))], dtype)
+    assert issubclass(dtype, np.integer)
     limits = np.iinfo(dtype)
     return np.array([int(n) for n in numbers if limits.min <= n <= limits.max and n == int(n)], dtype)
 
 
 @njit(nogil=True, cache=True)
 def set_missing(numbers, nulls, missing, values, states):  # type: ignore[no-untyped-def]  # compiled
-    """Sets the ``values`` [R] to ``missing`` where ``numbers`` [R], which may be the same, are among ``nulls``; ``states``: [R] or [0]."""
+    """Sets ``values`` [R] to ``missing`` where ``numbers`` [R], which may be the same array, are among ``nulls``.
+
+    ``states``: [R] or [0].
+    """
     for row in range(len(numbers)):
         for null in nulls:
             if numbers[row] == null:

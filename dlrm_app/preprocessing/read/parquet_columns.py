@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -34,7 +33,8 @@ TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large
 def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
 
-    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with every problem.
+    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with
+    every problem.
     """
     if footer_of(source).created_by == WRITER:
         what = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
@@ -84,14 +84,14 @@ def key_faults(source: InputFile, names: Sequence[str]) -> list[str]:
     schema = footer_of(source).schema.to_arrow_schema()
     doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
     return [
-        f"{source.path}: {name}={source.partition[name] or ''} in its folder's name is also a column of the file, where "
-        f"{has}: drop the column from the files, or rename the key of the folders"
+        f"{source.path}: {name}={source.partition[name] or ''} in its folder's name is also a column of the file, "
+        f"where {has}: drop the column from the files, or rename the key of the folders"
         for name in doubled
         if (has := _others_than(source, name, schema.field(name).type))
     ]
 
 
-def _others_than(source: InputFile, name: str, kind: Any) -> str:
+def _others_than(source: InputFile, name: str, kind: pa.DataType) -> str:
     """The values of column ``name`` in words, if they may be others than the one in the name of the file's folder."""
     footer, value = footer_of(source), source.partition[name]
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
@@ -114,7 +114,7 @@ def _others_than(source: InputFile, name: str, kind: Any) -> str:
     return ""
 
 
-def _as_kind(text: str, kind: Any) -> Any:
+def _as_kind(text: str, kind: pa.DataType) -> object:
     """``text`` as a value of Arrow type ``kind``; None if it is not one."""
     try:
         return pa.scalar(text).cast(kind.value_type if pa.types.is_dictionary(kind) else kind).as_py()
@@ -146,14 +146,14 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
     refuse_if(problems)
 
 
-def is_list(kind: Any) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     """True for Arrow's types of lists."""
     views = pa.types.is_list_view, pa.types.is_large_list_view
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, *views)
     return any(is_such(kind) for is_such in kinds)
 
 
-def content_of(kind: Any) -> str:
+def content_of(kind: pa.DataType) -> str:
     """The content of a column of Arrow type ``kind``, in words."""
     if pa.types.is_dictionary(kind):
         return content_of(kind.value_type)
@@ -170,7 +170,7 @@ def content_of(kind: Any) -> str:
     return TEXT if kind in TEXTS else str(kind)
 
 
-def _fault(column: LogColumn, kind: Any) -> str | None:
+def _fault(column: LogColumn, kind: pa.DataType) -> str | None:
     """The reason why ``column`` cannot be read from Arrow type ``kind``, with a cure; None if it can."""
     if column.role == "ignore":
         return None

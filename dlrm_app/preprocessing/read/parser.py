@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ _RULES = {
     "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
-_KINDS: dict[Any, int] = {
+_KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
@@ -75,8 +75,8 @@ class RawList(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing), with derived columns;
-    times float64 [T, R], seconds since 1970 (NaN if missing).
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing).
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -84,7 +84,7 @@ class RawColumns:
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: NDArray[np.uint64]
-    one_hot: JaggedColumns
+    one_hot: JaggedColumns[np.uint64]
     """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
@@ -116,7 +116,10 @@ class RawColumns:
 
 
 class RejectedLine(NamedTuple):
-    """A line of rejects.jsonl. ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file."""
+    """A line of rejects.jsonl.
+
+    ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file.
+    """
 
     file: str | None
     line: int
@@ -334,7 +337,7 @@ class Cursor(Position):
         self._block = Block(np.empty(0, np.uint8), 0, 0)
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
-        """The rows of the lines before number ``until``, up to ``capacity`` at a time, valid until the next are requested."""
+        """The rows of lines before number ``until``, up to ``capacity`` at a time, valid until the next request."""
         parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
         stop = _ALL_LINES if until is None else until
         while self.line < stop:

@@ -1,4 +1,6 @@
-"""Reads lines without quotes, of labels, whole numbers and hex numbers only, many at a time: twice as fast as one by one.
+"""Reads lines of labels, whole numbers and hex numbers, without quotes, many at a time.
+
+This takes half the time of reading one by one.
 
 First it finds the marks (delimiters and line ends) of a batch of lines, 64 bytes of text in a step. Then each column
 is read for all lines of the batch: its fields are gathered as words of 8 bytes, in loops that compilers turn into
@@ -60,8 +62,8 @@ def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]  # numba'
 def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: ignore[no-untyped-def]  # compiled
     """Counts the lines from ``start`` on that have ``num_columns`` columns, up to the first that does not.
 
-    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark, relative to
-    ``start``. Its length limits the number of lines.
+    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark,
+    relative to ``start``. Its length limits the number of lines.
     """
     room = (len(marks) - 1 - 2 * BLOCK) // num_columns * num_columns
     marks[0] = -1
@@ -149,8 +151,12 @@ def make_room(num_columns):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit_uncounted
-def read_batch(text, start, stop, delimiter, columns, out, row, num_lines, room):  # type: ignore[no-untyped-def]  # compiled
-    """Reads up to ``num_lines`` lines (at most BATCH) into the rows from ``row`` on. Returns (lines read, position after them).
+def read_batch(  # type: ignore[no-untyped-def]  # compiled
+    text, start, stop, delimiter, columns, out, row, num_lines, room
+):
+    """Reads up to ``num_lines`` lines (at most BATCH) into the rows from ``row`` on.
+
+    Returns (lines read, position after them).
 
     It ends before the first line that must be read alone. ``columns`` and ``out`` are those of ``lines.parse_lines``.
     """

@@ -4,7 +4,7 @@
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
-- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; only for derived columns
+- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
 - {name: session, role: ignore}
 
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
@@ -125,7 +125,8 @@ class Spec:
     def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
         """The format of ``file``, whose columns are ``names``; columns that are not described are ignored.
 
-        ``labels``: True if the label is read; None reads it if it exists. Raises ConfigError, with ``cure``, for missing columns.
+        ``labels``: True if the label is read; None reads it if it exists. Raises ConfigError, with ``cure``, for
+        missing columns.
         """
         alike = {name.strip().casefold(): name for name in names}
         if labels is None:
@@ -208,10 +209,11 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     return Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
 
 
-def _is_mark(value: Any) -> bool:
+def _is_mark(value: object) -> bool:
     """True if the parser can distinguish ``value`` from the digits, signs and points of numbers."""
-    is_character = isinstance(value, str) and len(value) == 1 and value.isascii()
-    return is_character and not value.isalnum() and value not in "\r\n\0+-."
+    if not (isinstance(value, str) and len(value) == 1 and value.isascii()):
+        return False
+    return not value.isalnum() and value not in "\r\n\0+-."
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
@@ -307,6 +309,6 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[str]:
     ]
 
 
-def is_column_name(name: Any) -> bool:
+def is_column_name(name: object) -> bool:
     """True if ``name`` can stand in the name of a file."""
     return isinstance(name, str) and name != "" and "/" not in name and not name.startswith(".")

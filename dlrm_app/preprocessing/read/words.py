@@ -1,4 +1,4 @@
-"""Numbers of up to eight characters, read all at once: the characters are the bytes of a word, the first one the lowest."""
+"""Reads numbers of up to eight characters at once: as the bytes of a word, the first character the lowest."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def load_field(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the number written by 8 hex digits, True if they are hex digits), all eight at once; the first is the lowest byte.
+    """Returns (the number that 8 hex digits write, True if they are hex digits); the first digit is the lowest byte.
 
     Each byte is compared by an addition that carries into its own high bit (Mycroft's method).
     """

@@ -239,7 +239,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Reads into ``buffer``, up to the end of a piece. Returns the number of bytes, 0 only at the end of the file."""
+        """Reads into ``buffer``, up to the end of a piece. Returns the number of bytes, 0 only at the file's end."""
         start, data = self._bytes_here()
         part = memoryview(data)[self._at - start : self._at - start + len(buffer)]
         buffer[: len(part)] = part
