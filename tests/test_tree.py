@@ -68,3 +68,13 @@ def test_everything_defined_is_used() -> None:
     words = Counter(word for path in users for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
     dead = {f"{name_of(path)}:{name}" for path in MODULES for name in defined_names(path) if words[name] < 2}
     assert dead == set()
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, number in names.items() if number > 1} == set()

@@ -150,7 +150,7 @@ class LoggingConfig(Section):
 
 
 @dataclass(slots=True)
-class ReportConfig(Section):
+class RunReportConfig(Section):
     enabled: bool = REQUIRED
 
 
@@ -169,7 +169,7 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
-    report: ReportConfig = field(default_factory=ReportConfig)
+    report: RunReportConfig = field(default_factory=RunReportConfig)
     plugins: list[str] = field(default_factory=list)
     profiler: bool = REQUIRED
     resume: str = REQUIRED

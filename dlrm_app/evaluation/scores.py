@@ -35,7 +35,7 @@ SMALLEST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class RowPlaces:
     """Where rows come from: ``columns`` such as shard and row, the names of shards or files, and each row's name and number [R]."""
 
     columns: tuple[str, ...]
@@ -43,7 +43,7 @@ class Places:
     codes: NDArray[np.int64]
     numbers: NDArray[np.int64]
 
-    def are_those_of(self, other: "Places") -> bool:
+    def are_those_of(self, other: "RowPlaces") -> bool:
         """True if both are the same rows in the same order."""
         return (
             list(self.names) == list(other.names)
@@ -53,13 +53,13 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Scores:
+class GivenScores:
     """``logits`` [R] float32 of all rows of a split, in its order, and the labels [R] from the same file, if it has any."""
 
     path: str
     logits: torch.Tensor
     labels: torch.Tensor | None
-    places: "Places | None" = None
+    places: "RowPlaces | None" = None
 
 
 def measure_scores(
@@ -90,7 +90,7 @@ def measure_scores(
 
 def _read_rows(
     config: EvaluateConfig, manifest: Manifest | None
-) -> tuple[list[Scores], torch.Tensor, torch.Tensor | None]:
+) -> tuple[list[GivenScores], torch.Tensor, torch.Tensor | None]:
     """(files, labels [R] of all rows, groups [R] with group_by). Raises DataError for files of other rows."""
     files = [read_scores(path, manifest, config.split) for path in config.scores]
     groups = None
@@ -126,7 +126,7 @@ def _read_rows(
     return files, labels, groups
 
 
-def _refuse_unlike(files: Sequence[Scores]) -> None:
+def _refuse_unlike(files: Sequence[GivenScores]) -> None:
     """Raises DataError unless all ``files`` that say where their rows come from are of the same rows."""
     placed = [(each.path, each.places) for each in files if each.places is not None]
     for (first, then), (path, places) in pairwise(placed):
@@ -142,7 +142,7 @@ def _refuse_unlike(files: Sequence[Scores]) -> None:
             )
 
 
-def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
+def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores:
     """Reads the scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, if it is invalid."""
     try:
         names = set(pq.read_schema(path).names)
@@ -175,12 +175,12 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
     p = np.clip(scores, SMALLEST, 1 - SMALLEST)
-    return Scores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels, places)
+    return GivenScores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels, places)
 
 
 def _order(
     path: str, table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str
-) -> tuple[NDArray[np.int64], Places]:
+) -> tuple[NDArray[np.int64], RowPlaces]:
     """(the order that sorts the table's rows as in the split, their places in that order). Without a dataset: by names of files.
 
     Raises DataError unless the places are those of the split's rows, each once.
@@ -213,7 +213,7 @@ def _order(
         )
     if expected is not None:
         _refuse_other_rows(path, place[1], split, expected, number, rows)
-    return order, Places(tuple(place), known, number, rows)
+    return order, RowPlaces(tuple(place), known, number, rows)
 
 
 def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> str | None:

@@ -43,7 +43,7 @@ _NUMBER_BYTES = 4
 Bytes = NDArray[np.uint8]
 
 
-class Piece(NamedTuple):
+class DeltaPiece(NamedTuple):
     """The next ``bytes`` of a file: new ones, or rows of ``row_bytes``, those at ``base_offset`` of the base's of which some changed."""
 
     bytes: int
@@ -87,7 +87,7 @@ def _add_rows(found: list[RowsAt], at: RowsAt) -> None:
 def _equal_bytes(first: Bytes, second: Bytes) -> int:
     """How many bytes both begin with alike."""
     length = min(len(first), len(second))
-    for start, stop in _blocks(Piece(length)):
+    for start, stop in _blocks(DeltaPiece(length)):
         unequal = first[start:stop] != second[start:stop]
         if unequal.any():
             return start + int(unequal.argmax())
@@ -138,7 +138,7 @@ def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
     return places
 
 
-def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[Piece]:
+def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[DeltaPiece]:
     """The pieces of ``new``: rows that the base has too, and what lies between."""
     known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
     pieces, end, old_end = [], 0, 0
@@ -148,22 +148,22 @@ def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt])
             continue
         num_bytes = min(at.rows, there.rows) * at.row_bytes
         pieces += _between(at.offset - end, old_end, there.offset)
-        pieces.append(Piece(num_bytes, there.offset, at.row_bytes))
+        pieces.append(DeltaPiece(num_bytes, there.offset, at.row_bytes))
         end, old_end = at.offset + num_bytes, there.offset + num_bytes
     return pieces + _between(len(new) - end, old_end, len(old))
 
 
-def _between(num_bytes: int, old_begin: int, old_end: int) -> list[Piece]:
+def _between(num_bytes: int, old_begin: int, old_end: int) -> list[DeltaPiece]:
     """What lies between rows: where the base has as many bytes there, numbers of 4 bytes, else new bytes."""
     whole = num_bytes // _NUMBER_BYTES * _NUMBER_BYTES if num_bytes == old_end - old_begin else 0
-    return [Piece(whole, old_begin, _NUMBER_BYTES), Piece(num_bytes - whole)]
+    return [DeltaPiece(whole, old_begin, _NUMBER_BYTES), DeltaPiece(num_bytes - whole)]
 
 
 def _lies_in(data: Bytes, at: RowsAt) -> bool:
     return min(at.offset, at.rows, at.row_bytes - 1) >= 0 and at.offset + at.rows * at.row_bytes <= len(data)
 
 
-def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> None:
+def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[DeltaPiece]) -> None:
     """Writes the pieces, and what the base lacks."""
     at = 0
     stream.write(np.array([len(pieces)], "<i8"))
@@ -183,7 +183,7 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Pie
         at += piece.bytes
 
 
-def _blocks(piece: Piece) -> Iterator[tuple[int, int]]:
+def _blocks(piece: DeltaPiece) -> Iterator[tuple[int, int]]:
     """(begin, end) of whole rows of a piece, as many as are looked at together."""
     step = max(1, _BLOCK_BYTES // piece.row_bytes) * piece.row_bytes
     return ((begin, min(begin + step, piece.bytes)) for begin in range(0, piece.bytes, step))
@@ -225,7 +225,7 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
     """The bytes of a file, part by part: what ``_write_patch`` wrote, applied to ``old``."""
     (count,) = np.frombuffer(stream.read(8), "<i8")
     for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
-        piece = Piece(*values)
+        piece = DeltaPiece(*values)
         there = old[piece.base_offset :]
         for begin, end in _blocks(piece):
             if piece.base_offset < 0:

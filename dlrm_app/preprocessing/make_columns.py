@@ -18,7 +18,7 @@ from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
 from dlrm_app.preprocessing.pass_runner import PassRunner
 from dlrm_app.preprocessing.passes.plan import CountedUnit
-from dlrm_app.preprocessing.passes.study import StudiedUnit, Study, standardized
+from dlrm_app.preprocessing.passes.study import StudiedUnit, ValueStudy, standardized
 from dlrm_app.preprocessing.passes.targets import (
     AddUpClicks,
     CountClicks,
@@ -87,7 +87,7 @@ class ColumnMaker:
         rows, rules = self.plan.rows, self.plan.columns
         sees_others = rules.grows_from is not None
         journal = self.passes.journal("study", StudiedUnit)
-        study = Study(rows, bool(rules.groups), wants_moments, sees_others, journal)
+        study = ValueStudy(rows, bool(rules.groups), wants_moments, sees_others, journal)
         return self.passes.over_units(study, rows.sources if sees_others else rows.sources_of(rows.studied))
 
     def _make_vocabularies(

@@ -38,7 +38,7 @@ TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """The result of a trial. ``values``: the metric at every evaluation on val; ``was_given_up``: stopped early; ``error``: the failure."""
 
     values: list[float]
@@ -54,7 +54,7 @@ def run_trial(
     is_stopped: Callable[[], bool] = lambda: False,
     train: Sequence[str] = TRAIN,
     gpu: str | None = None,
-) -> Outcome:
+) -> TrialOutcome:
     """Trains with ``settings`` in ``folder``, from the newest checkpoint there if there is one.
 
     ``can_continue(number, value)``: called after every evaluation, numbered from 0; False stops the trial early.
@@ -80,10 +80,10 @@ def run_trial(
             _stop(process)
     values = curve(folder, metric)
     if not has_ended or process.returncode == 0:
-        return Outcome(values, was_given_up=not has_ended)
+        return TrialOutcome(values, was_given_up=not has_ended)
     if process.returncode in STOPPED:
         raise KeyboardInterrupt
-    return Outcome(values, error=_last_error(log))
+    return TrialOutcome(values, error=_last_error(log))
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -71,7 +71,7 @@ class StudiedUnit:
 
 
 @dataclass(frozen=True)
-class Study:
+class ValueStudy:
     """Counts the values and measures the dense columns of a unit's studied lines.
 
     The counts go to ``<unit>.counts`` in the journal's folder, the moments into the record. With ``sees_others``,
