@@ -1,7 +1,8 @@
 """Finds conf/ and composes a command's configuration from it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,24 @@ def compose_config(
     ``complete`` adds to the checked overrides the settings that they leave open.
     Raises one error with all unknown keys, wrong types, missing values, and problems that ``validate`` finds.
     """
-    checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
-    tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
-    return checked_config(tree, schema, checked, problems, validate)
+    with _interruptible():
+        checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
+        tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
+        return checked_config(tree, schema, checked, problems, validate)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raises the KeyboardInterrupt that the libraries' handlers of errors turn into an error of another type."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def compose_tree(
