@@ -64,7 +64,7 @@ def compose_config(
     ``complete`` adds to the checked overrides the settings that they leave open.
     Raises one error with all unknown keys, wrong types, missing values, and problems that ``validate`` finds.
     """
-    with _separate_hydra():
+    with _separate_hydra(), _interruptible():
         checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
         tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
         return checked_config(tree, schema, checked, problems, validate)
@@ -82,6 +82,20 @@ def _separate_hydra() -> Iterator[None]:
             yield
         finally:
             GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raises the KeyboardInterrupt that the libraries' handlers of errors turn into an error of another type."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def compose_tree(

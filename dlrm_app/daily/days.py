@@ -12,10 +12,11 @@ from datetime import date
 from functools import cache, partial
 from pathlib import Path
 
-from dlrm_app.config.days import DaysConfig
+from dlrm_app.config.days import DaysConfig, composed
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
 from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
+from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError
@@ -92,6 +93,8 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
             raise _NoDaysError(
                 f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
+        if new:
+            _refuse_unlabelled(config)
         if ranks.is_first:  # if the published day was deleted, the one before is published again
             conclude(config, output, records, changed)
             _report_held(config, output, records)  # killed before, or in the middle
@@ -120,6 +123,14 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
     return Outcome(
         Path(config.output), records, [day for day in missing if day > last], [*late, *marks], len(new)
     )
+
+
+def _refuse_unlabelled(config: DaysConfig) -> None:
+    """Raises ConfigError for a description of a log without clicks, from which no model can learn."""
+    columns = composed("preprocess", sample_words(config)["preprocess"])["dataset"]["columns"]
+    if not any(column["role"] == "label" for column in columns):
+        problem = f"dataset={config.dataset} has no column with the role label"
+        raise ConfigError([f"{problem}: give the one that tells clicks this role"])
 
 
 class _NoDaysError(DataError):

@@ -27,7 +27,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
 from dlrm_app.preprocessing.passes.shuffle import ShardWriter
-from dlrm_app.text import day_number
+from dlrm_app.text import day_number, listed
 
 PICK = 3
 """The purpose of the permutation, see GROUP_ORDER in loader/batch_order."""
@@ -106,13 +106,24 @@ def _schema(manifest: Manifest) -> pa.Schema:
     return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept)
 
 
+def _other_columns(first: Manifest, second: Manifest) -> list[str]:
+    """The label, dense, sparse and kept columns that one has and the other has not, or has in another form or order."""
+    if _schema(first) == _schema(second):
+        return []
+    schemas = [{field.name: str(field.type) for field in _schema(each)} for each in (first, second)]
+    columns = {name: name for schema in schemas for name in schema}
+    columns |= {part: kept.name for each in (first, second) for kept in each.kept for part in kept.parts}
+    names = [name for part, name in columns.items() if schemas[0].get(part) != schemas[1].get(part)]
+    return list(dict.fromkeys(names)) or ["in another order"]
+
+
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
     """The ``earlier`` rows to train on on ``day``, one table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
-    if _schema(manifest) != schema:
+    if names := _other_columns(manifest, dataset):
         raise DataError(
-            f"{manifest.folder} has other columns than {dataset.folder}, so no model can learn both: give the columns "
-            "of the days before, or another output"
+            f"{manifest.folder} has other columns than {dataset.folder} ({listed(names)}), so no model can learn both: "
+            "give the columns of the days before, or another output"
         )
     known = {
         column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))

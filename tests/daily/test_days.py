@@ -284,6 +284,15 @@ def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
     assert "has changed since" in lines(output)[NAMES[1]]["mark"]
 
 
+def test_a_log_without_a_label_is_refused_before_any_work(log: Path, tmp_path: Path) -> None:
+    form = (conf_dir() / "dataset" / "criteo_kaggle.yaml").read_text()
+    (tmp_path / "clicks.yaml").write_text(form.replace("role: label", "role: ignore"))
+    words = days_words(log, tmp_path / "out", NAMES[0])
+    words[1] = f"dataset={tmp_path}/clicks.yaml"
+    with pytest.raises(ConfigError, match=r"clicks\.yaml has no column with the role label"):
+        learn(words, nothing)
+
+
 def test_a_file_of_two_days_is_refused_by_name_before_any_work(tmp_path: Path) -> None:
     """Files of other names are those of one day each."""
     for day in (1, 2, 10):

@@ -1,6 +1,7 @@
 """The dataset that a day is trained on: all of the day, and the asked share of the days before, each row at most once."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.daily.rows import Earlier, picked_rows, write_rows
-from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.dataset.manifest import KeptColumn, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import DataError
 from tests.loader.dataset_fixture import write_dataset
@@ -86,10 +87,15 @@ def test_rows_are_picked_once_and_others_on_another_day(rows: int, data: st.Data
 def test_days_of_other_columns_are_refused(days: list[Path], tmp_path: Path) -> None:
     write_dataset(tmp_path / "other", rows={"train": 300, "val": 100}, num_dense=2)
     first = read_manifest(days[0])
-    with pytest.raises(DataError, match="give the columns of the days before, or another output"):
-        write_rows(
-            read_manifest(tmp_path / "other"),
-            SECOND,
-            [Earlier(FIRST, first, "train", 0.1)],
-            tmp_path / "rows",
+    other = read_manifest(tmp_path / "other")
+    of_orders = replace(first, label="order")
+    for manifest, names in (
+        (other, "i2"),
+        (of_orders, "label, order"),
+        (replace(first, kept=[KeptColumn("user", "string")]), "user"),
+    ):
+        said = (
+            rf"has other columns than .* \({names}\).*give the columns of the days before, or another output"
         )
+        with pytest.raises(DataError, match=said):
+            write_rows(manifest, SECOND, [Earlier(FIRST, first, "train", 0.1)], tmp_path / "rows")
