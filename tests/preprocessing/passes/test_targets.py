@@ -158,7 +158,7 @@ def test_rows_of_few_values_are_dealt_by_their_places(
     assert set(table["item"].to_numpy()) == set(table_of(manifest, "val")["item"].to_numpy())
 
 
-def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
+def test_rows_that_would_see_their_own_clicks_are_named(
     clicks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
@@ -196,9 +196,7 @@ def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_poin
         assert "of the val rows are training rows" in caplog.text
 
 
-def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lookups_of_unknown_values_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
     keys = [
         "dataset.name=shop",
