@@ -26,7 +26,7 @@ def test_values_go_there_and_back(kind: type) -> None:
         assert np.array_equal(numbers_of(part), part.to_numpy())
 
 
-def test_a_column_in_pieces_is_joined_and_parts_of_lists_keep_their_place() -> None:
+def test_chunks_of_a_column_are_joined_in_order() -> None:
     pieces = pa.chunked_array([[1, 2], [], [3]], pa.int32())
     assert numbers_of(pieces).tolist() == [1, 2, 3]
     assert numbers_of(pa.chunked_array([[4, 5]], pa.int32()).slice(1)).tolist() == [5]

@@ -56,7 +56,7 @@ def test_a_vocabulary_of_other_values_is_named(manifest: Manifest) -> None:
     assert "'of': ['user', 'hour']" in problem
 
 
-def test_features_that_give_the_same_value_other_rows_may_not_share_a_table(manifest: Manifest) -> None:
+def test_features_with_other_ids_may_not_share_a_table(manifest: Manifest) -> None:
     def problems(*rules: tuple[str, int]) -> list[str]:
         """Of one table that is read by columns with these (checksum of a vocabulary or hash, number of ids)."""
         sparse = [

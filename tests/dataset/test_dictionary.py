@@ -24,9 +24,7 @@ columns_of_values = st.lists(
 
 
 @given(columns_of_values, st.data())
-def test_values_are_numbered_in_the_order_of_their_first_occurrences(
-    drawn: list[list[int]], data: st.DataObject
-) -> None:
+def test_values_are_numbered_by_first_occurrence(drawn: list[list[int]], data: st.DataObject) -> None:
     values = [np.array(column, np.uint64) for column in drawn]
     limits = np.array([data.draw(st.integers(0, len(column) + 1)) for column in drawn], np.int64)
     indexed = index_columns(JaggedColumns.joined(values), limits, np.full(len(values), MISSING, np.uint64))
@@ -41,7 +39,7 @@ def test_values_are_numbered_in_the_order_of_their_first_occurrences(
 
 
 @pytest.mark.parametrize("count", [8191, 8192, 65_534, 65_535])
-def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -> None:
+def test_distinct_values_fit_up_to_the_limit(count: int) -> None:
     rng = np.random.default_rng(count)
     distinct = rng.permutation(np.arange(count, dtype=np.uint64) * 3)
     values = np.concatenate([distinct, rng.choice(distinct, 5000)])
@@ -52,7 +50,7 @@ def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -
     assert not len(index_columns(columns, np.array([count - 1]), missing).distinct[0])
 
 
-def test_repeating_tells_columns_whose_last_values_are_not_all_different() -> None:
+def test_repeating_finds_columns_with_equal_last_values() -> None:
     same, different = np.arange(300, dtype=np.uint64), np.arange(300, dtype=np.uint64)
     same[-1] = same[-256]
     columns = JaggedColumns.joined([same, different, same[:0]])

@@ -58,7 +58,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_that_is_not_as_written_encodes_no_row_and_is_not_copied(
+def test_a_changed_encoding_file_is_not_used_or_copied(
     dataset: Manifest, tmp_path: Path, damage: str
 ) -> None:
     file, spoil, reason = DAMAGES[damage]
@@ -80,7 +80,7 @@ def test_the_fingerprint_covers_vocabularies_and_targets(dataset: Manifest) -> N
     assert replace(dataset, sparse=sparse).fingerprint() != dataset.fingerprint()
 
 
-def test_a_table_that_does_not_fit_its_column_is_refused_whatever_its_checksum(dataset: Manifest) -> None:
+def test_a_table_that_does_not_fit_its_column_is_refused(dataset: Manifest) -> None:
     column, vocab, target = dataset.sparse[3], dataset.folder / VOCAB, dataset.folder / TARGET
 
     def given(file: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_a_flipped_bit_is_found() -> None:
         read(bytes(data))
 
 
-def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
+def test_a_column_stays_plain_after_too_many_values() -> None:
     spread, flat = make_table(4000, seed=1), make_table(4000, seed=2)
     flat = flat.set_column(2, SCHEMA.field("many"), pa.array(np.zeros(4000, np.int32)))
     metadata = pq.ParquetFile(io.BytesIO(written([flat, spread, flat]))).metadata
@@ -95,7 +95,7 @@ def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
     assert ["RLE_DICTIONARY" in found for found in encodings] == [True, False, False]
 
 
-def test_a_row_group_without_elements_may_follow_one_with_many_different_ones() -> None:
+def test_an_empty_row_group_may_follow_one_of_many_values() -> None:
     polars = pytest.importorskip("polars")
     draw = np.random.default_rng(8)
     many, empty, last = make_table(3000, seed=1), make_table(40, seed=1), make_table(1, seed=1)
@@ -128,7 +128,7 @@ def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> No
     assert sum(int(word) << (64 * place) for place, word in enumerate(words)) == expected
 
 
-def test_the_bytes_of_many_different_integers_are_split_and_compressed() -> None:
+def test_bytes_of_distinct_integers_are_split_and_compressed() -> None:
     draw = np.random.default_rng(3)
     table = make_table(5000).set_column(
         2, SCHEMA.field("many"), pa.array(draw.integers(0, 100_000, 5000).astype(np.int32))

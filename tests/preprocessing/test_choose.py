@@ -119,14 +119,14 @@ def test_many_rows_are_hashed_without_a_pass_over_them() -> None:
     assert set(made.dense["transform"]["degrees"]) == {"kind", "mean", "deviation"}
 
 
-def test_logarithms_are_for_long_tails_and_other_numbers_keep_their_moments() -> None:
+def test_columns_with_long_tails_get_logarithms() -> None:
     rules = choice(summary()).dense["transform"]
     assert rules["price"] == "log1p"
     assert rules["degrees"]["kind"] == "standardize"
     assert rules["degrees"]["deviation"] == pytest.approx(10, rel=0.05)
 
 
-def test_a_column_with_too_many_values_is_hashed_beside_vocabularies() -> None:
+def test_a_column_with_too_many_values_is_hashed() -> None:
     made = choice(summary(900_000, user=SparseSummary(40_000_000, 30_000_000)))
     assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})
     assert any(name == "user" and "too many" in why for _, name, why in made.reasons)
@@ -156,7 +156,7 @@ def test_what_is_typed_is_kept(typed: str, rows: int) -> None:
     assert kept == ({**kept, **wanted} if isinstance(wanted, dict) else wanted)
 
 
-def test_the_pairs_that_tell_most_beyond_their_parts_become_crosses() -> None:
+def test_pairs_with_the_largest_gain_become_crosses() -> None:
     names = [(f"c{number}", "shop") for number in range(20)]
     gains = [CROSS_GAIN * (0.5 if number > 12 else 20 - number) for number in range(20)]
     seen = replace(summary(), pairs=[Pair(pair, gain) for pair, gain in zip(names, gains, strict=True)])
@@ -213,7 +213,7 @@ def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(
     assert manifests[0] == manifests[1]
 
 
-def test_a_finished_dataset_is_found_by_the_same_words_and_by_what_they_chose(
+def test_a_finished_dataset_is_found_by_its_settings(
     shop: Path, auto: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = read_manifest(auto).config["encoding"]["min_count"]

@@ -90,7 +90,7 @@ def test_days_make_the_vocabulary_of_one_pass_and_no_id_moves(shop: str, tmp_pat
     ],
     ids=["plain", "block", "full"],
 )
-def test_rows_are_encoded_as_with_the_grown_vocabulary_from_the_start(
+def test_growing_encodes_rows_as_the_whole_vocabulary_does(
     shop: str, tmp_path: Path, given: list[str]
 ) -> None:
     for number in range(2):
@@ -132,7 +132,7 @@ def test_ids_of_values_not_seen_for_long_are_given_again(shop: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(
+def test_interruptions_after_every_step_give_the_same_bytes(
     shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2):

@@ -52,7 +52,7 @@ def test_a_finished_dataset_of_input_that_has_changed_is_refused(change: object)
 
 
 @pytest.mark.parametrize("lost", ["train/part-00000.parquet", "vocab/cat_3.parquet"])
-def test_a_finished_dataset_that_lacks_a_file_is_refused_with_the_cure(lost: str) -> None:
+def test_a_finished_dataset_that_lacks_a_file_is_refused(lost: str) -> None:
     given = ("input.train=log.tsv", *VOCAB)
     run(Path("k"), *given)
     run(Path("k"), *given)
@@ -63,7 +63,7 @@ def test_a_finished_dataset_that_lacks_a_file_is_refused_with_the_cure(lost: str
     assert "delete k and run the same command" in str(caught.value)
 
 
-def test_a_split_that_is_no_line_is_told_before_encoding_and_a_larger_one_accepted() -> None:
+def test_a_split_of_no_line_is_refused_and_may_be_enlarged() -> None:
     given = ("input.train=log.tsv", *HASH)
     with pytest.raises(ConfigError, match=r"split\.val=0\.003 of the 300 lines .* give split\.val=0\.0067"):
         run(Path("k"), *given, "split.val=0.003")
@@ -79,7 +79,7 @@ def test_files_without_lines_are_told_before_anything_is_written() -> None:
     run(Path("k"), "input.train=[log.tsv,empty.tsv]", *HASH)
 
 
-def test_what_a_vocabulary_that_needs_too_much_memory_asks_for_is_accepted() -> None:
+def test_the_cures_for_too_large_a_vocabulary_are_accepted() -> None:
     Path("log.tsv").write_bytes(lines_of_new_values(3000))
     given = ("input.train=log.tsv", *VOCAB)
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_any_other_change_of_an_unfinished_dataset_is_refused() -> None:
             run(Path("k"), *given)
 
 
-def test_the_encoding_of_a_dataset_comes_with_its_transform_which_is_said(
+def test_a_known_encoding_comes_with_its_transform(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run(Path("old"), "input.train=log.tsv", *VOCAB, "dense.transform=log3")

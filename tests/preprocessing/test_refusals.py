@@ -150,7 +150,7 @@ def test_a_value_that_no_column_can_have_is_one_problem(tmp_path: Path, override
     assert message in problem
 
 
-def test_target_columns_need_clicks_to_learn_from_and_room_to_count_them(tmp_path: Path) -> None:
+def test_target_columns_need_clicks_and_memory(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_bytes(GOOD * 3)
     with pytest.raises(ConfigError, match=r"needs the clicks of training rows: give a labelled input.train"):
         run(Path("k"), "input.test=log.tsv", "dense.target_columns=all")

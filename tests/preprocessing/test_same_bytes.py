@@ -53,7 +53,7 @@ def options(way: str) -> list[str]:
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in ("auto", "targets"))) for way in WAYS]
 )
-def test_four_threads_and_a_run_that_stops_anywhere_give_the_same_bytes(
+def test_threads_and_interruptions_give_the_same_bytes(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [f"input.train={clicks}/?.tsv", *options(way)]

@@ -19,7 +19,7 @@ def sketch_of(keys: np.ndarray, max_keys: int) -> Sketch:
     return sketch
 
 
-def test_few_keys_are_counted_exactly_and_missing_ones_not_at_all() -> None:
+def test_few_keys_are_counted_exactly_without_missing_ones() -> None:
     sketch = Sketch(TOTAL_KEYS)
     for _ in range(3):
         sketch.add(np.concatenate([keys_upto(20_000), np.full(5, MISSING_KEY)]))

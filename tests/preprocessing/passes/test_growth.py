@@ -119,7 +119,7 @@ def test_days_are_what_the_rules_say_of_single_values(
 
 
 @given(DAYS, st.integers(1, 3))
-def test_days_of_any_length_make_the_vocabulary_of_one_pass_and_move_no_id(
+def test_any_days_make_the_vocabulary_of_one_pass(
     days: list[tuple[list[int], list[int]]], min_count: int
 ) -> None:
     grown, ids = NOTHING, {}

@@ -158,9 +158,7 @@ def test_rows_of_few_values_are_dealt_by_their_places(
     assert set(table["item"].to_numpy()) == set(table_of(manifest, "val")["item"].to_numpy())
 
 
-def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
-    clicks: Path, tmp_path: Path
-) -> None:
+def test_rows_that_would_see_their_own_clicks_are_named(clicks: Path, tmp_path: Path) -> None:
     keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
     lines = clicks.read_bytes().splitlines(keepends=True)
     first, later = b"".join(lines[:9000]), b"".join(lines[9000:])

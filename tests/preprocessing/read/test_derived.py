@@ -237,9 +237,7 @@ def as_parquet(text: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_text_parquet_and_an_earlier_encoding_give_the_same_dataset(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_text_parquet_and_known_encodings_give_one_dataset(tmp_path: Path, options: tuple[str, ...]) -> None:
     log = write_log(tmp_path / "log.csv")
     keys = (f"dataset={tmp_path}/log.yaml", "split.test=0.25")
     manifest = run(tmp_path / "text", f"input.train={log}", *keys, *options)

@@ -202,7 +202,7 @@ def test_any_text_like_criteo_is_parsed_as_the_reference_does(
 
 
 @pytest.mark.parametrize("nulls", [("NULL",), ("7",), ("-7",), ("ab",), ("NULL", "0")])
-def test_null_values_that_are_numbers_are_missing_in_plain_lines_too(nulls: tuple[str, ...]) -> None:
+def test_numeric_null_values_are_missing_in_plain_lines(nulls: tuple[str, ...]) -> None:
     lines = b"1\t7\t-7\t0\tab\t7\t0\tff\n" * 300 + b"1\tNULL\t-7\t0\tNULL\t7\t0\tff\n" * 3
     check(lines, replace(CRITEO, null_values=nulls), capacity=128)
 
@@ -253,7 +253,7 @@ def test_lists_longer_than_the_room_for_them_make_room() -> None:
     check(line * 20, SPEC, capacity=3)
 
 
-def test_a_line_as_long_as_allowed_is_read_and_one_byte_more_is_not() -> None:
+def test_a_line_is_read_up_to_the_longest_allowed_length() -> None:
     start = b"1,2,3,,,,"
     fits = start + b"x" * (unit_text.MAX_LINE - len(start) - 3) + b",,,"
     for line in (fits, fits.replace(b"xx", b"xxx", 1)):

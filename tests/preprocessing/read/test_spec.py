@@ -62,7 +62,7 @@ def test_every_fault_comes_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
-def test_of_several_labels_the_chosen_one_is_read_and_a_file_may_lack_them_all() -> None:
+def test_the_chosen_label_of_several_is_read() -> None:
     spec = read_spec(config_of([*GOOD, {"name": "z", "role": "label"}], label="z"))
     assert (spec.label, [column.role for column in spec.columns]) == ("z", ["ignore", "sparse", "label"])
     assert [column.name for column in spec.without_label().columns] == ["a"]

@@ -94,7 +94,7 @@ def test_a_worker_killed_half_way_changes_nothing_of_the_dataset(address: str, t
 
 
 @pytest.mark.long
-def test_the_scheduler_killed_half_way_leaves_a_run_that_goes_on_without_dask(tmp_path: Path) -> None:
+def test_a_run_continues_without_a_killed_scheduler(tmp_path: Path) -> None:
     clicks, output = write_clicks(tmp_path / "clicks.tsv", 150_000), tmp_path / "out"
     place = tmp_path / "scheduler.json"
     options = ["--port", "0", "--host", "127.0.0.1", "--scheduler-file", str(place)]
@@ -137,7 +137,7 @@ def test_errors_survive_the_way_from_another_process() -> None:
     assert copy.problems == ["one thing", "another"]
 
 
-def test_a_cluster_without_workers_and_an_address_without_a_scheduler_are_named(
+def test_a_missing_scheduler_or_worker_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_executor, "_PATIENCE", 1)

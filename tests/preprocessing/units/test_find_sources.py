@@ -33,9 +33,7 @@ def _days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (InputConfig(train="day_0", val="day_1", test="./day_[1]"), "input.val=day_1", "input.test=./day_1"),
     ],
 )
-def test_a_file_that_would_be_read_twice_is_refused_with_both_its_names(
-    given: InputConfig, first: str, second: str
-) -> None:
+def test_a_file_that_is_named_twice_is_refused(given: InputConfig, first: str, second: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_sources(given)
     (problem,) = caught.value.problems
@@ -51,7 +49,7 @@ def test_a_file_named_once_is_input_and_equal_files_are_not_one() -> None:
     assert [(source.path, source.split) for source in sources] == [*named, ("copy", "val")]
 
 
-def test_a_folder_is_all_data_below_it_in_the_order_of_its_numbers() -> None:
+def test_a_folder_means_all_data_below_it_in_natural_order() -> None:
     good = ["dt=2/part-10", "dt=2/part-9", "dt=10/part-0", "dt=10/more/part-1"]
     marked = ["_SUCCESS", "dt=2/_SUCCESS", "dt=2/.part-9.crc", ".hidden/part-0", "_temporary/part-3"]
     for name in [*good, *marked, "dt=2/empty"]:

@@ -151,7 +151,7 @@ def test_filters_leave_the_files_of_partitions(write: Callable[..., str]) -> Non
         assert sorted(numbers_of(f"{name}?{query}")) == expected, query
 
 
-def test_values_of_partitions_come_from_the_log_rather_than_from_the_path() -> None:
+def test_partition_values_come_from_the_log_not_the_path() -> None:
     table = pa.table({"x": [1, 2, 3], "kind": ["a b", "é/=?%&", "a=b"]})
     deltalake.write_deltalake("clicks", table, partition_by=["kind"])
     found = {
@@ -300,7 +300,7 @@ def z85(data: bytes) -> str:
     return "".join(digits[word // 85**place % 85] for word in words for place in (4, 3, 2, 1, 0))
 
 
-def test_rows_deleted_by_vectors_are_refused_only_where_they_are_read() -> None:
+def test_deletion_vectors_are_refused_only_where_they_are_read() -> None:
     write_delta(rows(0, 6), keys=("dt",))
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     append_to_log("clicks", 1, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
@@ -342,7 +342,7 @@ def test_mapped_columns_of_delta_are_refused() -> None:
         find_files("input", "delta://clicks")
 
 
-def test_delete_files_of_iceberg_are_refused_only_where_they_are_read(
+def test_delete_files_are_refused_only_where_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """pyiceberg writes none: a delete file is put into a manifest of deletes as another engine would do."""
@@ -374,7 +374,7 @@ def test_delete_files_of_iceberg_are_refused_only_where_they_are_read(
         find_files("input", f"{name}?dt=2026-11-23")
 
 
-def test_an_iceberg_column_that_took_the_name_of_another_is_refused() -> None:
+def test_an_iceberg_column_with_a_reused_name_is_refused() -> None:
     write_iceberg(rows(0, 6), keys=())
     from pyiceberg.types import LongType
 
@@ -435,7 +435,7 @@ def test_the_same_rows_give_the_same_dataset_whatever_holds_them() -> None:
         assert content(Path(f"out{number}", "vocab")) == content(Path("text", "vocab"))
 
 
-def test_a_dataset_is_continued_with_the_version_that_it_was_begun_with(
+def test_a_dataset_continues_with_the_version_it_began_with(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     name = write_delta(rows(0, 60), keys=())

@@ -207,7 +207,7 @@ def test_what_will_not_pass_is_refused_at_once(pauses: list[float], fault: Any, 
     assert pauses == []
 
 
-def test_an_object_replaced_by_a_smaller_one_is_refused_while_it_is_read(pauses: list[float]) -> None:
+def test_an_object_that_shrinks_while_it_is_read_is_refused(pauses: list[float]) -> None:
     (source,) = find_files("input", put("/bucket/log", TEXT))
 
     def replace(path: str, data: bytes) -> bytes:

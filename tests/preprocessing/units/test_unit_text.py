@@ -143,7 +143,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("surplus", [b"x", b"\0x", b"<html>not found</html>" * 100_000])
-def test_bytes_behind_whole_gzip_data_are_damage_and_padding_is_none(tmp_path: Path, surplus: bytes) -> None:
+def test_bytes_after_gzip_data_are_damage_but_padding_is_not(tmp_path: Path, surplus: bytes) -> None:
     path = tmp_path / "long.gz"
     whole = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n" * 1000)
     path.write_bytes(whole + surplus)
