@@ -19,6 +19,7 @@ from dlrm_app.cli.commands import run_words
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily import days as days_module
+from dlrm_app.daily.day import publish
 from dlrm_app.daily.days import Outcome, days_to_do, files_of
 from dlrm_app.daily.record import DayRecord
 from dlrm_app.daily.words import preprocess_words
@@ -327,6 +328,16 @@ def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(
     with pytest.raises(AssertionError, match="is not to be run"):
         learn(days_words(log, output, NAMES[2]), nothing)
     assert (output / "published").resolve().name == NAMES[1]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_what_is_no_link_is_not_published_over(tmp_path: Path, is_folder: bool) -> None:
+    (tmp_path / "out/days/2026-11-01").mkdir(parents=True)
+    own = tmp_path / "out/published"
+    own.mkdir() if is_folder else own.write_text("mine")
+    with pytest.raises(DataError, match=rf"{own} is no link .*: remove it"):
+        publish(tmp_path / "out/days/2026-11-01")
+    assert own.is_dir() if is_folder else own.read_text() == "mine"
 
 
 @pytest.mark.slow
