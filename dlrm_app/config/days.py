@@ -11,7 +11,16 @@ from msgspec import Meta
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
-from dlrm_app.config.schema import REQUIRED, Count, NonNegative, Section, Share, Whole, required
+from dlrm_app.config.schema import (
+    REQUIRED,
+    Count,
+    NonNegative,
+    Section,
+    Share,
+    Whole,
+    known_keys,
+    required,
+)
 from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import Problem
@@ -179,6 +188,24 @@ def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
 def is_of(word: str, keys: Sequence[str]) -> bool:
     """True if the setting ``word`` belongs to one of ``keys``, which may be groups, sections or keys."""
     return f"{word.partition('=')[0].lstrip('+')}.".startswith(tuple(f"{key}." for key in keys))
+
+
+_GIVEN_AS = {"split.val": "days.holdout", "input.train": "input.days"}
+"""Key of another command → the key of dlrm-days that it comes from."""
+_DOTTED = re.compile(r"(?<![\w./-])[a-z_]+(?:\.[a-z_]+)+(?![\w/])")
+
+
+def as_typed(message: str) -> str:
+    """A ``message`` of another command with keys as they are typed for dlrm-days: ``train.model.kind`` for ``model.kind``."""
+
+    def named(found: re.Match[str]) -> str:
+        key = found[0]
+        commands = [name for name in _SCHEMAS if key in known_keys(_SCHEMAS[name])]
+        if key in _GIVEN_AS or not commands or is_of(key, RESERVED[commands[0]]):
+            return _GIVEN_AS.get(key, key)
+        return f"{commands[0]}.{key}"
+
+    return _DOTTED.sub(named, message)
 
 
 def with_words(words: Sequence[str]) -> list[str]:

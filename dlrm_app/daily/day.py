@@ -355,9 +355,11 @@ def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Lets OUTPUT/published be a link to the ``folder`` of a day, in one step."""
+    """Lets OUTPUT/published be a link to the ``folder`` of a day, in one step. Raises DataError if it is something else."""
     output = folder.parents[1]
     link, target = output / "published", folder.relative_to(output)
+    if link.exists() and not link.is_symlink():
+        raise DataError(f"{link} is no link to the day that is published: remove it and run the same command")
     if not link.is_symlink() or link.readlink() != target:
         temporary = output / ".published.partial"
         temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from datetime import date
 from functools import cache, partial
 from pathlib import Path
 
-from dlrm_app.config.days import DaysConfig, composed
+from dlrm_app.config.days import DaysConfig, as_typed, composed
 from dlrm_app.daily.day import Day, Run, prune, publish
 from dlrm_app.daily.gate import reason, rules_rows
 from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
@@ -108,7 +108,8 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
                     raise
                 # a configuration error comes after work was started, so it is not one that started nothing
                 problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-                raise DataError(f"{day} failed, {_MEND}:\n{bullets(problems)}") from error
+                text = as_typed(bullets(problems))
+                raise DataError(f"{day} failed, {_MEND}:\n{text}") from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:

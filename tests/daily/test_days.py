@@ -19,6 +19,7 @@ from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily import days as days_module
+from dlrm_app.daily.day import publish
 from dlrm_app.daily.days import Outcome, days_to_do, files_of
 from dlrm_app.daily.record import DayRecord
 from dlrm_app.daily.words import preprocess_words
@@ -329,6 +330,16 @@ def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(
     assert (output / "published").resolve().name == NAMES[1]
 
 
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_what_is_no_link_is_not_published_over(tmp_path: Path, is_folder: bool) -> None:
+    (tmp_path / "out/days/2026-11-01").mkdir(parents=True)
+    own = tmp_path / "out/published"
+    own.mkdir() if is_folder else own.write_text("mine")
+    with pytest.raises(DataError, match=rf"{own} is no link .*: remove it"):
+        publish(tmp_path / "out/days/2026-11-01")
+    assert own.is_dir() if is_folder else own.read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_days_without_rows_are_named_and_left_out_also_once_they_come(
     log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -454,7 +465,8 @@ def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path
     few = [f"0\t{first.partition(chr(9))[2]}\n", f"1\t{second.partition(chr(9))[2]}\n"]
     (own / "clicks.tsv").write_text("".join(few * 75))  # so alike that none is held out
     with pytest.raises(
-        DataError, match=rf"{NAMES[2]} failed, mend its files(.|\n)*the val split has no rows"
+        DataError,
+        match=rf"{NAMES[2]} failed, mend its files(.|\n)*the val split has no rows: days\.holdout=0\.05",
     ):
         learn(days_words(tmp_path / "log", output, NAMES[2]))
 

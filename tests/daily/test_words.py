@@ -3,7 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dlrm_app.daily.words import of_later_days, preprocess_words, setting_changes, settings_of, train_words
+import pytest
+
+from dlrm_app.config.days import as_typed
+from dlrm_app.daily.words import (
+    of_later_days,
+    preprocess_words,
+    setting_changes,
+    settings_of,
+    train_words,
+)
 from dlrm_app.dataset.manifest import Manifest
 from tests.daily.days_here import configured
 from tests.loader.dataset_fixture import write_dataset
@@ -47,3 +56,30 @@ def test_what_the_first_day_alone_uses_changes_on_no_later_day(tmp_path: Path) -
     other = words_of("preprocess.encoding.min_count=4", parent=parent)
     changes = setting_changes(before, of_later_days(settings_of(config, other)), other)
     assert changes == ["preprocess.encoding.min_count: 3 → 4"]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "split.val=0.05 by split.by=content is less than a row",
+            "days.holdout=0.05 by split.by=content is less than a row",
+        ),
+        ("input.train=log/a.csv is empty", "input.days=log/a.csv is empty"),
+        (
+            "more than rejects.max_fraction=0.001 allows",
+            "more than preprocess.rejects.max_fraction=0.001 allows",
+        ),
+        (
+            "fewer than one trainer.global_batch_size (128)",
+            "fewer than one train.trainer.global_batch_size (128)",
+        ),
+        (
+            "log/split.val.csv and s3://rejects.max_fraction/a",
+            "log/split.val.csv and s3://rejects.max_fraction/a",
+        ),
+        ("correct dataset.columns", "correct dataset.columns"),
+    ],
+)
+def test_errors_within_a_day_name_what_is_typed(said: str, expected: str) -> None:
+    assert as_typed(said) == expected
