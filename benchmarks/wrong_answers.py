@@ -199,7 +199,8 @@ def attack_days(rows: Sequence[Sequence[str]]) -> None:
     null = [[*row[:20], "", "", *row[22:]] for row in days[3]]
     dear = [[*row[:5], row[5] and f"{100 * int(row[5])}", *row[6:]] for row in days[3]]
     damages = {"70% of the clicks lost": lost, "two columns null": null, "a number x 100": dear}
-    for what, day in {**damages, "the day before delivered again": days[2]}.items():
+    again = {"the day before delivered again": days[2], "its own rows delivered twice": days[3] * 2}
+    for what, day in {**damages, **again}.items():
         write(3, day)
         output = f"of_{what.split()[-1]}"
         shutil.copytree("alive", output, symlinks=True)
@@ -207,6 +208,21 @@ def attack_days(rows: Sequence[Sequence[str]]) -> None:
     write(3, days[3])
     shutil.copytree("alive", "good", symlinks=True)
     attack("days: a good day", go(4, "good"), lambda: Path("good/published").resolve().name == "2026-11-04")
+    write(2, [[*row[:5], row[5] and f"{100 * int(row[5])}", *row[6:]] for row in days[2]])
+    must(f"{go(3, 'odd')} days.accept=[2026-11-03]")
+    line = go(4, "odd")
+    attack(
+        "days: a good day after an odd one",
+        line,
+        lambda: Path("odd/published").resolve().name == "2026-11-04",
+    )
+    write(2, days[2])
+    hashed = f"{go(2, 'hashed')} preprocess.encoding=hash"
+    attack("days: hashed ids", hashed, lambda: Path("hashed/published").resolve().name == "2026-11-02")
+    for number in (0, 1):
+        mixed = np.random.default_rng(number).permutation(size)
+        write(number, [[days[number][i][0], *row[1:]] for i, row in zip(mixed, days[number], strict=True)])
+    attack("days: labels shuffled on every day", go(2, "noise"))
 
 
 def is_calibrated(run: str) -> bool:
@@ -232,6 +248,10 @@ def attack_labels(rows: Sequence[Sequence[str]], form: str) -> None:
     for label in ("label", "order"):
         line = f"{keys} dataset.label={label} dense.target_columns=all input.train=labels.csv input.val=later.csv"
         must(f"{line} output={label}_all")
+    must(
+        "dlrm-preprocess dataset=labels.yaml dataset.label=label input.unlabelled=[test] input.test=later.csv "
+        "encoding=from_dataset encoding.path=label_all output=bare_all"
+    )
     tables = "tables=dataset trainer.max_steps=20"
     must(f"dlrm-train data.path=label_all {tables} output=of_clicks")
     for what, line in {
@@ -241,6 +261,8 @@ def attack_labels(rows: Sequence[Sequence[str]], form: str) -> None:
         "resumed": f"dlrm-train resume=auto {tables} data.path=order_all output=of_clicks",
         "target columns": "dlrm-preprocess dataset=labels.yaml dataset.label=order encoding=from_dataset "
         "encoding.path=label_all input.val=later.csv output=mixed",
+        "target columns through rows without labels": "dlrm-preprocess dataset=labels.yaml dataset.label=order "
+        "encoding=from_dataset encoding.path=bare_all input.val=later.csv output=chained",
     }.items():
         attack(f"a model of clicks, rows of orders: {what}", line)
 
@@ -358,6 +380,15 @@ def attack_scores() -> None:
     pq.write_table(lines, "lines.parquet")
     line = "dlrm-evaluate scores=[lines.parquet] data.path=base split=val"
     attack("scores of other lines, without labels", line)
+    attack("scores by shard and by line, without a dataset", "dlrm-evaluate scores=[s.parquet,lines.parquet]")
+    known = "dlrm-preprocess dataset=log.yaml encoding=from_dataset encoding.path=base"
+    must(f"{known} input.train=new.csv split.val=0.3 split.by=content output=dealt")
+    must("dlrm-predict model=run input=new.csv output=new_lines.parquet")
+    every = pq.read_table("new_lines.parquet").drop_columns(["label"])
+    num_val = json.loads(Path("dealt/manifest.json").read_text(encoding="utf-8"))["splits"]["val"]["rows"]
+    pq.write_table(every.slice(len(every) - num_val), "last.parquet")
+    line = "dlrm-evaluate scores=[last.parquet] data.path=dealt split=val"
+    attack("scores of the last lines, rows dealt by content", line)
 
 
 def attack_groups(rows: Sequence[Sequence[str]]) -> None:
