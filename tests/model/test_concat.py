@@ -94,4 +94,8 @@ def test_an_architecture_needs_its_own_keys() -> None:
     (problem,) = model_problems(compose_train("model.kind=dcn", "model.dcn_num_layers=3").model)
     assert problem.startswith("model.dcn_low_rank_dim is needed by model.kind=dcn")
     (problem,) = model_problems(compose_train("model.kind=dln").model)
-    assert problem == "model.kind must be one of dlrm, dcn, dcn_parallel, projection, concat, got 'dln'"
+    known = "dlrm, dcn, dcn_parallel, projection, concat"
+    assert (
+        problem
+        == f"model.kind must be one of {known}, got 'dln', or name the file that registers it: plugins=[FILE.py]"
+    )
