@@ -47,7 +47,8 @@ def attack(what: str, line: str, is_right: Callable[[], bool] = lambda: False) -
     done = command(line)
     said = done.stderr.partition("error: ")[2].removeprefix("1 problem in the configuration:\n  - ").strip()
     said = re.sub(r":\n  - ", ": ", re.sub(r"^\d problems .*:\n  - ", "", said)).partition("\n")[0]
-    warnings = [text for text in done.stderr.splitlines() if any(mark in text for mark in WARNINGS)]
+    shown = f"{done.stdout}\n{done.stderr}".splitlines()
+    warnings = [text for text in shown if any(mark in text for mark in WARNINGS)]
     held = re.search(r"held back: (.*?);", done.stderr)
     if done.returncode == HELD and held:
         outcome = f"held back: {held[1]}"
