@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.evaluation.evaluate_checkpoints import EvaluationResult, evaluate_checkpoints
 from dlrm_app.reports.run_page import write_report

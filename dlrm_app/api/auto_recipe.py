@@ -4,13 +4,12 @@ A run that begins with another run's weights takes that run's settings instead.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.compose import compose_config, conf_file
-from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
@@ -21,12 +20,13 @@ from dlrm_app.text import as_typed, count
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on any log), as measured (docs/experiments/quality.md)."""
+"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on any log), by docs/experiments/quality.md."""
 MAX_TABLE_BYTES = 2**30
-"""The most bytes of a recipe's tables with optimizer state. Larger tables (hashed ids that few rows never fill) would take
-longer to make and save than the epoch."""
+"""The most bytes of a recipe's tables with optimizer state.
+
+Larger tables (hashed ids that few rows never fill) would take longer to make and save than the epoch."""
 MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
-"""The least number of steps of an epoch: with few rows, smaller batches learn more from each row (docs/experiments/quality.md)."""
+"""The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 GROUPS = ("tables", "model", "optimizer", "schedule")
 KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
@@ -35,50 +35,51 @@ SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
 """Keys of the ensemble and of the tables' width, which is the sum over its models."""
 
 
-def with_recipe(overrides: list[str]) -> list[str]:
-    """Puts the settings of ``experiment=auto`` before the checked ``overrides``, and logs them.
+def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
+    """The settings of ``experiment=auto`` by key or group, without those that are ``typed``; logs them.
 
-    Returns ``overrides`` unchanged if a recipe is typed, or if the dataset cannot be read (which is reported later).
+    Empty if a recipe is typed, or if the dataset or the earlier run cannot be read (which is reported later).
     """
-    from dlrm_app.distributed.ranks import started_ranks
-    from dlrm_app.loader.batch_order import enough_lanes
-    from dlrm_app.runs.checkpoint.names import can_continue
-    from dlrm_app.training.validation import read_trainable
-
-    typed = plain_values(overrides)
-    of_dataset = typed.get("tables") == "dataset" and typed.pop("tables")
-    if typed.pop("experiment", "auto") != "auto":
-        return overrides
+    if typed.get("experiment", "auto") != "auto":
+        return {}
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
-        resume, output = str(typed.get("resume", "none")), str(typed.get("output"))
-        if can_continue(resume, output):
-            earlier = output if resume == "auto" else resume
-        chosen = [*typed, *(("tables.from_dataset", "tables.specs") if of_dataset else ())]
-        return _with_settings_of(earlier, chosen, overrides)
-    path, lanes = typed.get("data.path"), typed.get("data.lanes")
-    if not isinstance(path, str):
-        return overrides
+        return _settings_of(_begun_with(earlier, typed), typed)
     if "sharding.plan" in typed:
         logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for its own tables")
-        return overrides
-    lanes = lanes if isinstance(lanes, int) and lanes > 0 else enough_lanes(started_ranks().world_size)
+        return {}
+    return _recipe_for(typed.get("data.path"), typed)
+
+
+def _recipe_for(path: object, typed: Mapping[str, object]) -> dict[str, Any]:
+    from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.loader.batch_order import enough_lanes
+    from dlrm_app.training.validation import read_trainable
+
+    if not isinstance(path, str):
+        return {}
+    lanes = typed.get("data.lanes")
+    if not isinstance(lanes, int) or lanes <= 0:
+        lanes = enough_lanes(started_ranks().world_size)
     try:
         manifest = read_trainable(path)
         name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
-        return overrides
+        return {}
     taken = below(recipe, typed)
     logger.info(
         "experiment=auto takes %s for %s: %s; what is typed wins, experiment=null takes none",
         name,
         count(manifest.splits["train"].rows, "row"),
-        _words(taken),
+        " ".join(f"{key}={as_typed(value, str)}" for key, value in taken.items()),
     )
-    return [*_words(taken).split(), *(text for text in overrides if not text.startswith("experiment="))]
+    return taken
 
 
 def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
-    """The name of the recipe for a dataset with a labelled train split, and its values by group and key. Reads no shards."""
+    """The name of the recipe for a dataset with a labelled train split, and its values by group and key.
+
+    Reads no shards.
+    """
     rows, name = manifest.splits["train"].rows, "linear_decay"
     if manifest.dataset == "criteo_kaggle" and rows <= KAGGLE_ROWS:
         name = "kaggle_small"
@@ -101,7 +102,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
 def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
     """The values of ``recipe`` that the ``typed`` keys do not replace.
 
-    Another choice of a group, or another kind, drops all of the recipe's values there, since they belong to its own choice.
+    Another choice of a group, or another kind, drops all of the recipe's values there: they belong to its own choice.
     An ensemble's tables must be as wide as its models together; if typed widths do not fit, there is one model.
     """
     typed = dict(leaves(typed))
@@ -126,10 +127,6 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
     return taken
 
 
-def _words(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={as_typed(value, str)}" for key, value in values.items())
-
-
 def _composed(name: str) -> TrainConfig:
     return compose_config("train", TrainConfig, ["data.path=any", f"experiment={name}"])
 
@@ -149,25 +146,38 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     return total
 
 
-def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) -> list[str]:
-    """Puts the settings of the run ``earlier`` for model, tables, optimizer, schedule and batch before ``overrides``.
+def _begun_with(earlier: str, typed: Mapping[str, object]) -> str:
+    """The run whose settings are kept: the one to resume if there is one, otherwise the ``earlier`` one."""
+    from dlrm_app.runs.checkpoint.names import can_continue
 
-    Groups and keys that are ``typed`` are left out. Returns ``overrides`` unchanged if the run cannot be read.
+    resume, output = str(typed.get("resume", "none")), str(typed.get("output"))
+    if not can_continue(resume, output):
+        return earlier
+    return output if resume == "auto" else resume
+
+
+def _settings_of(run: str, typed: Mapping[str, object]) -> dict[str, Any]:
+    """The settings of ``run`` for model, tables, optimizer, schedule and batch whose key or group is not ``typed``.
+
+    Empty if the run cannot be read.
     """
     from dlrm_app.training.warm_start import read_previous
 
     try:
-        trained, config = read_previous(Path(earlier))
+        trained, config = read_previous(Path(run))
     except DlrmError:
-        return overrides
+        return {}
     logger.info(
         "settings of model, tables, optimizer, schedule and batch that are not typed come from %s",
         trained.folder,
     )
-    kept = [key for key in known_keys(TrainConfig) if key.startswith(KEPT)]
-    settings = [
-        f"{key}={as_typed(attrgetter(key)(config))}"
-        for key in kept
-        if not is_section(type_of(key, TrainConfig)) and not {key.partition(".")[0], key} & {*typed}
-    ]
-    return [*settings, *overrides]
+    chosen = {*typed}
+    if typed.get("tables") == "dataset":  # with the run's other settings of tables
+        chosen = (chosen - {"tables"}) | {"tables.from_dataset", "tables.specs"}
+    return {
+        key: attrgetter(key)(config)
+        for key in known_keys(TrainConfig)
+        if key.startswith(KEPT)
+        and not is_section(type_of(key, TrainConfig))
+        and not {key, key.partition(".")[0]} & chosen
+    }

@@ -1,6 +1,6 @@
 """The commands: the schema, the checks and the job of each. Modules are imported only when they are needed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -41,14 +41,14 @@ Job = Callable[[Any, Call], Result | None]
 class Command:
     """A command. ``schema``: the place of its schema below config/. ``load`` imports what its job needs, and returns the job.
 
-    ``check`` raises one error with all problems before any work, and does not import torch. ``complete`` adds to the checked
-    overrides the settings that they leave open. ``reworded`` turns words that are not settings into settings.
+    ``check`` raises one error with all problems before any work, and does not import torch. ``complete`` returns settings
+    for what the typed ones leave open. ``reworded`` turns words that are not settings into settings.
     """
 
     schema: str
     load: Callable[[], Job]
     check: Callable[[Any], object] = lambda config: refuse_if(config.problems())
-    complete: Callable[[list[str]], list[str]] = list
+    complete: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda typed: {}
     reworded: Callable[[Sequence[str]], list[str]] = list
 
 
@@ -168,7 +168,7 @@ def _check_days(config: Any) -> None:
     refuse_if(problems)
 
 
-_with_recipe = _lazily("api.auto_recipe.with_recipe")
+_auto_settings = _lazily("api.auto_recipe.auto_settings")
 COMMANDS = {
     "preprocess": Command("datasets.PreprocessConfig", _job("preprocessing.preprocess.preprocess")),
     "check": Command("datasets.CheckConfig", _check),
@@ -181,29 +181,29 @@ COMMANDS = {
                 config, started_ranks(), starts_run=True
             )
         ),
-        _with_recipe,
+        _auto_settings,
     ),
     "evaluate": Command(
-        "scoring.EvaluateConfig",
+        "evaluate.EvaluateConfig",
         _job("evaluation.evaluate_checkpoints.evaluate_checkpoints"),
         _with_plugins(_lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first)),
     ),
     "export": Command(
-        "scoring.ExportConfig",
+        "export.ExportConfig",
         _job("inference.export.export_model"),
         _with_plugins(_lazily("inference.problems.check_export")),
     ),
     "predict": Command(
-        "scoring.PredictConfig",
+        "predict.PredictConfig",
         _job("inference.predict.predict.predict"),
         _with_plugins(_lazily("inference.problems.check_predict")),
     ),
-    "serve": Command("scoring.ServeConfig", _serve, _lazily("inference.problems.check_serve")),
+    "serve": Command("serve.ServeConfig", _serve, _lazily("inference.problems.check_serve")),
     "tune": Command(
         "like_train.TuneConfig",
         _tune,
         _with_plugins(_lazily("training.validation.check_tuning", started_ranks)),
-        _with_recipe,
+        _auto_settings,
     ),
     "plan": Command(
         "like_train.PlanConfig",
@@ -213,12 +213,12 @@ COMMANDS = {
     "generate": Command("datasets.GenerateConfig", _job("synthetic.generate")),
     "days": Command("days.DaysConfig", _days, _check_days, reworded=_lazily("config.days.with_words")),
     "report": Command(
-        "scoring.ReportConfig",
+        "report.ReportConfig",
         _job("reports.comparison.report_runs"),
         _lazily("reports.comparison.check_runs"),
-        reworded=_lazily("config.scoring.with_runs"),
+        reworded=_lazily("config.report.with_runs"),
     ),
-    "doctor": Command("scoring.DoctorConfig", _doctor),
+    "doctor": Command("doctor.DoctorConfig", _doctor),
 }
 
 

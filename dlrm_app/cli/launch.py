@@ -17,7 +17,9 @@ from omegaconf import OmegaConf
 from dlrm_app import __version__
 from dlrm_app.cli.process import quiet_libraries, set_up_streams
 from dlrm_app.config.compose import (
+    Completion,
     checked_config,
+    completed,
     compose_config,
     compose_tree,
     conf_dir,
@@ -34,7 +36,6 @@ from dlrm_app.text import without_credentials
 Job = Callable[[Any, list[str]], Any]
 """(configuration, the words that it was composed of) → result."""
 Check = Callable[[Any], object]
-Complete = Callable[[list[str]], list[str]]
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
 """Words that a shell does not change."""
@@ -46,11 +47,13 @@ SILENT_SECONDS = 10
 """Seconds that the other ranks wait while the first reports a shared error: a launcher ends all ranks once one has ended."""
 
 
-def launch(name: str, schema: type[Any], job: Job, validate: Check, complete: Complete = list) -> None:
+def launch(
+    name: str, schema: type[Any], job: Job, validate: Check, complete: Completion = lambda typed: {}
+) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<name>``, which is composed from ``sys.argv`` and checked.
 
     ``validate`` raises all problems of the configuration; they are reported together with those of the command line.
-    ``complete`` adds to the checked overrides the settings that they leave open.
+    ``complete`` returns settings for what the typed ones leave open.
     Exit codes: 0 success, 1 failure, 2 bad configuration, 130 interrupted.
     """
     _set_up_process()
@@ -87,9 +90,9 @@ def launch(name: str, schema: type[Any], job: Job, validate: Check, complete: Co
 
             return print(json_schema(name, schema, overrides))
         if options.cfg:
-            tree, _ = compose_tree(name, schema, complete(overrides))
+            tree, _ = compose_tree(name, schema, completed(overrides, complete))
             return print(without_credentials(OmegaConf.to_yaml(tree)))
-        return run_sweep(name, schema, complete(overrides), job, validate)
+        return run_sweep(name, schema, completed(overrides, complete), job, validate)
 
     code: Any = 0
     try:

@@ -6,7 +6,7 @@ only sets the typed values: 7 to 10 ms in place of 65.
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +26,10 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.overrides import NOTHING, check_overrides, plain_values, settings_named_as_groups
 from dlrm_app.config.schema import Schema, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
-from dlrm_app.text import install_command
+from dlrm_app.text import as_typed, install_command
 
+Completion = Callable[[Mapping[str, object]], Mapping[str, object]]
+"""From the typed settings, by key or group, to settings for what they leave open."""
 BUILDS_ON = {"plan": "train", "tune": "train"}
 """Command → the command whose file its own builds on; its schema extends the other's and is used for both files."""
 
@@ -57,17 +59,22 @@ def compose_config(
     schema: type[Schema],
     overrides: Sequence[str],
     validate: Callable[[Schema], object] = lambda _: None,
-    complete: Callable[[list[str]], list[str]] = list,
+    complete: Completion = lambda typed: {},
 ) -> Schema:
     """Composes the configuration of ``dlrm-<command> *overrides``.
 
-    ``complete`` adds to the checked overrides the settings that they leave open.
     Raises one error with all unknown keys, wrong types, missing values, and problems that ``validate`` finds.
     """
     with _separate_hydra(), _interruptible():
         checked, problems = check_overrides([*overrides], schema, conf_dir(), command)
-        tree, _ = compose_tree(command, schema, checked if problems else complete(checked))
+        tree, _ = compose_tree(command, schema, checked if problems else completed(checked, complete))
         return checked_config(tree, schema, checked, problems, validate)
+
+
+def completed(checked: Sequence[str], complete: Completion) -> list[str]:
+    """The checked overrides, after the settings that ``complete`` returns for them."""
+    settings = complete(plain_values([*checked]))
+    return [*(f"{key}={as_typed(value)}" for key, value in settings.items()), *checked]
 
 
 _composing = RLock()
@@ -200,7 +207,10 @@ def checked_config(
     problems: Sequence[str],
     validate: Callable[[Schema], object],
 ) -> Schema:
-    """Builds the configuration. Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds."""
+    """Builds the configuration.
+
+    Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds.
+    """
     found: list[Problem] = []
     others: list[str] = []
     config = build(schema, resolved(tree), found)

@@ -14,22 +14,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import (
-    REQUIRED,
-    SPLITS,
-    Count,
-    DatasetPathConfig,
-    RejectsConfig,
-    Section,
-    Seed,
-    Share,
-    Split,
-    Threads,
-    Whole,
-    file_problems,
-    required,
-)
+from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section, required
 from dlrm_app.config.train import TablesConfig
+from dlrm_app.config.values import SPLITS, Count, Seed, Share, Split, Threads, Whole, file_problems
 from dlrm_app.errors import Problem
 from dlrm_app.files import output_problems
 from dlrm_app.text import day_number, install_command

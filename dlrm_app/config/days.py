@@ -11,18 +11,10 @@ from msgspec import Meta
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
-from dlrm_app.config.schema import (
-    REQUIRED,
-    Count,
-    NonNegative,
-    Section,
-    Share,
-    Whole,
-    known_keys,
-    required,
-)
-from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.schema import REQUIRED, Section, known_keys, required
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.values import Count, NonNegative, Share, Whole
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 

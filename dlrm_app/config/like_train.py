@@ -11,17 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import (
-    REQUIRED,
-    Count,
-    Section,
-    Whole,
-    required,
-    type_of,
-    type_problem,
-    unknown_key,
-)
+from dlrm_app.config.schema import REQUIRED, Section, is_section, required, type_of, unknown_key
 from dlrm_app.config.train import DataConfig, TrainConfig
+from dlrm_app.config.values import Count, Whole, type_problem
 from dlrm_app.errors import Problem
 from dlrm_app.text import install_command
 
@@ -100,6 +92,8 @@ def _entry_problems(name: str, entry: Any) -> Iterator[Problem]:
         yield Problem(name, f"names {key}, which the study itself decides", "leave it out")
     elif kind is None:
         yield unknown_key(key, TrainConfig)
+    elif is_section(kind):
+        yield Problem(name, f"names {key}, which holds several keys", f"name one, as {key}.NAME")
     elif set(entry) == {"key", "choices"}:
         values = entry["choices"] if isinstance(entry["choices"], list) else []
         if len(set(map(str, values))) < max(2, len(values)):

@@ -7,18 +7,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import (
-    REQUIRED,
+from dlrm_app.config.schema import REQUIRED, Section, types_of
+from dlrm_app.config.values import (
     BelowOne,
     Count,
     NonNegative,
     Positive,
-    Section,
     Share,
     Whole,
     converted,
     type_problem,
-    types_of,
 )
 from dlrm_app.errors import Problem, refuse_if
 

@@ -1,20 +1,18 @@
-"""Schemas of configurations: types, ranges and choices by annotations, and rules over several keys.
+"""Schemas of configurations: sections of keys with values, and rules over several keys.
 
-A schema is a dataclass whose fields are sections (dataclasses too) or values. msgspec reads a value's annotation, such as
-``Annotated[int, Meta(ge=1)]`` or ``Literal["auc", "logloss"]``. A field without a default, or with "???", is required.
+A schema is a dataclass whose fields are sections (dataclasses too) or values (values.py).
+A field without a default, or with "???", is required.
 """
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from functools import cache, reduce
-from operator import or_
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from dlrm_app.config.values import Share, converted, type_problem, value_problems
 from dlrm_app.errors import Problem
 from dlrm_app.text import listed
 
@@ -28,26 +26,13 @@ COMMON_NAMES = {
 }
 """Keys of other programs → the key with the same meaning here."""
 _types: dict[Any, dict[str, Any]] = {}
-_FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Whole = Annotated[int, msgspec.Meta(ge=0)]
-Seed = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
-BatchRows = Annotated[int, msgspec.Meta(ge=1, le=2**24)]  # of one rank: more would not fit into memory
-Threads = Annotated[int, msgspec.Meta(ge=1, le=4096)]  # of one process
-Positive = Annotated[float, msgspec.Meta(gt=0, le=_FP32_MAX)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_FP32_MAX)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-# up to a year: torch can represent it in nanoseconds
-Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
-Split = Literal["train", "val", "test"]
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
-Which = Literal["newest", "best"]
 
 
 def types_of(schema: Any) -> dict[str, Any]:
-    """Key → its annotation, in the order of the fields. ``from_`` is the field of the key ``from``, which is reserved in Python."""
+    """Key → its annotation, in the order of the fields.
+
+    ``from_`` is the field of the key ``from``, which is reserved in Python.
+    """
     if schema not in _types:
         hints = get_type_hints(schema, include_extras=True)
         _types[schema] = {field.name.rstrip("_"): hints[field.name] for field in fields(schema)}
@@ -115,7 +100,10 @@ def required(key: str) -> Problem:
 def mapping_problems(
     values: Mapping[Any, Any], schema: Any, prefix: str = "", *, is_resolved: bool = False
 ) -> Iterator[Problem]:
-    """Problems: keys that are not in ``schema``, and values of a wrong type. A ``${...}`` that is not resolved yet is accepted."""
+    """Problems: keys that are not in ``schema``, and values of a wrong type.
+
+    A ``${...}`` that is not resolved yet is accepted.
+    """
     for name, value in values.items():
         key = f"{prefix}{name}"
         is_open = isinstance(value, str) and (value == REQUIRED or ("${" in value and not is_resolved))
@@ -123,8 +111,15 @@ def mapping_problems(
             yield unknown_key(key, schema)
         elif is_section(kind) and isinstance(value, Mapping):
             yield from mapping_problems(value, schema, f"{key}.", is_resolved=is_resolved)
+        elif is_section(kind) and not is_open:
+            yield _section_problem(key, value, kind)
         elif not is_open and (problem := type_problem(key, value, kind)):
             yield problem
+
+
+def _section_problem(key: str, value: object, section: Any) -> Problem:
+    names = listed(list(types_of(section)), most=8)
+    return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
 
 
 def build(schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem]) -> Schema | None:
@@ -154,51 +149,6 @@ def _made(
         ):
             made[field.name] = part
     return schema(**made) if len(made) == len(types_of(schema)) else None
-
-
-def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
-    """The problem of ``value`` if its type does not fit ``annotation``; its range is not checked."""
-    if is_section(annotation):
-        names = listed(list(types_of(annotation)), most=8)
-        return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
-    try:
-        converted(value, annotation)
-    except msgspec.ValidationError:
-        choices = [] if _without_none(annotation) is bool else _choices(_without_none(annotation))
-        rule = f"one of {', '.join(choices)}" if choices else _kind(_bare(annotation))
-        if _beyond_64_bits(value):
-            rule = f"a number of at most 63 bits, {_INT64_MAX}"
-        return Problem(key, f"must be {rule}", value=value)
-    return None
-
-
-def converted(value: Any, annotation: Any) -> Any:
-    """Converts ``value`` to the annotation's type, such as "5" to 5. Raises msgspec.ValidationError, but not for its range."""
-    if _beyond_64_bits(value):
-        raise msgspec.ValidationError("on which arithmetic would fail later")
-    bare = _bare(annotation)
-    return msgspec.convert(_with_text(value, bare), bare, strict=False)
-
-
-def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
-    """Problems of ``value`` with this annotation: its type, its range or its choices."""
-    given = _without_none(annotation)
-    if wrong_type := type_problem(key, value, annotation):
-        yield wrong_type
-    elif value is None or given is Any:
-        return
-    elif get_origin(given) is list:
-        for part in value:
-            yield from value_problems(key, part, get_args(given)[0])
-    elif get_origin(given) is dict:
-        for name, part in value.items():
-            yield from value_problems(f"{key}.{name}", part, get_args(given)[1])
-    else:
-        try:
-            msgspec.convert(value, given)
-        except msgspec.ValidationError:
-            near = difflib.get_close_matches(str(value), _choices(given), n=1)
-            yield Problem(key, _rule(given, value), f"did you mean {near[0]}?" if near else "", value)
 
 
 class Section:
@@ -245,98 +195,7 @@ class RejectsConfig(Section):
     max_fraction: Share = REQUIRED
 
 
-def file_problems(key: str, value: Any) -> Iterator[Problem]:
-    """The problem of an input that is given and is neither a file, a glob nor a list of them."""
-    is_list = isinstance(value, list) and len(value) > 0 and all(isinstance(item, str) for item in value)
-    if not is_list and value is not None and not (isinstance(value, str) and value):
-        yield Problem(key, "must be a file, a glob or a list of them", value=value)
-
-
-def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
-    """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
-    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
-
-
 def _default(field: "Field[Any]") -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return REQUIRED if field.default is MISSING else field.default
-
-
-@cache
-def _bare(annotation: Any) -> Any:
-    """The annotation without ranges, and with choices replaced by their types."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _bare(arguments[0])
-    if origin is Literal:
-        return reduce(or_, {type(choice) for choice in arguments})
-    if origin in (Union, UnionType):
-        return reduce(or_, map(_bare, arguments))
-    return origin[tuple(map(_bare, arguments))] if origin in (list, dict) else annotation
-
-
-def _without_none(annotation: Any) -> Any:
-    """The annotation without None."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    return reduce(or_, (each for each in get_args(annotation) if each is not NoneType))
-
-
-def _with_text(value: Any, bare: Any) -> Any:
-    """``value`` with numbers turned into texts if ``bare`` asks for texts."""
-    given = _without_none(bare)
-    if given is str and type(value) in (int, float):
-        return str(value)
-    if get_origin(given) is list and isinstance(value, list):
-        return [_with_text(part, get_args(given)[0]) for part in value]
-    if get_origin(given) is dict and isinstance(value, dict):
-        return {name: _with_text(part, get_args(given)[1]) for name, part in value.items()}
-    return value
-
-
-def _beyond_64_bits(value: Any) -> bool:
-    """True if ``value`` holds a whole number that does not fit into 64 bits."""
-    if isinstance(value, Mapping | list):
-        return any(map(_beyond_64_bits, value.values() if isinstance(value, Mapping) else value))
-    return isinstance(value, int) and abs(value) > _INT64_MAX
-
-
-def _kind(bare: Any) -> str:
-    """A type in words: ``a whole number``, ``a list of texts``."""
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    given = _without_none(bare)
-    if get_origin(given) is dict:
-        return "a mapping, as {name: value}"
-    if get_origin(given) is list:
-        kind = kinds.get(get_args(given)[0])
-        return f"a list of {kind[2:]}s" if kind else "a list, as [a,b]"
-    return kinds.get(given, "a text")
-
-
-def _choices(given: Any) -> list[str]:
-    """The choices of an annotation, as they are typed."""
-    if get_origin(given) is Literal:
-        return list(map(str, get_args(given)))
-    if get_origin(given) in (Union, UnionType):
-        return [choice for each in get_args(given) for choice in _choices(each)]
-    return ["false", "true"] if given is bool else []
-
-
-def _rule(given: Any, value: Any) -> str:
-    """A rule in words: ``must be at least 1``, ``must be above 0 and at most 1``, ``must be one of auc, logloss``."""
-    if choices := _choices(given):
-        return f"must be one of {', '.join(choices)}"
-    (meta,) = given.__metadata__
-    if meta.pattern is not None:
-        end = meta.pattern.strip("\\$")
-        return f"must be a name that ends in {end}"
-    if meta.multiple_of is not None:
-        return f"must be a positive multiple of {meta.multiple_of}"
-    bounds = {"above": meta.gt, "at least": meta.ge, "below": meta.lt, "at most": meta.le}
-    shown = [
-        f"{word} {bound:.3g}" if isinstance(bound, float) else f"{word} {bound}"
-        for word, bound in bounds.items()
-        if bound is not None and (bound != _FP32_MAX or value > bound)  # not a usual mistake
-    ]
-    return f"must be {' and '.join(shown)}"

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import BelowOne, Count, Positive, Section, value_problems
+from dlrm_app.config.schema import Section
+from dlrm_app.config.values import BelowOne, Count, Positive, value_problems
 from dlrm_app.errors import Problem
 
 ShardingType = Literal[

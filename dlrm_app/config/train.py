@@ -7,20 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
-from dlrm_app.config.schema import (
-    REQUIRED,
-    BatchRows,
-    BelowOne,
-    Count,
-    Minutes,
-    Section,
-    Seed,
-    Share,
-    Threads,
-    Whole,
-    build,
-)
+from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.config.values import BatchRows, BelowOne, Count, Minutes, Seed, Share, Threads, Whole
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves
 from dlrm_app.text import install_command

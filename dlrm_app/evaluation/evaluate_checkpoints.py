@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import DataError, refuse_all, refuse_if

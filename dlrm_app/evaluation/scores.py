@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime

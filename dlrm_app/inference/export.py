@@ -13,7 +13,8 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, ExportConfig
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime

@@ -3,7 +3,9 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from dlrm_app.config.scoring import ExportConfig, PredictConfig, ServeConfig
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.serve import ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if

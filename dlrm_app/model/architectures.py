@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from dlrm_app.config.schema import one_of
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.config.values import one_of
 from dlrm_app.tables.specs import Table
 
 if TYPE_CHECKING:

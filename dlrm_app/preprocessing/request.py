@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
-from dlrm_app.config.schema import SPLITS
+from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.errors import refuse_all, refuse_if
 from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, setting_problems

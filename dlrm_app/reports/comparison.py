@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.scoring import ReportConfig
+from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves

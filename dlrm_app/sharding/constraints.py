@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import one_of
 from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.config.values import one_of
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
 from dlrm_app.tables.specs import Table

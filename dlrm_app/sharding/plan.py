@@ -26,8 +26,8 @@ from torchrec.distributed.types import (
 )
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app.config.schema import one_of
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
+from dlrm_app.config.values import one_of
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import write_text, yaml_text
 from dlrm_app.records import from_json

@@ -27,9 +27,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import Count, Positive, value_problems
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
+from dlrm_app.config.values import Count, Positive, value_problems
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.text import first_lines, listed
 

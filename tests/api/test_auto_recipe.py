@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.auto_recipe import below, choose_recipe, with_recipe
-from dlrm_app.config.compose import compose_config
+from dlrm_app.api.auto_recipe import auto_settings, below, choose_recipe
+from dlrm_app.config.compose import completed, compose_config
 from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
@@ -49,9 +49,8 @@ def test_the_rows_decide(
     dataset = f"data.path='{tmp_path}/set'"
     monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
     with caplog.at_level(logging.INFO):
-        words = with_recipe([dataset])
+        config = composed_with_recipe([dataset])
     assert f"experiment=auto takes {experiment} for {rows:,} rows: tables=dataset model=" in caplog.text
-    config = compose_config("train", TrainConfig, words)
     check_training(config, Ranks(0, 0, num_ranks, num_ranks, "cpu"))
     batch = config.trainer.global_batch_size
     named = [dataset, f"experiment={experiment}", f"trainer.global_batch_size={batch}"]
@@ -103,7 +102,7 @@ def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
     dataset, words = f"data.path='{small.path}'", typed.split()
     _, recipe = choose_recipe(small, 64)
     assert recipe.keys() - below(recipe, plain_values(words)).keys() == set(left_out.split())
-    config = compose_config("train", TrainConfig, with_recipe([dataset, *words]))
+    config = composed_with_recipe([dataset, *words])
     assert config.problems() == []
     kept = [f"{key}={as_typed(value)}" for key, value in recipe.items() if key not in left_out.split()]
     assert config == compose_config("train", TrainConfig, [dataset, *kept, *words, *changes.split()])
@@ -121,21 +120,24 @@ def test_tables_of_ones_own_leave_out_the_recipes_and_the_ensemble_that_they_are
 
 
 def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
-    words = with_recipe([f"data.path='{small.path}'", "data.lanes=24"])
-    assert compose_config("train", TrainConfig, words).trainer.global_batch_size == 48
+    config = composed_with_recipe([f"data.path='{small.path}'", "data.lanes=24"])
+    assert config.trainer.global_batch_size == 48
 
 
 @pytest.mark.parametrize(
     "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )
 def test_what_chooses_is_left_as_it_is(small: Manifest, word: str) -> None:
-    given = [f"data.path='{small.path}'", word]
-    assert with_recipe(given) == given
+    assert auto_settings(plain_values([f"data.path='{small.path}'", word])) == {}
 
 
 def test_each_run_of_a_sweep_has_the_recipe_below_its_own_values(small: Manifest) -> None:
     given = [f"data.path='{small.path}'", "trainer.seed=0,1", "model=dlrm,dcn"]
-    words = with_recipe(given)
+    words = completed(given, auto_settings)
     assert words[-3:] == given
-    assert "optimizer=adagrad" in words
+    assert 'optimizer="adagrad"' in words
     assert "model.ensemble_size=3" not in words
+
+
+def composed_with_recipe(words: list[str]) -> TrainConfig:
+    return compose_config("train", TrainConfig, words, complete=auto_settings)

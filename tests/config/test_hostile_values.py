@@ -9,10 +9,15 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, compose_tree, resolved
 from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.like_train import PlanConfig, TuneConfig
-from dlrm_app.config.schema import build, is_section, type_of, type_problem, types_of
-from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig, ReportConfig, ServeConfig
+from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.report import ReportConfig
+from dlrm_app.config.schema import build, is_section, type_of, types_of
+from dlrm_app.config.serve import ServeConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError
 
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {

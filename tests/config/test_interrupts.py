@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import signal, time
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 
 def compose():
     compose_config("evaluate", EvaluateConfig, ["checkpoint=run", "split=test"])

@@ -10,7 +10,7 @@ import pytest
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.config.scoring import PredictConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import REQUIRED, Count, Section, build, required, unknown_key
+from dlrm_app.config.schema import REQUIRED, Section, build, required, unknown_key
+from dlrm_app.config.values import Count
 from dlrm_app.errors import Problem
 
 

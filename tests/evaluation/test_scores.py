@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model

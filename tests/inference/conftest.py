@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig, PredictConfig
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.inference import verification
 from dlrm_app.inference.export import export_model

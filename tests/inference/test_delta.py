@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.errors import DataError
 from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows

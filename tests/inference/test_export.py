@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import export, exported_model

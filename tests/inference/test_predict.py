@@ -13,7 +13,8 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig, PredictConfig
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict

@@ -10,7 +10,7 @@ import pytest
 from dlrm_app.api.commands import COMMANDS, Call, composed
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.train import TrainConfig
 
 Type = Callable[..., list[str]]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.auto_recipe import with_recipe
+from dlrm_app.api.auto_recipe import auto_settings
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.marker import read_marker
@@ -56,7 +57,7 @@ def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tm
     begin_with(tmp_path / "run", gone, dataset, "trainer.max_steps=6")
     shutil.rmtree(gone)  # nobody needs the former run once this one has a checkpoint
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={gone}", f"output={tmp_path}/run", "resume=auto"]
-    assert compose_config("train", TrainConfig, with_recipe(typed)).model.bottom_mlp == [16]
+    assert composed_with_recipe(typed).model.bottom_mlp == [16]
     begin_with(tmp_path / "run", gone, dataset, "resume=auto")
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
@@ -80,20 +81,19 @@ def test_optimizers_begin_anew_where_their_states_are_not_wanted(
 
 def test_where_nothing_is_chosen_everything_is_as_the_former_run_had_it(former: Path, dataset: Path) -> None:
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}"]
-    config = compose_config("train", TrainConfig, with_recipe(typed))
+    config = composed_with_recipe(typed)
     then = read_marker(next((former / "checkpoints").glob("step-*"))).config
     for section in ("model", "tables", "optimizer", "schedule"):
         assert asdict(getattr(config, section)) == then[section]
     assert config.trainer.global_batch_size == 128
-    faster = compose_config("train", TrainConfig, with_recipe([*typed, "trainer.epochs=3"]))
+    faster = composed_with_recipe([*typed, "trainer.epochs=3"])
     assert (faster.model, faster.trainer.epochs) == (config.model, 3)
-    typed = with_recipe([*typed, "optimizer=sgd", "trainer.global_batch_size=256", "model.dropout=0.5"])
-    other = compose_config("train", TrainConfig, typed)
+    changed = ["optimizer=sgd", "trainer.global_batch_size=256", "model.dropout=0.5"]
+    other = composed_with_recipe([*typed, *changed])
     assert other.optimizer.sparse.kind == "sgd"
     assert (other.trainer.global_batch_size, other.model.dropout) == (256, 0.5)
     assert (other.model.bottom_mlp, other.tables) == (config.model.bottom_mlp, config.tables)
-    recipe = [*typed, "experiment=kaggle_small"]
-    assert with_recipe(recipe) == recipe
+    assert auto_settings(plain_values([*typed, "experiment=kaggle_small"])) == {}
 
 
 def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) 
     ]
     train_here(tmp_path / "first", *keys, "trainer.max_steps=2")
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={tmp_path}/first"]
-    config = compose_config("train", TrainConfig, with_recipe(typed))
+    config = composed_with_recipe(typed)
     then = read_marker(next((tmp_path / "first/checkpoints").glob("step-*"))).config
     assert asdict(config.tables) == then["tables"]
-    typed = compose_config("train", TrainConfig, with_recipe([*typed, "tables=dataset"]))
+    typed = composed_with_recipe([*typed, "tables=dataset"])
     assert asdict(typed.tables) == {**then["tables"], "from_dataset": True, "specs": []}
     with pytest.raises(ConfigError, match=r"tables: c0 is read by t_c0, in .* by both: let it read that one"):
         train_here(tmp_path / "second", *keys[:1], f"warm_start.checkpoint={tmp_path}/first")
@@ -120,7 +120,7 @@ def test_a_resumed_run_keeps_what_it_began_with(former: Path, dataset: Path, tmp
     other = tmp_path / "other"
     train_here(other, f"data.path={dataset}", IN_ORDER, "model.bottom_mlp=[24]", "trainer.max_steps=3")
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}", f"resume={other}"]
-    assert compose_config("train", TrainConfig, with_recipe(typed)).model.bottom_mlp == [24]
+    assert composed_with_recipe(typed).model.bottom_mlp == [24]
     with pytest.raises(ConfigError, match=r"warm_start.checkpoint is .*/run, in .*step-000000003 None"):
         begin_with(tmp_path / "run", former, dataset, f"resume={other}", "model.bottom_mlp=[24]")
     begin_with(tmp_path / "first", former, dataset, "trainer.max_steps=3")
@@ -189,3 +189,7 @@ def test_states_of_another_optimizer_are_refused(former: Path, dataset: Path, tm
         ConfigError, match=r"optimizer of t_c0 is adam, .* rowwise_adagrad: .*optimizer=false"
     ):
         begin_with(tmp_path / "run", former, dataset, "optimizer=adam")
+
+
+def composed_with_recipe(words: list[str]) -> TrainConfig:
+    return compose_config("train", TrainConfig, words, complete=auto_settings)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.config.scoring import ReportConfig, with_runs
+from dlrm_app.config.report import ReportConfig, with_runs
 from dlrm_app.errors import ConfigError
 from dlrm_app.reports.comparison import check_runs, differences, read_runs, report_runs
 from tests.training.run_fixture import evaluation, read_report, write_run

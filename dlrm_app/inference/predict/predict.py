@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dlrm_app.config.scoring import PredictConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.collectives import broadcast_from_first

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dlrm_app.config.scoring import ServeConfig
+from dlrm_app.config.serve import ServeConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served

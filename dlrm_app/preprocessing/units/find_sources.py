@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import InputConfig
-from dlrm_app.config.schema import SPLITS
+from dlrm_app.config.values import SPLITS
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.preprocessing.units.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.preprocessing.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files

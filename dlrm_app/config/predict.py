@@ -1,0 +1,49 @@
+"""dlrm-predict's configuration. Values and their explanations are in conf/predict.yaml."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section
+from dlrm_app.config.values import BatchRows, Split, Threads, Which, file_problems
+from dlrm_app.errors import Problem
+
+RESERVED = ("score", "label", "file", "line")
+"""Columns of dlrm-predict's output."""
+
+
+@dataclass(slots=True)
+class PredictConfig(Section):
+    model: str = REQUIRED
+    which: Which = REQUIRED
+    ema: bool = REQUIRED
+    plugins: list[str] = field(default_factory=list)
+    input: Any = None
+    labels: bool | None = None
+    data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
+    split: Split = REQUIRED
+    encoding: str | None = REQUIRED
+    output: Annotated[str, Meta(pattern=r"\.parquet$")] = REQUIRED
+    batch_size: BatchRows = REQUIRED
+    unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
+    rejects: RejectsConfig = field(default_factory=RejectsConfig)
+    keep: list[str] = field(default_factory=list)
+    threads: Threads | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        """Problems: not exactly one kind of rows, or a column kept twice."""
+        if (self.input is None) == (self.data.path is None):
+            cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
+            yield Problem("input", "or data.path must name what to score", cure)
+        yield from file_problems("input", self.input)
+        rule = "names a column that the scores already have"
+        yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
+
+    def unread(self, key: str) -> str:
+        """Of each kind of rows: the settings for the other."""
+        if self.data.path is None:
+            return "is for a dataset (data.path=)" * (key == "split")
+        of_logs = ("encoding", "keep", "unit_mib", "rejects.max_fraction")
+        return "is for raw logs (input=), the dataset at data.path has its own" * (key in of_logs)

@@ -1,0 +1,35 @@
+"""dlrm-serve's configuration. Values and their explanations are in conf/serve.yaml."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import REQUIRED, Section
+from dlrm_app.config.values import Count, Threads
+
+
+@dataclass(slots=True)
+class ServeBatchConfig(Section):
+    rows: Annotated[int, Meta(ge=1, le=1 << 16)] = REQUIRED
+    wait_ms: Annotated[float, Meta(ge=0, le=10_000)] = REQUIRED
+
+
+@dataclass(slots=True)
+class ServeLimitsConfig(Section):
+    rows: Annotated[int, Meta(ge=1, le=1 << 16)] = REQUIRED
+    body_kib: Annotated[int, Meta(ge=1, le=1 << 20)] = REQUIRED
+    queued_rows: Count = REQUIRED
+    connections: Count = REQUIRED
+    seconds: Annotated[float, Meta(ge=0.001, le=86_400)] = REQUIRED
+
+
+@dataclass(slots=True)
+class ServeConfig(Section):
+    model: str = REQUIRED
+    host: str = REQUIRED
+    port: Annotated[int, Meta(ge=0, le=65535)] = REQUIRED
+    batch: ServeBatchConfig = field(default_factory=ServeBatchConfig)
+    limits: ServeLimitsConfig = field(default_factory=ServeLimitsConfig)
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = REQUIRED
+    threads: Threads | None = None
