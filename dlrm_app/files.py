@@ -103,7 +103,10 @@ def _is_full(error: OSError) -> bool:
 
 
 def ensure_room(folder: Path, num_bytes: int) -> None:
-    """Raises OSError if a file of ``num_bytes`` cannot be written. For C++ writers that would end the process on failure."""
+    """Raises OSError if a file of ``num_bytes`` cannot be written.
+
+    For C++ writers that would end the process on failure.
+    """
     if shutil.disk_usage(folder).free < num_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if num_bytes > (limit := file_limit()):
@@ -191,7 +194,9 @@ def _nearest_existing(path: Path) -> Path:
 
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks: Lustre without the mount option flock, NFS without a lock daemon, some of FUSE."""
+"""Errors of file systems without locks: Lustre without the mount option
+flock, NFS without a lock daemon, some of FUSE.
+"""
 
 
 @contextmanager

@@ -79,7 +79,9 @@ def installed(package: str) -> str | None:
 
 
 class Trio(NamedTuple):
-    """Versions of the three packages that are built for each other; other combinations fail with an undefined symbol."""
+    """Versions of the three packages that are built for each other; other
+    combinations fail with an undefined symbol.
+    """
 
     torch: str
     fbgemm: str
@@ -116,7 +118,10 @@ HIDDEN = ("", "-1")
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver. ``seen``: how it was found. ``version``: such as 580.65.06. ``cuda``: the newest supported, such as (13, 0)."""
+    """The NVIDIA driver.
+
+    ``seen``: how it was found. ``version``: such as 580.65.06. ``cuda``: the newest supported, such as (13, 0).
+    """
 
     seen: str
     version: str | None = None
@@ -139,7 +144,8 @@ class Driver:
 
 
 def needed_cuda() -> tuple[int, int]:
-    """The CUDA version that a driver must support: that of the installed fbgemm's build (such as 1.8.0+cu126), or of PyPI's wheels.
+    """The CUDA version that a driver must support: that of the installed fbgemm's
+    build (such as 1.8.0+cu126), or of PyPI's wheels.
 
     Builds for 12.x run on every driver for CUDA 12 (NVIDIA's minor version compatibility).
     """
@@ -181,9 +187,13 @@ def _dotted(version: tuple[int, int] | None) -> str:
 
 
 KERNELS = ((8, 0), (9, 0), (10, 0))
-"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX; 1.9.0's are assumed to be the same."""
+"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and
+no PTX; 1.9.0's are assumed to be the same.
+"""
 ANY_MINOR = (8,)
-"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide); code for sm_90a and sm_100a does not."""
+"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming
+guide); code for sm_90a and sm_100a does not.
+"""
 
 
 def has_kernels(capability: tuple[int, int]) -> bool:
@@ -195,6 +205,6 @@ def explain_missing(capability: tuple[int, int]) -> str:
     """The message about a GPU without kernels."""
     major, minor = capability
     return (
-        f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), 9.0 (H100, H200) "
-        "and 10.0 (B200) only"
+        f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), "
+        "9.0 (H100, H200) and 10.0 (B200) only"
     )

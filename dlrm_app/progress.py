@@ -1,4 +1,6 @@
-"""Shows progress: a bar on the first rank's terminal or notebook, nothing on other ranks, and a line now and then in a log file."""
+"""Shows progress: a bar on the first rank's terminal or notebook, nothing on other
+ranks, and a line now and then in a log file.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -55,7 +57,10 @@ def work_bar(records: Iterable[Any] | None = None, **settings: Any) -> Any:
 def progress_bar(
     title: str, total: int, shown: bool, unit: str = "batch", scale: bool = False, initial: int = 0
 ) -> Iterator[Any]:
-    """A tqdm bar with rate and time left; log lines appear above it. Silent if not ``shown``, or if stderr is a file."""
+    """A tqdm bar with rate and time left; log lines appear above it.
+
+    Silent if not ``shown``, or if stderr is a file.
+    """
     settings = {"total": total, "initial": initial, "desc": title, "unit": unit, "unit_scale": scale}
     disable = (False if _in_notebook() else None) if shown else True  # None: tqdm checks for a terminal
     bar = _bar(**settings, disable=disable, mininterval=0.5, dynamic_ncols=True, leave=False)

@@ -39,7 +39,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Findings(Result):
-    """The content of a dataset. ``studied``: the splits that features are described by: train if it exists, otherwise all."""
+    """The content of a dataset.
+
+    ``studied``: the splits that features are described by: train if it exists, otherwise all.
+    """
 
     manifest: Manifest
     studied: list[str]
@@ -298,7 +301,8 @@ def split_table(findings: Findings) -> Table:
     for name, split in findings.manifest.splits.items():
         shared = NONE
         if overlap := findings.overlap.get(name):
-            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.repeated / max(split.rows, 1))})"
+            of_all = percent(overlap.repeated / max(split.rows, 1))
+            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({of_all})"
         row: list[str | Cell] = [
             name,
             integer(split.rows),

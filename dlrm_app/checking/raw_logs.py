@@ -119,7 +119,10 @@ def _fit(pattern: str, values: Iterable[str]) -> bool:
 
 
 class Sample(NamedTuple):
-    """A sample of a log. ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header."""
+    """A sample of a log.
+
+    ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header.
+    """
 
     columns: list[Seen]
     unread: dict[str, Any]
@@ -133,7 +136,8 @@ class Sample(NamedTuple):
 class Proposal(Result):
     """A dataset's YAML for raw files, proposed from a sample of their rows. ``path``: where it was written, if it was.
 
-    ``given``: the files as they were named; ``name``: of the dataset; ``has_label``: whether the files have a label column.
+    ``given``: the files as they were named; ``name``: of the dataset;
+    ``has_label``: whether the files have a label column.
     """
 
     yaml: str
@@ -148,7 +152,9 @@ class Proposal(Result):
 
 
 def check_raw(given: Any, output: str | None) -> Proposal:
-    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if there is one, and logs what the files contain."""
+    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if
+    there is one, and logs what the files contain.
+    """
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
@@ -238,7 +244,9 @@ def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator
 
 
 def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
-    """Returns (delimiter, quote, the lines' fields) for the delimiter with which most lines have as many fields as the first."""
+    """Returns (delimiter, quote, the lines' fields) for the delimiter with which
+    most lines have as many fields as the first.
+    """
     found = []
     for place, delimiter in enumerate(_DELIMITERS):
         opening = re.compile(rf'(^|{re.escape(delimiter)})"')

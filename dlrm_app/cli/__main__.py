@@ -1,4 +1,6 @@
-"""``python -m dlrm_app.cli NAME key=value …`` is the same as ``dlrm-NAME key=value …``, in a form that torchrun can start."""
+"""``python -m dlrm_app.cli NAME key=value …`` is the same as ``dlrm-NAME
+key=value …``, in a form that torchrun can start.
+"""
 
 import sys
 

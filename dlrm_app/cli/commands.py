@@ -31,7 +31,8 @@ def run(name: str) -> None:
 
 
 def run_job(name: str, config: Any, words: list[str]) -> float | None:
-    """Runs the job of ``dlrm-<name>``, prints its result and the next command. Ends the process if the result has an exit code.
+    """Runs the job of ``dlrm-<name>``, prints its result and the next command.
+    Ends the process if the result has an exit code.
 
     Returns the best AUC on val of a training, which a sweeper may maximize.
     """

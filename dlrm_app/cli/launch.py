@@ -44,7 +44,9 @@ COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
 SILENT_SECONDS = 10
-"""Seconds that the other ranks wait while the first reports a shared error: a launcher ends all ranks once one has ended."""
+"""Seconds that the other ranks wait while the first reports a shared error: a
+launcher ends all ranks once one has ended.
+"""
 
 
 def launch(

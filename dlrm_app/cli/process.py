@@ -19,7 +19,8 @@ _loaded = threading.Event()
 def loading() -> Iterator[None]:
     """Disables garbage collection during imports (a fifth of a start), then freezes the imported objects.
 
-    This happens once in a process: a sweep's next job has no imports left, and the objects of the previous job must be collected.
+    This happens once in a process: a sweep's next job has no imports left, and the
+    objects of the previous job must be collected.
     """
     gc.disable()
     try:
@@ -32,7 +33,9 @@ def loading() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A stream whose reader may leave at any moment, such as ``| head``: the rest of the output is dropped, and the job continues."""
+    """A stream whose reader may leave at any moment, such as ``| head``: the rest of
+    the output is dropped, and the job continues.
+    """
 
     def write(self, data: Any, /) -> int:
         try:
@@ -54,7 +57,8 @@ class _Printable(io.TextIOWrapper):
 
 def set_up_streams() -> None:
     """Replaces ``sys.stdout`` and ``sys.stderr`` by streams that survive the loss of their readers, do not control the
-    terminal, print "?" for characters that its encoding lacks, and drop everything if the parent process closed them."""
+    terminal, print "?" for characters that its encoding lacks, and drop everything if the parent process closed them.
+    """
     sys.stdout = _safe_stream(sys.stdout, sys.__stdout__)
     sys.stderr = _safe_stream(sys.stderr, sys.__stderr__)
 

@@ -194,7 +194,9 @@ def _by_hydra(command: str, schema: type[Any], overrides: list[str]) -> DictConf
 
 
 def take_settings(schema: type[Any], overrides: list[str]) -> tuple[dict[str, object], list[str]]:
-    """(key → value of the settings with the name of a group, which Hydra would read as choices; the other overrides)."""
+    """(key → value of the settings with the name of a group, which Hydra
+    would read as choices; the other overrides).
+    """
     names = settings_named_as_groups(schema, conf_dir())
     words = [text for text in overrides if text.partition("=")[0].lstrip("+") in names]
     return plain_values(words), [text for text in overrides if text not in words]

@@ -291,7 +291,9 @@ class GenerateConfig(Section):
     overwrite: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: tables missing or not needed, days without valid dates, an output that exists or cannot be written."""
+        """Problems: tables missing or not needed, days without valid dates, an
+        output that exists or cannot be written.
+        """
         is_dataset = self.format == "dataset"
         if is_dataset and not self.tables.specs:
             cure = "add tables=merlin_tiny, or another"

@@ -31,7 +31,9 @@ RESERVED = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Commands whose settings are typed after their name (``train.model=dcn``) → groups, sections and keys that dlrm-days sets itself."""
+"""Commands whose settings are typed after their name (``train.model=dcn``) →
+groups, sections and keys that dlrm-days sets itself.
+"""
 _TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
 """Word for a day → the number of days ago."""
@@ -173,7 +175,10 @@ _SCHEMAS: dict[str, type[Any]] = {
 
 
 def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
-    """The whole configuration of ``dlrm-<command>`` with ``words``, the contents of YAML files included. Raises ConfigError."""
+    """The whole configuration of ``dlrm-<command>`` with ``words``, the contents of YAML files included.
+
+    Raises ConfigError.
+    """
     return asdict(compose_config(command, _SCHEMAS[command], words))
 
 
@@ -188,7 +193,9 @@ _DOTTED = re.compile(r"(?<![\w./-])[a-z_]+(?:\.[a-z_]+)+(?![\w/])")
 
 
 def as_typed(message: str) -> str:
-    """A ``message`` of another command with keys as they are typed for dlrm-days: ``train.model.kind`` for ``model.kind``."""
+    """A ``message`` of another command with keys as they are typed for
+    dlrm-days: ``train.model.kind`` for ``model.kind``.
+    """
 
     def named(found: re.Match[str]) -> str:
         key = found[0]
@@ -201,7 +208,8 @@ def as_typed(message: str) -> str:
 
 
 def with_words(words: Sequence[str]) -> list[str]:
-    """The words after ``dlrm-days``, with other commands' settings (``train.model=dcn``) joined into one ``train=[…]`` each.
+    """The words after ``dlrm-days``, with other commands' settings
+    (``train.model=dcn``) joined into one ``train=[…]`` each.
 
     The other command can then read them itself, with its groups, recipes and YAML files.
     """

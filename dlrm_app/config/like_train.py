@@ -104,8 +104,8 @@ def _entry_problems(name: str, entry: Any) -> Iterator[Problem]:
             yield Problem(name, f"gives {key}, a text, a range", f"give {{key: {key}, choices: [a, b]}}")
     else:
         rule = (
-            f"must give {key} choices, or numbers low < high; with log: true low is above 0 and there is no step, and a step "
-            "is at most high - low"
+            f"must give {key} choices, or numbers low < high; with log: true low is above 0 and there is no step, "
+            "and a step is at most high - low"
         )
         yield Problem(name, rule, value=dict(entry))
     yield from (fault for value in values if (fault := type_problem(key, value, kind)))

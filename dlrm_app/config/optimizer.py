@@ -37,7 +37,10 @@ class OptimizerSettings(Section):
 
 @dataclass(slots=True)
 class SparseSettings(OptimizerSettings):
-    """The optimizer of tables. The registry in tables/sparse_optimizers has the kinds; sharding/constraints says which a table can have."""
+    """The optimizer of tables.
+
+    The registry in tables/sparse_optimizers has the kinds; sharding/constraints says which a table can have.
+    """
 
     max_gradient: Positive | None = None
     stochastic_rounding: bool | None = None

@@ -36,8 +36,8 @@ SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 def check_overrides(
     words: Sequence[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Checks every override against ``schema`` and the groups in ``conf``. Returns the good ones in Hydra's form, and the
-    problems of the others: unknown keys (with the nearest known one), wrong types and unknown choices.
+    """Checks every override against ``schema`` and the groups in ``conf``. Returns the good ones in Hydra's form,
+    and the problems of the others: unknown keys (with the nearest known one), wrong types and unknown choices.
 
     If a group has a folder named after ``command``, its choices are the files in that folder (docs/adr/0005).
     A group's choice may be the path of a YAML file (``tables=my_tables.yaml``), which is registered as a choice.
@@ -77,7 +77,9 @@ def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
 
 
 def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
-    """The folder of ``group``'s choices below ``conf/group`` ("" or with a slash at the end), and the names of the choices."""
+    """The folder of ``group``'s choices below ``conf/group`` ("" or with a slash
+    at the end), and the names of the choices.
+    """
     folder = f"{command}/" if (conf / group / command).is_dir() else ""
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
@@ -86,7 +88,8 @@ def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem |
     key, equals, value = word.partition("=")
     if key and equals:
         return (
-            f"cannot read {word!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
+            f"cannot read {word!r}: write key=value, lists as 'key=[a,b]'; "
+            "a text with any of = [ ( ~ or quotes in it needs quotes: "
             f"write {setting(key, value)}"
         )
     cure = "no spaces around =, and quotes around any, as 'output=my run'"
@@ -168,7 +171,10 @@ class _Reader:
         return {group: None} in OmegaConf.load(self.conf / f"{self.command}.yaml").defaults
 
     def _register_file(self, path: Path, group: str) -> str:
-        """Registers the file as a choice of ``group`` and returns its name. Raises ConfigError for keys outside of the schema."""
+        """Registers the file as a choice of ``group`` and returns its name.
+
+        Raises ConfigError for keys outside of the schema.
+        """
         if not path.is_file():
             raise ConfigError([f"no such file (looked in {Path.cwd()})"])
         try:

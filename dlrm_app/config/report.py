@@ -19,7 +19,9 @@ class ReportConfig(Section):
 
 
 def with_runs(words: Sequence[str]) -> list[str]:
-    """The words after ``dlrm-report``, with the run folders, which are typed without a key, joined into one ``runs=[…]``."""
+    """The words after ``dlrm-report``, with the run folders, which are typed
+    without a key, joined into one ``runs=[…]``.
+    """
     folders: list[str] = []
     rest: list[str] = []
     for before, word in zip(["", *words], words, strict=False):

@@ -45,7 +45,10 @@ class CollectivesConfig(Section):
 
 @dataclass(slots=True)
 class ShardingConfig(Section):
-    """The sharding of tables. ``tables``: pattern of table names → constraints (CONSTRAINTS) for the tables that it fits."""
+    """The sharding of tables.
+
+    ``tables``: pattern of table names → constraints (CONSTRAINTS) for the tables that it fits.
+    """
 
     types: list[str] | None = None
     kernels: list[str] | None = None

@@ -1,4 +1,7 @@
-"""The configuration of dlrm-train, which checkpoints record too. Values and their explanations are in conf/train.yaml and its groups."""
+"""The configuration of dlrm-train, which checkpoints record too.
+
+Values and their explanations are in conf/train.yaml and its groups.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +30,10 @@ class DataConfig(Section):
 
 @dataclass(slots=True)
 class TablesConfig(Section):
-    """The tables. ``dlrm_app.tables.specs`` describes the entries of ``specs``. ``data_types``: pattern of table names → type."""
+    """The tables.
+
+    ``dlrm_app.tables.specs`` describes the entries of ``specs``. ``data_types``: pattern of table names → type.
+    """
 
     from_dataset: bool = False
     embedding_dim: int | None = None

@@ -26,7 +26,9 @@ def label_in(manifest: Manifest) -> Label | None:
 
 
 def described_label(manifest: Manifest) -> dict[str, Any]:
-    """The entry ``label`` in a description of columns: that of the rows, or of the target columns; nothing if they have none."""
+    """The entry ``label`` in a description of columns: that of the rows, or of the
+    target columns; nothing if they have none.
+    """
     label = label_in(manifest) or (
         Label(manifest.target_label) if manifest.target_label is not None else None
     )

@@ -29,8 +29,8 @@ from dlrm_app.result import Paragraph, Result
 
 PIP = f"{sys.executable} -m pip"
 OLD_TRIO = (
-    f"fit, but are older than torch {TRIOS[-1].name}: this project's CPU kernels are off, and trainer.pipeline=prefetch "
-    "refuses GPUs (docs/versions.md)"
+    f"fit, but are older than torch {TRIOS[-1].name}: this project's CPU kernels are off, "
+    "and trainer.pipeline=prefetch refuses GPUs (docs/versions.md)"
 )
 
 

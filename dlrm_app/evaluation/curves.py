@@ -1,8 +1,8 @@
 """ROC curve and reliability diagram of predictions on all ranks, for curves.json.
 
-roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least ``threshold``. None if all rows have
-one class. reliability: bins with about equal numbers of rows, by rising prediction, with the range and mean of their
-predictions.
+roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least
+``threshold``. None if all rows have one class. reliability: bins with about equal numbers of rows, by
+rising prediction, with the range and mean of their predictions.
 """
 
 from typing import Any
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 
 NUM_BUCKETS = 1 << 16
-"""Buckets between the lowest and the highest logit. All counts are exact for scores rounded down to the buckets' edges."""
+"""Buckets between the lowest and the highest logit.
+
+All counts are exact for scores rounded down to the buckets' edges.
+"""
 MAX_LOGIT = 100.0
 """Logits beyond this are clamped: their probability is 0 or 1 to the last bit anyway."""
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20

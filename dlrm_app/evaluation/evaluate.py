@@ -37,8 +37,8 @@ def batch_rows(asked: int | None, global_batch_size: int, ranks: Ranks) -> int:
 
 
 class ForwardPasses:
-    """Forward passes of ``model``, a sharded ClickTask. One for all evaluations of a model: on a GPU it has two streams of its
-    own, for which the allocator keeps the memory of their batches.
+    """Forward passes of ``model``, a sharded ClickTask. One for all evaluations of a model: on a GPU it has two
+    streams of its own, for which the allocator keeps the memory of their batches.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:

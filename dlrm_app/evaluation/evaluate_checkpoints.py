@@ -40,7 +40,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows. ``step`` is None but for checkpoints."""
+    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows.
+
+    ``step`` is None but for checkpoints.
+    """
 
     path: str
     step: int | None
@@ -116,13 +119,19 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 
 def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest`` as the model reads it. Raises DataError if it does not fit, or unless ``config`` says so has another label."""
+    """``manifest`` as the model reads it.
+
+    Raises DataError if it does not fit, or unless ``config`` says so has another label.
+    """
     label = LabelRule(config.other_label == "ignore", "other_label=ignore")
     return known_rows(trained, manifest, label)
 
 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest`` as the model reads it, or the model's own dataset. Raises DataError where that was not made of the same files."""
+    """``manifest`` as the model reads it, or the model's own dataset.
+
+    Raises DataError where that was not made of the same files.
+    """
     try:
         return rows_for(trained, manifest, config)
     except DataError as error:
@@ -149,7 +158,9 @@ def _files(manifest: Manifest, split: str) -> list[str]:
 
 
 def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> None:
-    """Raises DataError, on every rank, unless both models were measured on rows of the same labels in the same order."""
+    """Raises DataError, on every rank, unless both models were measured on
+    rows of the same labels in the same order.
+    """
     if not all(all_gather_objects(torch.equal(first.labels, second.labels))):
         raise DataError(
             f"{first.path} and {second.path} cannot be compared: the labels of their datasets' rows are not "

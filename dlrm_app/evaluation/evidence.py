@@ -80,7 +80,9 @@ def gather(
 def _look(
     manifest: Manifest, split: str, features: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """(size of each dense column, AUC of each column of the log alone, share of unknown lookups by feature), from samples of rows."""
+    """(size of each dense column, AUC of each column of the log alone, share of
+    unknown lookups by feature), from samples of rows.
+    """
     train, here = _sample(manifest, "train", features), _sample(manifest, split, features)
     columns = {column.name: column for column in manifest.sparse}
     dense, labels = np.concatenate([rows.dense for rows in train]), _labels(train)
@@ -158,7 +160,8 @@ def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, fl
     fired: list[torch.Tensor] = []
 
     def note(_module: nn.Module, _inputs: object, output: object) -> None:
-        # a unit has fired if any row of the batch has a value above 0; while the pipeline traces the model there are none
+        # a unit has fired if any row of the batch has a value above 0; while the
+        # pipeline traces the model there are none
         if type(output) is torch.Tensor:
             fired.append((output > 0).any(0).cpu())
 
@@ -187,7 +190,9 @@ def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, fl
 
 @torch.no_grad()
 def _weights(model: nn.Module, tables: Sequence[Table]) -> tuple[float | None, float | None]:
-    """(the largest root mean square of a linear layer's weights over that of fresh ones, the largest sampled table weight)."""
+    """(the largest root mean square of a linear layer's weights over that of
+    fresh ones, the largest sampled table weight).
+    """
     growths = [
         float(layer.weight.double().square().mean().sqrt()) * math.sqrt(3 * layer.in_features)
         for layer in model.modules()

@@ -1,4 +1,6 @@
-"""The groups of GAUC are raw values: the keys of a kept column, or ids of a feature as long as few rows are in shared groups."""
+"""The groups of GAUC are raw values: the keys of a kept column, or ids of a
+feature as long as few rows are in shared groups.
+"""
 
 import numpy as np
 
@@ -13,14 +15,18 @@ MOST_SHARED = 0.1
 
 
 def refuse_shared(manifest: Manifest, split: str, group_by: str | None) -> None:
-    """Raises DataError if too many rows of ``split`` would be grouped with rows of other values. Reads the ids of one column."""
+    """Raises DataError if too many rows of ``split`` would be grouped with rows of other values.
+
+    Reads the ids of one column.
+    """
     if group_by is None or any(column.name == group_by for column in manifest.kept):
         return
     column = next(column for column in manifest.sparse if column.name == group_by)
     shared, why = shared_rows(manifest, split, column)
     if shared > MOST_SHARED:
         raise DataError(
-            f"group_by={group_by}: about {percent(shared)} of the rows of {split} in {manifest.path} are in groups of several "
+            f"group_by={group_by}: about {percent(shared)} of the rows of {split} in {manifest.path} are in "
+            "groups of several "
             f"values, because {why}; GAUC allows {percent(MOST_SHARED)}: preprocess with keep=[{group_by}]"
         )
 
@@ -28,8 +34,9 @@ def refuse_shared(manifest: Manifest, split: str, group_by: str | None) -> None:
 def shared_rows(manifest: Manifest, split: str, column: SparseColumn) -> tuple[float, str]:
     """(the share of rows of ``split`` whose id stands for several values, the reason).
 
-    Of a vocabulary: rows of the rare id. Of a hash among n ids: values are spread evenly, so a row shares its id with
-    probability 1 - (1 - 1/n)^(d - 1), where d is the number of distinct values; k of the n ids occur, so that is about k/n.
+    Of a vocabulary: rows of the rare id. Of a hash among n ids: values are spread evenly, so a
+    row shares its id with probability 1 - (1 - 1/n)^(d - 1), where d is the number of distinct
+    values; k of the n ids occur, so that is about k/n.
     """
     kind = column.encoding["kind"]
     if kind not in ("hash", "vocab"):

@@ -15,7 +15,8 @@ from dlrm_app.evaluation.result import Comparison, Interval
 def auc_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
     """The AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval by the normal approximation.
 
-    With a process group every rank passes its own rows; all get the same result. NaN if a class has fewer than two rows.
+    With a process group every rank passes its own rows; all get the same
+    result. NaN if a class has fewer than two rows.
     """
     aucs, covariance = auc_covariance([logits], labels)
     return _interval(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
@@ -104,7 +105,9 @@ def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Te
 
 
 def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Counts for each row, int64 [n]: 2 for every row of the other class, on any rank, that scores lower, and 1 for a tie."""
+    """Counts for each row, int64 [n]: 2 for every row of the other class, on any
+    rank, that scores lower, and 1 for a tie.
+    """
     ranking = rank_scores(logits, labels)
     splitters = find_splitters(logits) if num_ranks() > 1 else logits.new_empty(0)
     placements = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)

@@ -1,5 +1,5 @@
-"""Judges an evaluation from its measurements: has the model learnt, nothing, too much, or the opposite, and what is the likeliest
-cause? Pure functions; ``evidence`` measures what they need. Does not import torch.
+"""Judges an evaluation from its measurements: has the model learnt, nothing, too much, or the opposite, and what is
+the likeliest cause? Pure functions; ``evidence`` measures what they need. Does not import torch.
 """
 
 import math
@@ -28,7 +28,9 @@ HIGH_AUC = 0.9
 LEARNT_NE = 0.99
 """A loss below this part of a constant's: there is something to learn, and the model has learnt it."""
 NARROW, NARROW_NE = 0.05, 0.01
-"""Half the widths of intervals that decide: a useful model would have an AUC outside of 0.5 ± NARROW, and an NE below 1 - NARROW_NE."""
+"""Half the widths of intervals that decide: a useful model would have an AUC outside
+of 0.5 ± NARROW, and an NE below 1 - NARROW_NE.
+"""
 DIVERGED_FACTOR = 2.0
 """Train loss over that of a constant."""
 FEW_STEPS, LEAST_MOVED = 30, 0.01
@@ -45,9 +47,11 @@ CROWDED = 10
 
 @dataclass(frozen=True)
 class Measurements:
-    """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``: the epoch's mean loss over that of a constant.
+    """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``:
+    the epoch's mean loss over that of a constant.
 
-    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken so far, None if unknown.
+    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's
+    scores. ``steps``: taken so far, None if unknown.
     """
 
     split: str
@@ -81,14 +85,19 @@ class Measurements:
 
     @property
     def reach(self) -> float:
-        """Half the 99% interval of the AUC of scores that know nothing (Mann & Whitney 1947). It needs no pass over the rows."""
+        """Half the 99% interval of the AUC of scores that know nothing (Mann & Whitney 1947).
+
+        It needs no pass over the rows.
+        """
         negatives = self.num_samples - self.positives
         return NORMAL_99 * math.sqrt((self.num_samples + 1) / (12 * self.positives * negatives))
 
 
 @dataclass(frozen=True)
 class TrainedSoFar:
-    """The training of a model until now: steps, rows, key of a learning rate → value, and the steps of the whole run."""
+    """The training of a model until now: steps, rows, key of a learning rate
+    → value, and the steps of the whole run.
+    """
 
     steps: int
     rows: int
@@ -105,10 +114,11 @@ class TrainedSoFar:
 class Evidence:
     """Measurements that tell causes apart; those that were not made are empty or None.
 
-    ``train``, ``here``: (positives, rows) of the train split and of the split judged. By column: ``scales`` (root mean square of
-    dense values), ``column_aucs`` (of the column alone), ``crowded`` (raw values for each row of the table), ``unknown`` (share of
-    lookups of values that train does not have, beyond that share among train's own rows). Of the model: ``silent`` (share of
-    units that never fire), ``growth`` (root mean square of a layer's weights over that of fresh ones), ``table_values`` (largest
+    ``train``, ``here``: (positives, rows) of the train split and of the split judged. By column:
+    ``scales`` (root mean square of dense values), ``column_aucs`` (of the column alone), ``crowded`` (raw
+    values for each row of the table), ``unknown`` (share of lookups of values that train does not have,
+    beyond that share among train's own rows). Of the model: ``silent`` (share of units that never fire),
+    ``growth`` (root mean square of a layer's weights over that of fresh ones), ``table_values`` (largest
     weight in a table), ``spread`` (standard deviation of logits).
     """
 
@@ -324,7 +334,10 @@ def _unknown(found: Measurements, evidence: Evidence) -> Cause | None:
     if not unknown or 2 * len(unknown) < len(evidence.unknown):
         return None
     most = max(unknown, key=lambda name: unknown[name])
-    says = f"{percent(unknown[most])} of the lookups of {found.split} in {listed(list(unknown))} are of values that train does not have"
+    says = (
+        f"{percent(unknown[most])} of the lookups of {found.split} in {listed(list(unknown))} "
+        "are of values that train does not have"
+    )
     return Cause("unknown ids", says, "check that both inputs write these values in one way")
 
 

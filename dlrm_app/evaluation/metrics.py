@@ -18,10 +18,10 @@ CHUNK = 1 << 20
 class ClickMetrics(Metric):
     """Metrics of one split's predictions: the same result on every rank, with any number of rows on each.
 
-    Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With
-    ``group_by`` (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. It syncs itself (``sync_on_compute`` is off),
-    because torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, possibly
-    without rows.
+    Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With ``group_by``
+    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. It syncs
+    itself (``sync_on_compute`` is off), because torchmetrics would gather all rows to all ranks. Every rank
+    must call ``update`` at least once, possibly without rows.
     """
 
     logits: list[torch.Tensor]
@@ -106,8 +106,8 @@ class ClickMetrics(Metric):
 
 
 def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sums, float64 [8]: rows, positives, nan logits, log losses, predictions, rows that are right at 0.5, squares of log losses,
-    log losses of positives.
+    """Sums, float64 [8]: rows, positives, nan logits, log losses, predictions, rows that are right
+    at 0.5, squares of log losses, log losses of positives.
     """
     sums = torch.zeros(8, dtype=torch.float64, device=logits.device)
     for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
@@ -127,7 +127,8 @@ def entropy(rate: float) -> float:
 
 
 def _ne_error(rows: float, positives: float, loss: float, squares: float, of_positives: float) -> float:
-    """The standard error of NE: that of the mean difference between each row's log loss and a constant's, over the entropy.
+    """The standard error of NE: that of the mean difference between each row's
+    log loss and a constant's, over the entropy.
 
     nan if NE is.
     """

@@ -39,7 +39,8 @@ def one_class_problems(manifest: Manifest, split: str) -> list[str]:
         return []
     kind = "positive" if positives else "negative"
     return [
-        f"all {rows:,} rows of {split} in {manifest.path} are {kind}: set it to null, or preprocess with a {split} split that has both"
+        f"all {rows:,} rows of {split} in {manifest.path} are {kind}: set it to null, "
+        f"or preprocess with a {split} split that has both"
     ]
 
 
@@ -55,7 +56,8 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
     if group_by is None or group_by in names:
         return []
     return [
-        f"group_by={group_by} is no one-hot feature that the model reads, and no column that {manifest.path} keeps (keep=): "
+        f"group_by={group_by} is no one-hot feature that the model reads, "
+        f"and no column that {manifest.path} keeps (keep=): "
         f"use one of {', '.join(names)}"
     ]
 

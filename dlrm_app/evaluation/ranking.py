@@ -111,9 +111,9 @@ def roc_auc(ranking: Ranking) -> float:
 
 
 def average_precision(ranking: Ranking) -> float:
-    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of the precision
-    among the rows that score at least as high, as in scikit-learn's average_precision_score. The same on every rank; nan
-    without positives.
+    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of
+    the precision among the rows that score at least as high, as in scikit-learn's
+    average_precision_score. The same on every rank; nan without positives.
     """
     num_positives, num_negatives = ranking.totals
     positives_up = num_positives - ranking.below[0]
@@ -132,11 +132,11 @@ LOWEST = -(1 << 31)
 def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor) -> float:
     """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
 
-    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows.
-    ``logits`` [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0, or int64 keys of raw
-    values, where rows with MISSING_KEY are left out. With a process group every rank passes its own rows and gets the same
-    value. A group's rows go to one rank, so a group that holds most of all rows needs much memory there: about 40 bytes a
-    row, 60 with keys. nan if every group is left out.
+    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows. ``logits``
+    [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0, or int64 keys of raw
+    values, where rows with MISSING_KEY are left out. With a process group every rank passes its own rows and gets
+    the same value. A group's rows go to one rank, so a group that holds most of all rows needs much memory there:
+    about 40 bytes a row, 60 with keys. nan if every group is left out.
     """
     if groups.dtype == torch.int64:
         logits, labels, groups = _numbered(logits, labels, groups)
@@ -154,7 +154,9 @@ MISSING_KEY = -(1 << 63)
 def _numbered(
     logits: torch.Tensor, labels: torch.Tensor, keys: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same rows, those of a key on one rank, without missing keys; keys become int32 ids that ``_own_groups`` leaves there."""
+    """The same rows, those of a key on one rank, without missing keys; keys become
+    int32 ids that ``_own_groups`` leaves there.
+    """
     rows = [part[keys != MISSING_KEY] for part in (keys, logits, labels.to(torch.uint8))]
     if num_ranks() > 1:
         owner = rows[0] % num_ranks()

@@ -49,7 +49,10 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One model's part of ``output``. ``checkpoint``: its folder; or a file of scores or a blend, which have no step."""
+    """One model's part of ``output``.
+
+    ``checkpoint``: its folder; or a file of scores or a blend, which have no step.
+    """
 
     checkpoint: str
     step: int | None
@@ -71,7 +74,8 @@ class ModelResult:
 class EvaluationResult(Result):
     """The content of ``output``, as JSON: the results of models on the same rows.
 
-    ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's adjustment over all.
+    ``comparison``: the first two models; ``tests``: each other model against
+    the first, with Holm's adjustment over all.
     """
 
     dataset: str

@@ -1,8 +1,10 @@
-"""Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict, LightGBM, a spreadsheet), and blends of models.
+"""Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict,
+LightGBM, a spreadsheet), and blends of models.
 
-A file has a column ``score``, the probability of a click, and a row for each row of the split, in the same order. If it also has
-``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows may have any order, and must be those of the
-split, each once. A column ``label`` is compared with the split's labels, or used instead of them if no dataset is named.
+A file has a column ``score``, the probability of a click, and a row for each row of the split, in the same
+order. If it also has ``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows
+may have any order, and must be those of the split, each once. A column ``label`` is compared with the
+split's labels, or used instead of them if no dataset is named.
 """
 
 import json
@@ -36,7 +38,9 @@ SMALLEST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Where rows come from: ``columns`` such as shard and row, the names of shards or files, and each row's name and number [R]."""
+    """Where rows come from: ``columns`` such as shard and row, the names of shards
+    or files, and each row's name and number [R].
+    """
 
     columns: tuple[str, ...]
     names: Sequence[str]
@@ -54,7 +58,9 @@ class RowPlaces:
 
 @dataclass(frozen=True)
 class GivenScores:
-    """``logits`` [R] float32 of all rows of a split, in its order, and the labels [R] from the same file, if it has any."""
+    """``logits`` [R] float32 of all rows of a split, in its order, and the
+    labels [R] from the same file, if it has any.
+    """
 
     path: str
     logits: torch.Tensor
@@ -65,10 +71,11 @@ class GivenScores:
 def measure_scores(
     config: EvaluateConfig, before: Sequence[torch.Tensor], manifest: Manifest | None, runtime: Runtime
 ) -> list[tuple[str, ClickMetrics]]:
-    """(name, metrics over this rank's rows) of each file in ``config.scores``, and then of the blend, if one is asked for.
+    """(name, metrics over this rank's rows) of each file in ``config.scores``,
+    and then of the blend, if one is asked for.
 
-    ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``, or of the
-    first file that has any. Raises DataError, on every rank, for files of other rows.
+    ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``,
+    or of the first file that has any. Raises DataError, on every rank, for files of other rows.
     """
     files, labels, groups = runtime.together(lambda: _read_rows(config, manifest))
     # this rank's share, as in an evaluation
@@ -115,12 +122,13 @@ def _read_rows(
     for each in files:
         if len(each.logits) != len(labels):
             raise DataError(
-                f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: give a score for each row of "
-                "the split, and no others"
+                f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: "
+                "give a score for each row of the split, and no others"
             )
         if each.labels is not None and not torch.equal(each.labels, labels):
             raise DataError(
-                f"scores={each.path} has other labels than the rows that it is compared on: write the scores of the split's "
+                f"scores={each.path} has other labels than the rows that it is compared on: "
+                "write the scores of the split's "
                 "rows in their order, or with the columns shard and row, or file and line, of dlrm-predict"
             )
     return files, labels, groups
@@ -143,7 +151,10 @@ def _refuse_unlike(files: Sequence[GivenScores]) -> None:
 
 
 def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores:
-    """Reads the scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, if it is invalid."""
+    """Reads the scores in the file at ``path``, in the order of ``split``.
+
+    Raises DataError, naming the file, if it is invalid.
+    """
     try:
         names = set(pq.read_schema(path).names)
         place, places = next((pair for pair in PLACES if set(pair) <= names), ()), None
@@ -169,8 +180,8 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(
-            f"scores={path} cannot be used ({reason}): it must be Parquet with a column score of numbers and, if you like, "
-            "label, none of them missing"
+            f"scores={path} cannot be used ({reason}): it must be Parquet with a column score of numbers and, "
+            "if you like, label, none of them missing"
         ) from error
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
@@ -181,7 +192,8 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
 def _order(
     path: str, table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str
 ) -> tuple[NDArray[np.int64], RowPlaces]:
-    """(the order that sorts the table's rows as in the split, their places in that order). Without a dataset: by names of files.
+    """(the order that sorts the table's rows as in the split, their places in that
+    order). Without a dataset: by names of files.
 
     Raises DataError unless the places are those of the split's rows, each once.
     """
@@ -197,7 +209,8 @@ def _order(
         found = [_known_name(name, expected, is_path=place[0] == "file") for name in names]
         if others := [name for name, known in zip(names, found, strict=True) if known is None]:
             raise DataError(
-                f"scores={path} has scores of {listed(others)}, which the {split} split of {manifest.path} was not made of: "
+                f"scores={path} has scores of {listed(others)}, "
+                f"which the {split} split of {manifest.path} was not made of: "
                 f"give scores of its rows, which are in {listed([*expected])}"
             )
         known, names = [*expected], [name for name in found if name is not None]
@@ -217,7 +230,9 @@ def _order(
 
 
 def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> str | None:
-    """The name of ``expected`` that is meant: the same, or of a path the only one with the same last part; None if there is none."""
+    """The name of ``expected`` that is meant: the same, or of a path the only one
+    with the same last part; None if there is none.
+    """
     if name in expected:
         return name
     if not is_path:
@@ -234,7 +249,8 @@ def _shard_rows(manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
 def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
     """Input file → the lines that became rows of ``split``, in their order; rejected ones are left out.
 
-    Raises DataError if rows cannot be found by their lines: in a shuffled split, and in a dataset that was not made of files alone.
+    Raises DataError if rows cannot be found by their lines: in a shuffled split, and
+    in a dataset that was not made of files alone.
     """
     rejected: dict[str, list[int]] = {}
     file = manifest.folder / REJECTS
@@ -267,8 +283,8 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
     is_dealt = origin == "train" and shares and manifest.config.get("split", {}).get("by") == "content"
     if is_shuffled or is_dealt or sum(map(len, lines.values())) != manifest.splits[split].rows:
         raise DataError(
-            f"scores={path} has file and line, by which the rows of {split} in {manifest.path} cannot be found: give scores with "
-            "shard and row, as dlrm-predict data.path= writes them"
+            f"scores={path} has file and line, by which the rows of {split} in {manifest.path} cannot be found: "
+            "give scores with shard and row, as dlrm-predict data.path= writes them"
         )
     return lines
 

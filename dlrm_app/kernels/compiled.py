@@ -1,8 +1,8 @@
 """numba's ``njit``, for functions whose machine code is kept on disk.
 
-numba checks only a function's own file to see if its machine code is up to date. But functions of other files that it calls
-are compiled into it, so after a change of such a file numba would use old code. So machine code made from other
-versions of this package's files is deleted before any is loaded.
+numba checks only a function's own file to see if its machine code is up to date. But functions of other files that
+it calls are compiled into it, so after a change of such a file numba would use old code. So machine code made from
+other versions of this package's files is deleted before any is loaded.
 """
 
 import hashlib

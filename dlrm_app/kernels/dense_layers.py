@@ -1,4 +1,5 @@
-"""Linear layers and DCNv2's low-rank cross layers on CPU: they use the faster of torch's libraries and fewer passes over memory.
+"""Linear layers and DCNv2's low-rank cross layers on CPU: they use the faster of
+torch's libraries and fewer passes over memory.
 
 Replaces torchrec's Perceptron with ReLU and its LowRankCrossNet.
 Shapes: B batch rows, I inputs, O outputs; N width of a cross layer.
@@ -13,8 +14,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.mlp import Perceptron
 
-# oneDNN multiplies inputs with weights 5 to 15% faster than MKL, which torch uses for float32. It multiplies B rows with
-# B rows faster only on CPUs where MKL does not use the widest units (docs/experiments.md).
+# oneDNN multiplies inputs with weights 5 to 15% faster than MKL, which torch uses for float32. It multiplies B rows
+# with B rows faster only on CPUs where MKL does not use the widest units (docs/experiments.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _HAS_BF16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 """False on CPUs without AVX-512, where oneDNN does not support bfloat16."""
@@ -25,7 +26,8 @@ _FEW_INPUTS = 32
 
 @cache
 def _mkl_is_slow() -> bool:
-    """True if MKL reaches half of the CPU's speed. It uses AVX-512 on Intel's CPUs only, and AMD's have wide units since Zen 5.
+    """True if MKL reaches half of the CPU's speed. It uses AVX-512 on Intel's CPUs
+    only, and AMD's have wide units since Zen 5.
 
     Zen 5 is AMD's first CPU with both AVX-512 and AVX-VNNI.
     """
@@ -52,14 +54,19 @@ def multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def weights_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """``gradient`` [B, O] transposed · ``inputs`` [B, I]. With few inputs the transpose is computed, in half the time."""
+    """``gradient`` [B, O] transposed · ``inputs`` [B, I].
+
+    With few inputs the transpose is computed, in half the time.
+    """
     if inputs.size(1) < _FEW_INPUTS:
         return _multiply_rows(inputs, gradient).t().contiguous()
     return _multiply_rows(gradient, inputs)
 
 
 def _multiply_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """``left`` [B, I] transposed · ``right`` [B, O]. torch uses oneDNN for bfloat16 itself; oneDNN cannot sum an empty batch."""
+    """``left`` [B, I] transposed · ``right`` [B, O]. torch uses oneDNN for
+    bfloat16 itself; oneDNN cannot sum an empty batch.
+    """
     if left.dtype == torch.float32 and len(left) and _mkl_is_slow():
         return multiply(left.t(), right.t())
     return left.t().mm(right)

@@ -1,4 +1,5 @@
-"""Installs the kernels compiled for CPUs in place of fbgemm's and torchrec's, sets malloc's options, or restores the libraries' code.
+"""Installs the kernels compiled for CPUs in place of fbgemm's and torchrec's, sets
+malloc's options, or restores the libraries' code.
 
 docs/kernels.md lists the replacements and says what happens with other versions of the libraries.
 """
@@ -27,7 +28,8 @@ _libraries: list[torch.library.Library] = []
 def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
     """Puts the kernels of ``choice`` (trainer.kernels) into ``model`` on ``device``; its weights keep their names.
 
-    compiled: replaces layers of the model and, on CPU, fbgemm's operators in the whole process. libraries: replaces nothing.
+    compiled: replaces layers of the model and, on CPU, fbgemm's operators in the
+    whole process. libraries: replaces nothing.
     """
     if choice == "libraries":
         restore_operators()
@@ -62,7 +64,9 @@ def _fit_libraries() -> bool:
 
 
 def replace_operators() -> None:
-    """Replaces fbgemm's lookups and updates by ours in the whole process; ours call fbgemm's for cases they do not support."""
+    """Replaces fbgemm's lookups and updates by ours in the whole process; ours
+    call fbgemm's for cases they do not support.
+    """
     if _libraries:
         return
     from dlrm_app.kernels.lookups import make_lookup
@@ -79,7 +83,9 @@ def replace_operators() -> None:
         warnings.simplefilter("ignore", UserWarning)  # the warning that an operator is replaced
         for name, make in makers.items():
             of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
-            library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
+            library.impl(  # type: ignore[no-untyped-call]
+                name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True
+            )
     _libraries.append(library)
 
 
@@ -121,8 +127,8 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
 def keep_freed_memory() -> None:
     """Makes malloc keep the memory that a batch has freed, in this process.
 
-    Results between layers take megabytes. glibc would return them to the system after each step and get them again, page
-    by page and filled with zeros, in the next one (docs/experiments.md).
+    Results between layers take megabytes. glibc would return them to the system after each step and get them again,
+    page by page and filled with zeros, in the next one (docs/experiments.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

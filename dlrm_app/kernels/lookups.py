@@ -1,10 +1,11 @@
 """Looks up and pools rows of tables on CPU, in place of fbgemm's operator: compiled, with all of torch's threads.
 
-fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among the threads, and the rows of
-later ids are prefetched into the cache. Bags are summed in their order, as in fbgemm, so the result is the same to the bit.
+fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among
+the threads, and the rows of later ids are prefetched into the cache. Bags are summed in their
+order, as in fbgemm, so the result is the same to the bit.
 
-Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and offsets are
-int64, values are float32, weights are float32 or float16.
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and
+offsets are int64, values are float32, weights are float32 or float16.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,9 @@ def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """True if our operator supports the call and there are several threads: int64 ids, sums or means without bag weights."""
+    """True if our operator supports the call and there are several threads:
+    int64 ids, sums or means without bag weights.
+    """
     weights, ids, pooling, bag_weights, output_type = (arguments[k] for k in (0, 5, 7, 8, 9))
     is_plain = bag_weights is None and pooling in _POOLINGS and output_type == SparseType.FP32.as_int()
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
@@ -71,7 +74,9 @@ def _sum_of_rows(lanes: int) -> Any:
 
     @intrinsic
     def add_up(typing_context, pooled, at, ids, start, end, weights, dim, column):  # type: ignore[no-untyped-def]
-        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of row ``ids[k]``'s values from ``column`` on."""
+        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of
+        row ``ids[k]``'s values from ``column`` on.
+        """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             result, its_ids, table = (
@@ -103,7 +108,8 @@ _sum_line, _sum_lanes = _sum_of_rows(LINE), _sum_of_rows(LANES)
 
 @njit(cache=True, error_model="numpy")
 def _pool(ids, bags, num_rows, weights, dim, pooled, at, width, is_mean):  # type: ignore[no-untyped-def]  # compiled
-    """Pools consecutive bags of a feature into ``pooled``, the first at ``at``. Returns False if an id is outside of the table.
+    """Pools consecutive bags of a feature into ``pooled``, the first at ``at``.
+    Returns False if an id is outside of the table.
 
     ``bags``: the start of each bag in ``ids``, and the end of the last one.
     """

@@ -22,7 +22,10 @@ ALL_WEIGHTS = 1 << 48
 
 @cache
 def _converts_halves() -> bool:
-    """True if the CPU converts float16 in hardware, as every 64-bit Arm CPU does. Otherwise LLVM would call a function."""
+    """True if the CPU converts float16 in hardware, as every 64-bit Arm CPU does.
+
+    Otherwise LLVM would call a function.
+    """
     import torch
 
     return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
@@ -89,8 +92,8 @@ bring_to_read, bring_to_write = _bring(False), _bring(True)
 def end_of_table(row_offsets: Any, feature: int) -> int:
     """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive.
 
-    ``row_offsets``: the number of each feature's first row, and of all rows. The places of weights would not tell an empty
-    table from the next one; the numbers do (dlrm_app/sharding/sharder.py).
+    ``row_offsets``: the number of each feature's first row, and of all rows. The places of weights would not tell an
+    empty table from the next one; the numbers do (dlrm_app/sharding/sharder.py).
     """
     end = feature + 1
     while end < len(row_offsets) - 1 and row_offsets[end] == row_offsets[feature]:

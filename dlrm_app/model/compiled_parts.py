@@ -48,7 +48,8 @@ def _compiled(path: str, module: nn.Module, plain: Forward) -> Forward:
                 outputs = compiled(*inputs)
         except TorchDynamoException as error:
             logger.warning(
-                "trainer.compile: %s is not compiled, because torch.compile says %s; it needs a compiler and, on GPUs, Python's "
+                "trainer.compile: %s is not compiled, because torch.compile says %s; it needs a compiler and, "
+                "on GPUs, Python's "
                 "headers (apt-get install g++ python3-dev); trainer.compile=false does not need them",
                 path,
                 _first_line(error),

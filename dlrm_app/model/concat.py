@@ -32,8 +32,8 @@ class ConcatSparseArch(nn.Module):
 class StridedMean(nn.Module):
     """[B, W] → [B, ceil(W / stride)]: means of windows of ``stride`` neighbours that do not overlap.
 
-    Same as Keras' AveragePooling1D(stride, padding="same"): padding completes the windows, half of it (rounded down) before
-    the first value and half after the last, and is not counted in the means.
+    Same as Keras' AveragePooling1D(stride, padding="same"): padding completes the windows, half of it (rounded down)
+    before the first value and half after the last, and is not counted in the means.
     """
 
     def __init__(self, width: int, stride: int) -> None:

@@ -1,5 +1,5 @@
-"""The tables' initial weights: a function of (seed, table, row) alone, and of a row's generation if it is not 0, so that every
-sharding plan starts alike. And the last bias, so that a model begins by predicting the share of positives.
+"""The tables' initial weights: a function of (seed, table, row) alone, and of a row's generation if it is not 0, so
+that every sharding plan starts alike. And the last bias, so that a model begins by predicting the share of positives.
 
 Tables are always drawn on the CPU: a GPU's generator gives other numbers from the same seed.
 """
@@ -64,7 +64,9 @@ def _fill(
     seed: int,
     generations: torch.Tensor | None,
 ) -> None:
-    """Draws whole blocks of rows, each from its own seed, and copies the part that overlaps ``part`` [rows, columns]."""
+    """Draws whole blocks of rows, each from its own seed, and copies the
+    part that overlaps ``part`` [rows, columns].
+    """
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
     blocks = range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS))
@@ -85,7 +87,8 @@ def draw_block(table: Table, seed: int, block: int, generations: torch.Tensor | 
     """Rows [block × BLOCK_ROWS, …) of a fresh table, at most BLOCK_ROWS of them: float32 [n, table.dim].
 
     uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
-    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]: a generation above 0 changes the row's seed.
+    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]:
+    a generation above 0 changes the row's seed.
     """
     values = _draw(table, block, f"{seed}/{table.name}/{block}")
     if generations is not None:

@@ -1,6 +1,7 @@
 """Names of the inputs of a model's dense layers, so that weights can be matched when features are added or removed.
 
-Does not import torch. Shapes: F sparse features, N dense features, D the width of a model's vectors, W a layer's outputs.
+Does not import torch. Shapes: F sparse features, N dense features, D the
+width of a model's vectors, W a layer's outputs.
 """
 
 import re
@@ -19,7 +20,8 @@ _BOTTOM = ""
 
 
 def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
-    """Parameter → its axes, for the dense parameters whose shape depends on the features. ``dense``: names of the N features.
+    """Parameter → its axes, for the dense parameters whose shape depends on the
+    features. ``dense``: names of the N features.
 
     They are the same for each model of an ensemble.
     """
@@ -46,7 +48,10 @@ def _first_layer(mlp: str, inputs: Names) -> dict[str, Axes]:
 
 
 def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
-    """Parameter → its axes, from feature → width and the dense features. A kind without a case keeps no weights of such layers."""
+    """Parameter → its axes, from feature → width and the dense features.
+
+    A kind without a case keeps no weights of such layers.
+    """
     width, num_layers = next(iter(widths.values())), config.dcn_num_layers or 0
     with_bottom = {_BOTTOM: width, **widths}
     axes = _first_layer("dense_arch.model", dense)
@@ -77,7 +82,8 @@ def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[
             of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
             axes["over_arch.last.weight"] = (None, [*inputs, *of_mlp])
             return axes | _first_layer("over_arch.mlp", inputs)
-        case "concat":  # the MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features
+        # the MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features
+        case "concat":
             inputs = _vectors(widths)
             if stride := config.stride:
                 starts = range(-(-len(inputs) % stride // 2), len(inputs), stride)

@@ -16,8 +16,8 @@ StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class ClickTask(nn.Module):
     """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B]) detached), all float32.
 
-    ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation never
-    uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
+    ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation
+    never uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool = False) -> None:

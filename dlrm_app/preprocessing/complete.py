@@ -165,7 +165,10 @@ def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) 
 
 
 def _target_label(columns: MadeColumns, config: dict[str, Any]) -> str | None:
-    """The label whose shares the target columns of unlabelled rows are; None without such columns. They come from another dataset."""
+    """The label whose shares the target columns of unlabelled rows are; None without such columns.
+
+    They come from another dataset.
+    """
     if not any(map(is_target, columns.dense)):
         return None
     encoding = config["encoding"]

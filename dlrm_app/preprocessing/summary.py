@@ -62,8 +62,8 @@ class Dataset(Result):
                 expected := published.get(Path(source.path).name.partition(".")[0], 0)
             ) > source.rows + rejects:
                 yield (
-                    f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy "
-                    "cut short?"
+                    f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
+                    "or was its copy cut short?"
                 )
         if rejects:
             yield f"rejected lines: {rejected}"
@@ -82,7 +82,9 @@ class Dataset(Result):
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:
-    """The share of lookups by feature that an earlier dataset's vocabularies do not know, estimated on rows of the first split."""
+    """The share of lookups by feature that an earlier dataset's vocabularies do not
+    know, estimated on rows of the first split.
+    """
     encoding = manifest.config["encoding"]
     vocabularies = [column for column in manifest.sparse if column.encoding["kind"] == "vocab"]
     if encoding["kind"] != "from_dataset" or not vocabularies:
@@ -122,6 +124,7 @@ def _own_click_lines(manifest: Manifest) -> list[str]:
             else "metrics of new rows are worse; give"
         )
         lines.append(
-            f"warning: about {percent(share)} of the {name} rows are {rows}, whose target columns contain their own clicks: {cure} other rows"
+            f"warning: about {percent(share)} of the {name} rows are {rows}, "
+            f"whose target columns contain their own clicks: {cure} other rows"
         )
     return lines

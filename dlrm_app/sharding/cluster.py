@@ -67,7 +67,8 @@ class Cluster:
 
     def __str__(self) -> str:
         nodes = f"{self.nodes} nodes × " if self.nodes > 1 else ""
-        return f"{nodes}{self.devices_per_node} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
+        ranks = f"{self.devices_per_node} {self.device} rank{'s' * (self.num_ranks > 1)}"
+        return f"{nodes}{ranks} of {self.memory / GIB:.4g} GiB"
 
     def to_torchrec(self) -> "Topology":
         """torchrec's Topology, with the memory that tables may take."""
@@ -139,7 +140,8 @@ def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     asked, found = (f"{c.nodes} × {c.devices_per_node} {c.device} ranks" for c in (described, started))
     if asked != found:
         problem = (
-            f"topology describes {asked}, but {found} were started: start them with torchrun --nnodes {described.nodes} "
+            f"topology describes {asked}, but {found} were started: "
+            f"start them with torchrun --nnodes {described.nodes} "
             f"--nproc-per-node {described.devices_per_node} …, plan only with dlrm-plan, or use topology=auto"
         )
         raise ConfigError([problem])

@@ -1,8 +1,8 @@
 """Constraints of each table: sharding types and compute kernels, from the configuration and the specs.
 
-For each key a table's own spec counts first, then the patterns of ``sharding.tables`` (the last one that fits), then
-``sharding`` itself. Under the dense kernel a table's gradient is as large as the table, and an optimizer outside the backward
-pass steps it. Nothing here imports torch.
+For each key a table's own spec counts first, then the patterns of ``sharding.tables`` (the last one that fits),
+then ``sharding`` itself. Under the dense kernel a table's gradient is as large as the table, and an optimizer
+outside the backward pass steps it. Nothing here imports torch.
 """
 
 import logging
@@ -96,7 +96,9 @@ def dense_kernel_tables(
 def dense_kernel_reason(
     settings: SparseSettings, kernels: Sequence[str] | None, device_type: str
 ) -> str | None:
-    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None if it takes a fused one."""
+    """The reason why a table with these settings and ``kernels`` takes the
+    dense kernel; None if it takes a fused one.
+    """
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     if settings.updated_rows == "all":
         return f"{settings.kind} with updated_rows=all is not fused"
@@ -123,7 +125,9 @@ def log_dense_kernel(
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> list[str]:
-    """Problems: sparse optimizers that the device or the tables' own settings do not allow, one problem for each cause."""
+    """Problems: sparse optimizers that the device or the tables' own settings
+    do not allow, one problem for each cause.
+    """
     if unknown := one_of("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown
     return by_cause((table.name, _table_problems(table, settings, sharding, device_type)) for table in tables)

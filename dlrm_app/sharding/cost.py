@@ -124,7 +124,8 @@ Options = Mapping[str, Sequence[Option]]
 def estimate_options(
     work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints] | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Table name → every sharding option that ``constraints`` (default: ``work``'s) allow, in the order of SHARDING_TYPES.
+    """Table name → every sharding option that ``constraints`` (default:
+    ``work``'s) allow, in the order of SHARDING_TYPES.
 
     Tables of one class share one tuple. Raises ConfigError naming each table without any option.
     """
@@ -140,9 +141,10 @@ def estimate_options(
         shared = tuple(estimator.options(work.tables[names[0]], allowed))
         if not shared:
             problems.append(
-                f"table {listed(names, 1)}: none of the sharding types {', '.join(allowed.sharding_types or ['any'])} runs "
-                f"with the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: allow another type "
-                "or kernel"
+                f"table {listed(names, 1)}: none of the sharding types "
+                f"{', '.join(allowed.sharding_types or ['any'])} runs "
+                f"with the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: "
+                "allow another type or kernel"
             )
         options.update(dict.fromkeys(names, shared))
     refuse_if(problems)
@@ -167,8 +169,8 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
 class CpuConfig(EmbeddingPerfEstimatorConfig):
     """A CPU estimator without torchrec's penalties for narrow rows, which model idle thread blocks of a GPU.
 
-    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at least 32 columns, but not for
-    tables cut by rows.
+    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at
+    least 32 columns, but not for tables cut by rows.
     """
 
 

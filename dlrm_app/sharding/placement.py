@@ -62,7 +62,10 @@ def imbalance(values: np.ndarray) -> float:
 
 
 class Board:
-    """The state of a placement: ``loads`` [3, W] and the tables placed so far. Loads are compared in units of their mean."""
+    """The state of a placement: ``loads`` [3, W] and the tables placed so far.
+
+    Loads are compared in units of their mean.
+    """
 
     def __init__(self, choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> None:
         self.cluster = cluster
@@ -93,7 +96,9 @@ class Board:
         return bool((self.loads <= self.limits[:, None]).all())
 
     def _nodes_for(self, option: Option) -> list[int] | None:
-        """Ranks for groups of shards that must share a node; each group goes to the node with the least load afterwards."""
+        """Ranks for groups of shards that must share a node; each group goes to
+        the node with the least load afterwards.
+        """
         is_free = option.sharding_type == "table_column_wise"  # its shards may be in any order
         group = len(option.time) if is_free else self.cluster.devices_per_node
         ranks: list[int] = []
@@ -108,7 +113,9 @@ class Board:
         return ranks
 
     def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
-        """The ranks of the best node for ``shards`` [3, S], which are dealt to its ranks in turn; None if no node has room."""
+        """The ranks of the best node for ``shards`` [3, S], which are dealt to its
+        ranks in turn; None if no node has room.
+        """
         nodes, width = self.cluster.nodes, self.cluster.devices_per_node
         loads = loads.reshape(3, nodes, width)
         order = np.tile(np.arange(width), (nodes, 1))
@@ -123,7 +130,10 @@ class Board:
         return None if score[node] == np.inf else [int(rank) for rank in node * width + slots[node]]
 
     def _ranks_for(self, option: Option) -> list[int] | None:
-        """The least loaded rank with room for each shard. A table's shards go to different ranks while there are enough."""
+        """The least loaded rank with room for each shard.
+
+        A table's shards go to different ranks while there are enough.
+        """
         ranks: list[int] = []
         extra = np.zeros_like(self.loads)
         for shard in option.loads.T:
@@ -203,8 +213,8 @@ def _improve(board: Board, kind: str, width: int) -> None:
 class _Exchange:
     """Exchanges P tables between groups of ``width`` ranks.
 
-    Each group also has an empty piece, listed after the tables, so that a move is an exchange too. ``group``: each piece's group;
-    ``pieces`` [3, P + groups], ``loads`` [3, groups], ``limits`` [3].
+    Each group also has an empty piece, listed after the tables, so that a move is an exchange too. ``group``: each
+    piece's group; ``pieces`` [3, P + groups], ``loads`` [3, groups], ``limits`` [3].
     """
 
     def __init__(self, tables: Sequence[Placed], board: Board, width: int) -> None:
@@ -216,7 +226,9 @@ class _Exchange:
         self.limits = board.limits.copy()
 
     def lower(self, which: int) -> None:
-        """Exchanges pieces of the fullest group with other groups, while that lowers the larger of both groups' loads."""
+        """Exchanges pieces of the fullest group with other groups, while that
+        lowers the larger of both groups' loads.
+        """
         num_pairs = 0
         for _ in range(MAX_EXCHANGES):
             fullest = int(self.loads[which].argmax())
@@ -248,7 +260,10 @@ class _Exchange:
         return np.array(pairs, dtype=np.int64)
 
     def _exchange(self, which: int, fullest: int, given: np.ndarray, taken: np.ndarray) -> bool:
-        """Makes the exchange that lowers load ``which`` most. Returns False if none does. Bundles: [K, pieces in each]."""
+        """Makes the exchange that lowers load ``which`` most.
+
+        Returns False if none does. Bundles: [K, pieces in each].
+        """
         partner = self.group[taken[:, 0]]
         change = self.pieces[:, given].sum(2)[:, :, None] - self.pieces[:, taken].sum(2)[:, None, :]
         here, there = self.loads[:, fullest, None, None] - change, self.loads[:, partner][:, None, :] + change

@@ -1,5 +1,5 @@
-"""Sharding plans: for DistributedModelParallel, with estimated costs; as text, with the load of each rank and the sharding of
-each kind of table; and as a file that people can read and compare: plan.yaml.
+"""Sharding plans: for DistributedModelParallel, with estimated costs; as text, with the load of each rank and the
+sharding of each kind of table; and as a file that people can read and compare: plan.yaml.
 """
 
 import logging
@@ -281,8 +281,8 @@ def _faults(entry: _Entry, cluster: Cluster) -> list[str]:
     ranks = [shard[-1] for shard in entry.shards if shard]
     if not is_whole or ranks != entry.ranks or max(ranks) >= cluster.num_ranks:
         return [
-            "shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and ranks their last "
-            f"numbers, at most {cluster.num_ranks - 1}"
+            "shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, "
+            f"and ranks their last numbers, at most {cluster.num_ranks - 1}"
         ]
     return []
 

@@ -49,9 +49,9 @@ def plan_model(
 ) -> EstimatedPlan:
     """Plans the tables of ``task`` (on the meta device), the same on every rank, and attaches their fused optimizers.
 
-    ``batch_size``: rows that all ranks together look up in a step. Raises the same DlrmError on every rank if the tables do
-    not fit (with needed and available memory, and cures), if ``sharding.plan`` is for other tables or ranks, or
-    if ``topology`` is for other ranks.
+    ``batch_size``: rows that all ranks together look up in a step. Raises the same DlrmError on every rank
+    if the tables do not fit (with needed and available memory, and cures), if ``sharding.plan`` is for
+    other tables or ranks, or if ``topology`` is for other ranks.
     """
     attach_fused_optimizers(task.model, tables, sparse)
     cluster = _with_least_memory(running_cluster(topology, runtime))
@@ -159,9 +159,9 @@ def _replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
     """The wrapper that averages the dense part's gradients over the ranks; for one rank it does nothing."""
     if runtime.world_size == 1:
         return NoWrapper()
-    # Without the search for unused parameters (a walk of the graph and a message in each step), DDP reorders its gradients
-    # after the first step, also after the first one of a resumed run. With three or more ranks another order changes
-    # the sums, so no resume would be exact. On GPUs resumes are exact only with trainer.deterministic.
+    # Without the search for unused parameters (a walk of the graph and a message in each step), DDP reorders its
+    # gradients after the first step, also after the first one of a resumed run. With three or more ranks another
+    # order changes the sums, so no resume would be exact. On GPUs resumes are exact only with trainer.deterministic.
     is_exact = runtime.device_type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=is_exact)
 

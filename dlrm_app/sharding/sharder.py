@@ -112,7 +112,9 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int, int]]) -> KeyedTensor:
-    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys], through a view for each run of equal widths."""
+    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys],
+    through a view for each run of equal widths.
+    """
     vectors = torch.split(pooled.values(), [keys * width for keys, width in runs], dim=1)
     divisors = torch.split(divisor, [keys for keys, _ in runs], dim=1)
     divided = [
@@ -126,10 +128,10 @@ def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int
 def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any]) -> None:
     """Counts tables of which this rank holds no row as tables of one row, where fbgemm computes on CPU.
 
-    Its backward pass takes neighbouring tables whose first rows have the same number for one table that several features
-    read, with the first one's width and offsets (embedding_backward_split_cpu_template.cpp). So with 5 rows on 4 ranks the last rank
-    would update wrong places of the next table. A group without any weights is taken for one on a GPU (the invokers ask
-    host_weights.numel()). On CUDA a gradient has its own table's number.
+    Its backward pass takes neighbouring tables whose first rows have the same number for one table that several
+    features read, with the first one's width and offsets (embedding_backward_split_cpu_template.cpp). So with 5 rows
+    on 4 ranks the last rank would update wrong places of the next table. A group without any weights is taken for
+    one on a GPU (the invokers ask host_weights.numel()). On CUDA a gradient has its own table's number.
     """
     kernel, rows = part.emb_module, part._local_rows
     if 0 not in rows or kernel.hash_size_cumsum.device.type != "cpu":
@@ -145,14 +147,18 @@ def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any]) -> None:
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
-    """Offers every sharding type on every device. torchrec offers row-wise types only on CUDA, but they work with gloo too."""
+    """Offers every sharding type on every device. torchrec offers row-wise types
+    only on CUDA, but they work with gloo too.
+    """
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Every type that an EmbeddingBagCollection can be sharded by."""
         return [kind.value for kind in ShardingType]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """torchrec's kernels without those that are not supported here, and the dense one, which works with every type."""
+        """torchrec's kernels without those that are not supported here, and the
+        dense one, which works with every type.
+        """
         kernels = super().compute_kernels(sharding_type, compute_device_type)
         return [*(kernel for kernel in kernels if kernel in KERNELS and kernel != DENSE), DENSE]
 
@@ -179,8 +185,8 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
 def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
     """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is rounded.
 
-    Values are rounded only while they are sent; all computing stays float32. torchrec's own registry replaces bf16 by fp16
-    on CPU, but gloo supports bf16 now.
+    Values are rounded only while they are sent; all computing stays float32. torchrec's own registry
+    replaces bf16 by fp16 on CPU, but gloo supports bf16 now.
     """
     if config.forward == config.backward == "fp32":
         return None

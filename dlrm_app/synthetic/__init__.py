@@ -1,7 +1,8 @@
 """Synthetic data: click logs with a planted signal, and the inputs of synthetic models.
 
-For click logs the best reachable AUC and log loss are known: ``distribution`` draws rows, ``signal`` plants the truth and
-scores it, ``days`` changes ids and truth day by day, ``clicks`` writes Criteo files. ``inputs`` draws the inputs of models with given tables.
+For click logs the best reachable AUC and log loss are known: ``distribution`` draws rows, ``signal``
+plants the truth and scores it, ``days`` changes ids and truth day by day, ``clicks`` writes Criteo
+files. ``inputs`` draws the inputs of models with given tables.
 """
 
 from dlrm_app.config.datasets import GenerateConfig

@@ -59,7 +59,10 @@ class Source:
 
 
 def make_source(config: GenerateConfig) -> Source:
-    """Plants the signal that ``config`` describes. It does not depend on ``rows``, ``start_row``, ``days`` and ``threads``."""
+    """Plants the signal that ``config`` describes.
+
+    It does not depend on ``rows``, ``start_row``, ``days`` and ``threads``.
+    """
     shape = criteo_shape(config.max_cardinality, config.zipf)
     keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
     return Source(
@@ -102,7 +105,8 @@ def best_path(file: Path) -> Path:
 def write_clicks(config: GenerateConfig) -> Clicks:
     """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``.
 
-    One day is the file ``config.output``; several days are a folder of files. Raises ConfigError if the disk has too little room.
+    One day is the file ``config.output``; several days are a folder of files.
+    Raises ConfigError if the disk has too little room.
     """
     output, is_log = Path(config.output), config.days > 1
     refuse_if(output_problems("output", output, is_folder=is_log))

@@ -1,12 +1,14 @@
 """A log of several days: ids are born and die, tastes drift. A day depends only on the seed and its number.
 
-Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones replace them; a column with fewer than one birth a
-day keeps its ids. Ranks of popularity are divided into bands whose length is a life in days; a band holds one id of each age. An id
-stays in its band: it enters near the end, rises for a quarter of its life to the top, then falls, and dies at the end.
+Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones replace them; a column with fewer
+than one birth a day keeps its ids. Ranks of popularity are divided into bands whose length is a life in
+days; a band holds one id of each age. An id stays in its band: it enters near the end, rises for a
+quarter of its life to the top, then falls, and dies at the end.
 So the ranks of each day follow the same power law.
 
-A planted weight w of standard deviation s becomes w' = √(1 - drift²) · w + drift · s · (a normal draw) on the next day: its
-spread stays, and its correlation with the first day's weight falls as (1 - drift²)^(days / 2). A new id's weights are new draws.
+A planted weight w of standard deviation s becomes w' = √(1 - drift²) · w + drift · s · (a normal
+draw) on the next day: its spread stays, and its correlation with the first day's weight falls as
+(1 - drift²)^(days / 2). A new id's weights are new draws.
 """
 
 import math
@@ -61,7 +63,10 @@ def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> 
 
 @njit(nogil=True, cache=True, inline="always")
 def _place(age, lifetime):  # type: ignore[no-untyped-def]  # compiled
-    """The place of an id of ``age`` in its band. Of every three places, one has a rising id and two have falling ids."""
+    """The place of an id of ``age`` in its band.
+
+    Of every three places, one has a rising id and two have falling ids.
+    """
     rising = lifetime // 4
     if age < rising:
         return 3 * (rising - age) - 1
@@ -80,7 +85,9 @@ def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def _identify(lives, c, rank, day):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (number, day of birth) of the id of column ``c`` that has ``rank`` on ``day``; the first day's ids have birth 0."""
+    """Returns (number, day of birth) of the id of column ``c`` that has ``rank``
+    on ``day``; the first day's ids have birth 0.
+    """
     cardinality, births, lifetime = lives.cardinality[c], lives.births[c], lives.lifetime[c]
     if rank < 0 or rank >= births * lifetime:
         return rank, 0
@@ -102,7 +109,9 @@ def _numbers(lives, ranks, day):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _walk(lives, planted, spread, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
-    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from the weights ``planted`` on the first day."""
+    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from
+    the weights ``planted`` on the first day.
+    """
     weights = np.empty(planted.shape)
     keep = math.sqrt(1.0 - drift * drift)
     for c in range(planted.shape[0]):

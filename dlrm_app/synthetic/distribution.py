@@ -95,8 +95,8 @@ def power_law_span(rows, exponent):  # type: ignore[no-untyped-def]  # compiled
 def power_law(u, span, exponent):  # type: ignore[no-untyped-def]  # compiled
     """The inverse, at ``u``, of the distribution function of the density x^-a on [1, rows + 1). ``exponent`` is 1 - a.
 
-    The id is the whole part minus one. NVIDIA Merlin's distributed-embeddings draws ids in this way: power_law(1, rows + 1,
-    a, u) - 1 of examples/benchmarks/synthetic_models/synthetic_models.py, which has no a = 1.
+    The id is the whole part minus one. NVIDIA Merlin's distributed-embeddings draws ids in this way: power_law(1,
+    rows + 1, a, u) - 1 of examples/benchmarks/synthetic_models/synthetic_models.py, which has no a = 1.
     """
     return math.exp(u * span) if abs(exponent) < _HARMONIC else (1.0 + u * span) ** (1.0 / exponent)
 

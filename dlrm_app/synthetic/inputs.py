@@ -1,8 +1,8 @@
 """The inputs of a synthetic model: ids by a power law, uniform dense features and random labels, in a dataset folder.
 
 They are drawn as in NVIDIA Merlin's distributed-embeddings (examples/benchmarks/synthetic_models/synthetic_models.py,
-InputGenerator); ids may repeat within a row there too. Row r does not depend on other rows, processes or threads; the folder
-is complete or absent, with the same bytes for any number of threads.
+InputGenerator); ids may repeat within a row there too. Row r does not depend on other rows, processes or threads; the
+folder is complete or absent, with the same bytes for any number of threads.
 """
 
 import logging
@@ -52,7 +52,10 @@ SHARD_GROUPS = 16
 
 @dataclass(frozen=True)
 class Feature:
-    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``). Its column holds lists if ``num_ids`` is above 1."""
+    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``).
+
+    Its column holds lists if ``num_ids`` is above 1.
+    """
 
     name: str
     num_embeddings: int
@@ -61,7 +64,9 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes rows with ``num_dense`` dense features and the sparse ``features``, whose ids are drawn with exponent ``alpha``."""
+    """Makes rows with ``num_dense`` dense features and the sparse ``features``,
+    whose ids are drawn with exponent ``alpha``.
+    """
 
     num_dense: int
     features: Sequence[Feature]
@@ -81,7 +86,9 @@ class Inputs:
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, a power of two, about GROUP_BYTES: a reader holds up to two row groups of each of 64 lanes in memory."""
+        """Rows of a row group, a power of two, about GROUP_BYTES: a reader holds up to
+        two row groups of each of 64 lanes in memory.
+        """
         rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
         return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
 
@@ -234,7 +241,10 @@ def write_splits(
 
 
 def _write_shard(folder: Path, inputs: Inputs, group_rows: int, part: tuple[str, range]) -> tuple[Shard, int]:
-    """Writes a shard of (name, rows). Returns (the shard, its positive labels). Arrow's writer takes less time than drawing."""
+    """Writes a shard of (name, rows).
+
+    Returns (the shard, its positive labels). Arrow's writer takes less time than drawing.
+    """
     name, rows = part
     table = inputs.rows(rows.start, len(rows))
     with written_whole(folder / name) as temporary:

@@ -24,11 +24,11 @@ PILOT_ROWS = 1 << 17
 
 
 class Signal(NamedTuple):
-    """The true model. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
-    the row after the ranks is for all rarer ids (zero), the last row of ``effects`` for a missing id.
+    """The true model. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its
+    rank; the row after the ranks is for all rarer ids (zero), the last row of ``effects`` for a missing id.
 
-    ``curves`` [N, 2]: weights of tanh(t) and exp(-t²) with t = (log1p(value) - location) / width. ``curve_spread`` [N] and
-    ``effect_spread`` [F]: the standard deviations that a column's weights were drawn with.
+    ``curves`` [N, 2]: weights of tanh(t) and exp(-t²) with t = (log1p(value) - location) / width. ``curve_spread``
+    [N] and ``effect_spread`` [F]: the standard deviations that a column's weights were drawn with.
     The logit is ``bias`` plus the three parts, times ``weights`` [3].
     """
 

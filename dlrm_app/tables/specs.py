@@ -55,7 +55,9 @@ class Table:
     pooling_factors: tuple[float, ...] = ()
     """The ids a row that each feature is expected to hold; empty if unknown."""
     precision_by: str | None = None
-    """The origin of ``data_type``: a pattern of tables.data_types, "" for the table's spec, None for tables.data_type."""
+    """The origin of ``data_type``: a pattern of tables.data_types, "" for the
+    table's spec, None for tables.data_type.
+    """
     init_from: str | None = None
     """A file of initial vectors by raw value."""
 
@@ -103,7 +105,10 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
             {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
             for feature, rows in (feature_rows or {}).items()
         ]
-        lacking = "the dataset has no sparse column to make a table for: preprocess with one, or with dense.bucket_columns=all"
+        lacking = (
+            "the dataset has no sparse column to make a table for: preprocess with one, "
+            "or with dense.bucket_columns=all"
+        )
     if not specs:
         raise ConfigError([lacking])
     faults: dict[str, list[str]] = defaultdict(list)
@@ -223,7 +228,9 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
 
 
 def with_pooling_factors(tables: Sequence[Table], means: Mapping[str, float]) -> list[Table]:
-    """``tables``, with the ids a row of their features (``means``, otherwise 1) where their specs give no pooling factors."""
+    """``tables``, with the ids a row of their features (``means``, otherwise 1)
+    where their specs give no pooling factors.
+    """
     return [
         replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
         if not table.pooling_factors and means.keys() & set(table.features)
