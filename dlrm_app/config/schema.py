@@ -7,7 +7,7 @@ A schema is a dataclass whose fields are sections (dataclasses too) or values. m
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
@@ -206,9 +206,9 @@ class Section:
 
     __slots__ = ()
 
-    def problems(self, prefix: str = "") -> list[Problem | str]:
+    def problems(self, prefix: str = "") -> list[Problem]:
         """Problems of all sections: values outside of their range or choices, and those from ``rules``."""
-        found: list[Problem | str] = []
+        found: list[Problem] = []
         for field, (name, annotation) in zip(
             fields(cast(Any, self)), types_of(type(self)).items(), strict=True
         ):
@@ -217,7 +217,7 @@ class Section:
                 found += value.problems(f"{key}.")
             else:
                 found += value_problems(key, value, annotation)
-        return [*found, *(replace(each, key=f"{prefix}{each.key}".strip(".")) for each in self.rules())]
+        return [*found, *(each.within(prefix.rstrip("."), ".") for each in self.rules())]
 
     def rules(self) -> Iterable[Problem]:
         """Problems of several keys together. Keys are named as in this section; "" is the section itself."""
@@ -252,9 +252,9 @@ def file_problems(key: str, value: Any) -> Iterator[Problem]:
         yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
-def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
+def one_of(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
     """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
-    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
+    return [] if value in choices else [Problem(key, f"must be one of {', '.join(choices)}", value=value)]
 
 
 def _default(field: "Field[Any]") -> Any:

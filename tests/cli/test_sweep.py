@@ -36,5 +36,5 @@ def test_a_setting_that_is_named_as_a_group_is_the_same_in_all(tmp_path: Path) -
     done = run(command("predict", *words), tmp_path)
     assert done.returncode == 2
     assert "combination 1: " in done.stderr
-    assert "no model at nowhere" in done.stderr
+    assert "model=nowhere does not exist" in done.stderr
     assert "Traceback" not in done.stderr

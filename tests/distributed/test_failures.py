@@ -8,7 +8,10 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import fixable, is_lost_peer
 from dlrm_app.errors import DlrmError
 
-NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+)
 SYSTEM = (
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
 )
@@ -41,10 +44,10 @@ GLOO_RESET = (
 )
 GLOO_SETUP = "[../third_party/gloo/gloo/transport/tcp/device.cc:83] Unable to find address for: eth7"
 CUDA_MEMORY = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is free. "
-    "Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 70.11 GiB is allocated "
-    "by PyTorch, and 6.02 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is "
+    "free. Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 70.11 GiB "
+    "is allocated by PyTorch, and 6.02 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory "
+    "is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 RANK = Ranks(rank=3, local_rank=3, world_size=8, local_world_size=8, device_type="cuda")
 

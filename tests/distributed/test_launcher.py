@@ -1,4 +1,4 @@
-"""Ranks end with the launcher that started them, other processes do not; a rank has the last word, and its code is the launcher's."""
+"""Ranks end with the launcher that started them, other processes do not; a rank's exit code is the launcher's."""
 
 import os
 import signal

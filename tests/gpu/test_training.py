@@ -1,4 +1,4 @@
-"""Trainings on the device have the losses of a CPU reference run; where a step waits, what commands do with a checkpoint."""
+"""Trainings on the device have a CPU run's losses; where a step waits; what commands do with a checkpoint."""
 
 import warnings
 from collections import Counter

@@ -130,7 +130,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, a
 def test_plans_are_for_what_is_free_on_a_gpu_and_not_for_all_that_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a change of a few MiB from one start to the next is none, for another plan would end the resume's exactness."""
+    """A change of a few MiB between starts is ignored, because another plan would end the resume's exactness."""
     ranks = Runtime(0, 0, 8, 8, "cuda", 1)
     sizes = []
     for noise in (0, 5 << 20):

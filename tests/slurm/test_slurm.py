@@ -60,7 +60,7 @@ def wait_for_requeue(cluster: Cluster, job: int, log: Path, restarts: int = 1) -
 def start_now(cluster: Cluster, job: int) -> None:
     """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away.
 
-    Not to be used after a node was lost: when it is back it gets messages about the job's first life, and ends the second.
+    Not to be used after a node was lost: once back, it gets messages about the job's first life, and ends the second.
     """
     wait_until(lambda: set(cluster.states()) == {"idle"}, PATIENCE, "idle nodes")
     time.sleep(5)  # nodes refuse what was granted up to the second in which the first life ended

@@ -1,4 +1,4 @@
-"""trainer.calibrate: the shift is the root that bisection finds; then predictions add up, to val's clicks beyond chance; stops
+"""trainer.calibrate: the shift is the root that bisection finds; then predictions add up to val's clicks; stops
 and ranks change nothing; a run keeps its losses and its ranking."""
 
 import math
@@ -85,7 +85,7 @@ def test_two_ranks_shift_by_the_same(folder: Path) -> None:
 
 
 def test_the_run_predicts_as_many_clicks_as_val_has_but_for_chance(folder: Path) -> None:
-    """dlrm-evaluate finds it; without val, as many as the train split has. The steps are as without, and so is the ranking."""
+    """dlrm-evaluate finds it; without val, as many as the train split has. Steps and ranking do not change."""
     train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
     assert losses(folder / "without") == losses(folder / "whole")
     fitted, plain = (evaluated(folder / run, "val") for run in ("whole", "without"))
