@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.cli import launch
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from tests.commands import command, run
 
 TRAIN = Path(sys.executable).with_name("dlrm-train")
@@ -38,7 +38,7 @@ def test_a_rank_whose_settings_alone_are_wrong_says_so(
     monkeypatch.setenv("RANK", "1")
 
     def refuse() -> None:
-        raise ConfigError(["no dataset at x"])
+        raise ConfigError(Problem("x", "does not exist"))
 
     with pytest.raises(SystemExit):
         launch.or_explain(refuse)
