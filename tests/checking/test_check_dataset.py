@@ -83,7 +83,7 @@ def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
         assert findings.positives[split] == sum(table["label"])
 
 
-def test_little_memory_counts_the_ids_of_small_tables_and_compares_a_sample_of_rows(tmp_path: Path) -> None:
+def test_little_memory_counts_small_tables_and_samples_rows(tmp_path: Path) -> None:
     lines = make_clicks(3000).splitlines(keepends=True)
     (tmp_path / "train.tsv").write_bytes(b"".join(lines))
     (tmp_path / "val.tsv").write_bytes(b"".join(lines[:1500]))
@@ -213,7 +213,7 @@ def test_a_leak_of_training_rows_is_pointed_out(
     assert "note: val share more rows with train than repeats within train explain" in str(findings)
 
 
-def test_an_unlabelled_split_and_a_dataset_without_train_are_looked_at(tmp_path: Path) -> None:
+def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_bytes(make_clicks(300, labelled=False))
     options = (f"input.test={tmp_path}/test.tsv", "input.unlabelled=[test]")
     run(tmp_path / "out", "dataset=criteo_kaggle", *options)

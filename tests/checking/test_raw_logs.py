@@ -159,7 +159,7 @@ def test_the_proposal_for_parquet_finds_roles_and_preprocesses(
     assert manifest.splits["train"].rows == 2 * ROWS
 
 
-def test_compressed_files_and_a_mark_at_the_beginning_change_nothing(
+def test_compression_and_a_byte_order_mark_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = text_of(values(), ",")

@@ -81,7 +81,7 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
         ("evaluate checkpoint=run", "run is no complete checkpoint and no run folder that holds one"),
     ],
 )
-def test_a_folder_without_a_model_is_called_what_it_is_before_any_work(
+def test_a_folder_without_a_model_is_refused_before_any_work(
     line: str, said: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("empty", "run"):
@@ -94,7 +94,7 @@ def test_a_folder_without_a_model_is_called_what_it_is_before_any_work(
     assert said in text
 
 
-def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Typed) -> None:
+def test_a_folder_with_a_run_is_refused_before_torch_loads(typed: Typed) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").touch()
     code, text = typed("train", "data.path=x", "tables=dataset", "output=run")
@@ -107,7 +107,7 @@ def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Type
         )
 
 
-def test_words_behind_help_choose_its_keys_and_each_command_knows_its_version(typed: Typed) -> None:
+def test_help_takes_words_and_each_command_has_a_version(typed: Typed) -> None:
     code, text = typed("train", "--help", "lanes", "model=dcn")
     assert (code, re.findall(r"^([\w.]+)=", text, re.MULTILINE)) == (0, ["data.lanes"])
     for name in ("train", "doctor", "report"):

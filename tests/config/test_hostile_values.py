@@ -77,7 +77,7 @@ def test_a_value_of_another_kind_is_refused(typed: str, rule: str) -> None:
         compose_config("train", TrainConfig, ["data.path=x", f"trainer.seed={2**63 - 1}", typed])
 
 
-def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_referenced_value_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPOCHS", "3")
     given = ["data.path=x", "trainer.epochs=${oc.env:EPOCHS}"]
     assert compose_config("train", TrainConfig, given).trainer.epochs == 3

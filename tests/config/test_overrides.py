@@ -158,7 +158,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_with_its_name_and_all_else(
+def test_problems_in_a_file_name_it_beside_all_others(
     group: str, text: str, expected: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.yaml"
@@ -195,7 +195,7 @@ def test_a_path_may_have_target_in_its_name() -> None:
 
 
 @pytest.mark.parametrize("path", ["a=b", "my [1]", "it's", "~x", "(1)"])
-def test_a_path_that_needs_quotes_is_refused_with_the_quotes_that_work(path: str) -> None:
+def test_a_path_without_needed_quotes_is_refused_with_them(path: str) -> None:
     (problem,) = problems_of(f"data.path={path}", "data.path=x")
     typed = shlex.split(problem.rpartition("write ")[2])
     assert compose_config("train", TrainConfig, typed).data.path == path

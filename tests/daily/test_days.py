@@ -227,7 +227,7 @@ def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, three: 
         kept.rename(three)
 
 
-def test_files_that_change_are_reported_and_what_follows_is_marked(
+def test_changed_files_are_reported_and_later_days_marked(
     log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = shutil.copytree(log, tmp_path / "log")
@@ -268,9 +268,7 @@ def test_files_under_another_path_are_the_same_files(log: Path, three: Path, tmp
     assert "has come since" in lines(output)[NAMES[1]]["mark"]
 
 
-def test_a_change_that_keeps_size_and_date_is_noticed_if_files_are_verified(
-    log: Path, three: Path, tmp_path: Path
-) -> None:
+def test_verify_files_notices_a_change_of_equal_size_and_date(log: Path, three: Path, tmp_path: Path) -> None:
     own = shutil.copytree(log, tmp_path / "log")
     output = shutil.copytree(three, tmp_path / "out", symlinks=True)
     words = days_words(own, output, NAMES[2])
@@ -325,7 +323,7 @@ def test_a_day_is_all_files_behind_links_and_a_loop_is_refused(tmp_path: Path) -
         files_of(config, date(2026, 11, 3))
 
 
-def test_the_day_before_is_published_while_a_deleted_one_is_learnt_again(
+def test_the_previous_day_is_published_while_one_is_learnt_again(
     log: Path, three: Path, tmp_path: Path
 ) -> None:
     output = shutil.copytree(three, tmp_path / "out", symlinks=True)
@@ -346,7 +344,7 @@ def test_what_is_no_link_is_not_published_over(tmp_path: Path, is_folder: bool) 
 
 
 @pytest.mark.slow
-def test_days_without_rows_are_named_and_left_out_also_once_they_come(
+def test_days_without_rows_are_left_out_even_if_rows_come_later(
     log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second day has no file, the third a single row."""
@@ -374,7 +372,7 @@ def test_days_without_rows_are_named_and_left_out_also_once_they_come(
         pytest.param(swapped_columns, marks=pytest.mark.long),
     ],
 )
-def test_a_poisoned_day_is_held_back_and_the_next_goes_on_without_it(
+def test_a_poisoned_day_is_held_and_the_next_skips_it(
     poison: object, log: Path, three: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "log"

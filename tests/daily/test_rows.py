@@ -55,9 +55,7 @@ def test_a_share_of_each_day_before_follows_the_day(days: list[Path], tmp_path: 
     assert made.splits["train"].positives == clicks
 
 
-def test_the_same_days_give_the_same_bytes_also_over_what_an_interruption_left(
-    days: list[Path], tmp_path: Path
-) -> None:
+def test_rows_of_a_day_have_the_same_bytes_after_an_interruption(days: list[Path], tmp_path: Path) -> None:
     first, second, _ = map(read_manifest, days)
     folders = [tmp_path / "one", tmp_path / "two"]
     (folders[1] / "train").mkdir(parents=True)

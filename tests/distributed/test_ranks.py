@@ -46,7 +46,7 @@ def test_a_driver_that_is_too_old_is_refused_with_both_versions(monkeypatch: pyt
         assert part in str(refusal.value)
 
 
-def test_a_driver_without_a_device_is_refused_with_what_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_a_device_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "No CUDA GPUs are available")
     with refused(ConfigError, "the GPU", "...torch sees no GPU: No CUDA GPUs are available..."):
         has_gpu(NEW)
@@ -58,9 +58,7 @@ def test_hidden_gpus_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch, hidden: st
     assert not has_gpu(OLD)
 
 
-def test_wheels_for_cpu_beside_a_gpu_are_refused_unless_it_is_hidden(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cpu_wheels_beside_a_visible_gpu_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As in an image that was built where no GPU was seen; a machine with the driver alone has nothing else."""
     monkeypatch.setattr(ranks, "installed", lambda name: "1.8.0")
     assert not has_gpu(NEW, tmp_path)

@@ -36,7 +36,7 @@ def lose_each_other() -> list[str]:
     return told
 
 
-def test_a_rank_whose_peer_was_silent_and_the_peer_itself_know_that_they_lost_each_other() -> None:
+def test_ranks_know_that_they_lost_each_other() -> None:
     for told in start_ranks(lose_each_other, 2, 2):
         assert len(told) == 2
         assert all(is_lost_peer(RuntimeError(text)) for text in told), told
@@ -54,14 +54,14 @@ def test_an_allocation_that_fails_is_told_with_what_to_do() -> None:
         torch.empty(2**58)
 
 
-def test_arrow_decodes_with_the_rank_s_threads_and_not_with_openmp_s() -> None:
+def test_arrow_decodes_with_the_ranks_number_of_threads() -> None:
     """torchrun sets OMP_NUM_THREADS=1, which Arrow takes for its own."""
     pyarrow.set_cpu_count(1)
     with start_runtime(3):
         assert pyarrow.cpu_count() == 3
 
 
-def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_each_device(
+def test_the_gpu_is_chosen_before_the_group_with_both_backends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NCCL makes its communicator on the current device: chosen later, every rank would be on GPU 0."""
@@ -125,7 +125,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
-def test_a_rank_that_sees_one_gpu_takes_it_unless_torchrun_shows_the_same_to_all(
+def test_a_rank_takes_its_only_gpu_unless_all_see_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slurm's --gpus-per-task=1 and Kubernetes' pods show each rank its own as GPU 0."""

@@ -72,7 +72,7 @@ def test_equal_scores_make_one_bin() -> None:
     assert curves["roc"]["true_positive_rate"] == [0, 1]
 
 
-def test_what_is_no_number_is_left_out_and_what_is_infinite_is_not() -> None:
+def test_curves_leave_out_nan_and_keep_infinity() -> None:
     logits = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1e9])
     curves = curves_of(logits, torch.tensor([True, True, False, False, True]))
     assert curves["num_samples"] == 4

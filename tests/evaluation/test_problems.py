@@ -50,7 +50,7 @@ def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, k
 
 
 @pytest.mark.parametrize("word", ["against=run", "ema=true", "which=best", "batch_size=64"])
-def test_settings_of_checkpoints_are_refused_where_scores_alone_are_evaluated(word: str) -> None:
+def test_checkpoint_settings_are_refused_for_scores_alone(word: str) -> None:
     with refused(ConfigError, word.partition("=")[0], "is for checkpoints (checkpoint=RUN)"):
         compose_config("evaluate", EvaluateConfig, ["scores=[s.parquet]", word])
 

@@ -139,7 +139,7 @@ def test_any_bytes_and_any_hints_give_the_new_bytes(
     assert patched(before, patch_of(before, after, rows(0), rows(1))) == new * 3
 
 
-def test_a_day_that_changes_a_twentieth_of_the_rows_makes_a_patch_of_less_than_a_tenth() -> None:
+def test_changing_5_percent_of_rows_patches_less_than_10_percent() -> None:
     random = np.random.default_rng(0)
     before = random.integers(0, 256, (20_000, 20), dtype=np.uint8)
     after, rows = before.copy(), [RowsAt("t", 0, 0, *before.shape)]
@@ -197,7 +197,7 @@ def test_another_base_is_refused_before_any_work(made: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["base/tables/t_c0.parquet", "delta/tables/t_c1.parquet.patch"])
-def test_a_damaged_base_or_delta_is_refused_by_the_name_of_the_file(made: Path, file: str) -> None:
+def test_a_damaged_base_or_delta_is_refused_naming_the_file(made: Path, file: str) -> None:
     data = bytearray((made / file).read_bytes())
     data[len(data) // 2] ^= 1
     (made / file).write_bytes(data)
@@ -227,7 +227,7 @@ def test_a_delta_that_says_other_things_is_refused(made: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", ["write_delta", "apply_delta"])
-def test_a_kill_leaves_nothing_and_the_same_command_makes_the_delta(
+def test_after_a_kill_the_same_command_makes_the_delta(
     later: Path, made: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     keys = [f"checkpoint={later}", "format=parquet", f"since={made}/base", f"output={made}/again"]

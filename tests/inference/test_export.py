@@ -205,7 +205,7 @@ def test_export_and_prediction_leave_a_gpu_alone(
 
 
 @pytest.mark.parametrize("kind", ["aoti", "torchscript"])
-def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
+def test_a_file_size_limit_is_explained(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Their writers abort the process, or raise errors of their own."""
@@ -231,7 +231,7 @@ def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: li
     assert record.proofs[0].max_difference < 1e-6
 
 
-def test_an_export_parses_the_index_twice_for_any_number_of_tables(
+def test_an_export_parses_the_index_twice_for_any_tables(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for the tables to export, and once for the trained model to compare with."""

@@ -36,7 +36,7 @@ def test_a_datasets_rows_name_their_shard(expected: pa.Table) -> None:
     assert expected.column("row").to_pylist() == list(range(NUM_TEST))
 
 
-def test_raw_lines_have_the_scores_of_the_dataset_and_name_their_line(
+def test_raw_lines_get_the_datasets_scores_and_their_lines(
     shop: Path, expected: pa.Table, tmp_path: Path
 ) -> None:
     table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={shop}/test.csv")
@@ -179,7 +179,7 @@ def test_an_interrupted_command_goes_on_to_the_same_file(
     assert not (tmp_path / "scores.parquet.parts").exists()
 
 
-def test_an_interrupted_command_goes_on_with_the_version_of_a_table(
+def test_an_interrupted_command_keeps_the_tables_version(
     shop: Path, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake writes and lists Delta tables")
@@ -289,7 +289,7 @@ def test_what_cannot_work_is_refused_at_once(
         check_export(export)
 
 
-def test_raw_training_rows_that_target_columns_tell_their_own_clicks_are_pointed_out(
+def test_raw_rows_whose_clicks_are_in_targets_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, seed in {"train": 0, "new": 1}.items():

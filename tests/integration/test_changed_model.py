@@ -81,7 +81,7 @@ def test_what_is_new_needs_a_word_and_changes_nothing_at_first(
     assert ["i1", "new", "1"] in table
 
 
-def test_what_is_left_out_needs_a_word_and_a_run_of_the_rest_goes_on_and_is_resumed(
+def test_a_run_without_some_columns_needs_allow_and_resumes(
     wide: Path, narrow: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin = [f"data.path={wide}", IN_ORDER, "trainer.max_steps=3", "optimizer.dense.ema_decay=0.9"]
@@ -115,7 +115,7 @@ def test_layers_of_another_shape_need_a_word(former: Path, narrow: Path, tmp_pat
         begin_with(tmp_path / "other", former, narrow, "warm_start.allow=[rows]")
 
 
-def test_tables_written_with_fewer_rows_or_for_other_values_are_refused(narrow: Path, tmp_path: Path) -> None:
+def test_tables_of_fewer_rows_or_other_values_are_refused(narrow: Path, tmp_path: Path) -> None:
     def specs(rows: int, features: str = "c0") -> str:
         first = f"{{name:a,rows:{rows},dim:8,features:[{features}]}}"
         return f"tables.specs=[{first},{{name:b,rows:900,dim:8,features:[c2]}}]"
@@ -129,9 +129,7 @@ def test_tables_written_with_fewer_rows_or_for_other_values_are_refused(narrow: 
         train_here(tmp_path / "less", *begin, specs(60, "m0"), "warm_start.allow=[features]")
 
 
-def test_a_column_that_means_something_else_is_refused_whatever_is_allowed(
-    former: Path, narrow: Path, tmp_path: Path
-) -> None:
+def test_a_column_of_another_meaning_is_always_refused(former: Path, narrow: Path, tmp_path: Path) -> None:
     other = view(narrow, tmp_path / "other")
     path = other / "manifest.json"
     path.write_text(

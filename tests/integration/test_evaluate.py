@@ -115,7 +115,7 @@ def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other"
     return copy
 
 
-def test_models_of_one_logs_rows_are_compared_each_on_its_own_dataset(tmp_path: Path) -> None:
+def test_models_of_one_log_are_compared_on_their_own_datasets(tmp_path: Path) -> None:
     """Encoded in another way: the same files and the same labels, or nothing is tested."""
     write_dataset(tmp_path / "rows", rows={"train": 512, "val": 300})
     write_dataset(tmp_path / "others", rows={"train": 512, "val": 300}, seed=1)

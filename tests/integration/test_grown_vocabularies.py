@@ -109,7 +109,7 @@ def item_weights(run: Path) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_a_model_reads_a_later_day_as_its_own_vocabulary_would_have_encoded_it(
+def test_a_model_reads_a_later_day_by_its_own_vocabulary(
     days: dict[str, Manifest], first: Path, tmp_path: Path
 ) -> None:
     """Also one on which ids were freed and given to other values."""
@@ -169,7 +169,7 @@ def test_a_model_that_has_grown_scores_the_old_day_as_before(
     assert (len(item_weights(first)), len(item_weights(tmp_path / "grown"))) == (42, 62)
 
 
-def test_rows_keep_what_they_learnt_and_those_given_again_begin_anew(
+def test_rows_keep_their_weights_and_reused_ids_begin_again(
     days: dict[str, Manifest], first: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From the first day to the third, straight."""

@@ -97,7 +97,7 @@ def test_an_object_gives_the_dataset_of_a_file(s3: Any, tmp_path: Path, form: st
     assert s3.info(source.path)["ETag"].strip('"') in source.tag
 
 
-def test_a_delta_table_in_a_store_gives_the_dataset_of_the_local_one(
+def test_a_delta_table_in_a_store_gives_the_local_ones_dataset(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install deltalake")
@@ -125,7 +125,7 @@ def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, endpoin
     assert [name for name, data in made.items() if b"SECRET" in data] == []
 
 
-def test_an_object_replaced_half_way_is_refused_and_so_is_the_rest_of_its_run(
+def test_an_object_replaced_during_a_run_is_refused(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.pipe_file("clicks/log.tsv", make_clicks(20_000))

@@ -92,7 +92,7 @@ def strict(path: Path) -> list[Any]:
     return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def test_all_json_files_of_a_run_are_json_and_log_loss_finds_the_best(data: Path, typed: Typed) -> None:
+def test_a_runs_files_are_json_and_log_loss_finds_the_best(data: Path, typed: Typed) -> None:
     run = data.parent / "run"
     result = train_here(run, f"data.path={data}", "trainer.epochs=3", "checkpoint.keep_last=3")
     for path in [*run.rglob("*.json"), *run.rglob("*.jsonl")]:

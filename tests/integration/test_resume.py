@@ -81,7 +81,7 @@ def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[Any])
     assert count_lines(run_folder) >= count, "the run ended before it could be stopped"
 
 
-def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
+def test_other_ranks_and_plans_resume_with_the_same_batches(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """One rank table-wise, then two ranks row-wise, then with whole tables, then one again: losses agree to 1e-5."""

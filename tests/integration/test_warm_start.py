@@ -38,9 +38,7 @@ def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
     train_here(run, f"data.path={dataset}", IN_ORDER, f"warm_start.checkpoint={former}", *overrides)
 
 
-def test_an_epoch_and_a_run_that_begins_with_its_weights_are_two_epochs(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_an_epoch_and_a_warm_started_one_equal_two_epochs(dataset: Path, tmp_path: Path) -> None:
     """With an optimizer that has states, and counts its steps."""
     keys = [f"data.path={dataset}", IN_ORDER, "optimizer=adam"]
     train_here(tmp_path / "two", *keys, "trainer.epochs=2")
@@ -79,7 +77,7 @@ def test_optimizers_begin_anew_where_their_states_are_not_wanted(
     assert losses(tmp_path / "with")[1] != losses(tmp_path / "anew")[1]
 
 
-def test_where_nothing_is_chosen_everything_is_as_the_former_run_had_it(former: Path, dataset: Path) -> None:
+def test_settings_not_typed_come_from_the_previous_run(former: Path, dataset: Path) -> None:
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}"]
     config = compose_config("train", TrainConfig, with_recipe(typed))
     then = read_marker(next((former / "checkpoints").glob("step-*"))).config

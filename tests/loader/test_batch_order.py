@@ -44,7 +44,7 @@ def layouts(draw: st.DrawFn) -> dict[str, int]:
 
 
 @given(st.integers(1, 5000))
-def test_there_are_enough_lanes_for_any_number_of_ranks_and_64_for_those_that_divide_it(ranks: int) -> None:
+def test_lanes_fit_any_ranks_and_are_64_where_that_fits(ranks: int) -> None:
     lanes = enough_lanes(ranks)
     assert lanes % ranks == 0
     assert 64 <= lanes < max(64, ranks) + ranks

@@ -113,9 +113,7 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
         turned.mixed(0, labels[:100])
 
 
-def test_a_file_that_is_not_there_and_a_share_that_is_none_are_reported_together(
-    manifest: Manifest, tmp_path: Path
-) -> None:
+def test_a_missing_file_and_a_wrong_share_are_reported_together(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         train_here(
             tmp_path / "run",

@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 
 @pytest.mark.parametrize("kind", ["dlrm", "concat"])
-def test_a_table_named_like_an_attribute_of_torchs_module_dict_is_refused(kind: str) -> None:
+def test_a_table_named_like_a_module_dict_attribute_is_refused(kind: str) -> None:
     config = ModelConfig(kind=kind, bottom_mlp=[8] if kind == "dlrm" else [], top_mlp=[8])
     with pytest.raises(KeyError):  # what torch would say
         nn.ModuleDict({"items": nn.Identity()})

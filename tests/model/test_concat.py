@@ -62,7 +62,7 @@ def test_every_value_counts_once_in_the_strided_means(width: int, stride: int) -
 
 
 @pytest.mark.parametrize("kind", ["dlrm", "dcn", "projection"])
-def test_tables_of_unequal_widths_point_to_the_model_that_takes_them(kind: str) -> None:
+def test_tables_of_unequal_widths_are_refused_naming_concat(kind: str) -> None:
     config = compose_config("train", TrainConfig, ["data.path=unused", f"model={kind}"])
     with refused(ConfigError, f"model={kind}", "needs tables of one width...", cure="...model=concat..."):
         build_model(ModelSpec(config.model, TABLES, NUM_DENSE), torch.device("cpu"))

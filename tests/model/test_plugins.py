@@ -85,7 +85,7 @@ def test_the_files_that_a_run_names_are_not_executed_unasked(dataset: Path, tmp_
     assert not mark.exists()
 
 
-def test_an_architecture_that_python_has_registered_needs_no_file(dataset: Path, tmp_path: Path) -> None:
+def test_an_architecture_registered_in_python_needs_no_file(dataset: Path, tmp_path: Path) -> None:
     """It is the built-in one by another name: the same weights give the same evaluation."""
 
     @dlrm.architecture("imported")

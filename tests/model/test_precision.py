@@ -113,9 +113,7 @@ def test_tf32_is_set_for_cuda_alone() -> None:
         (["null", "kaggle_paper", "kaggle_full"], False),
     ],
 )
-def test_recipes_choose_tf32_where_no_figure_of_fp32_is_to_be_had_again(
-    recipes: list[str], tf32: bool
-) -> None:
+def test_recipes_choose_tf32_unless_they_reproduce_fp32(recipes: list[str], tf32: bool) -> None:
     for recipe in recipes:
         config = compose_config("train", TrainConfig, ["data.path=x", f"experiment={recipe}"])
         assert config.trainer.tf32 == tf32, recipe

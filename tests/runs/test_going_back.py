@@ -72,7 +72,7 @@ def test_a_folder_is_one_run_s_at_a_time() -> None:
     assert not Path("new").exists()
 
 
-def test_what_a_resume_changes_is_said_and_both_configurations_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resume_logs_changes_and_keeps_both_configurations(caplog: pytest.LogCaptureFixture) -> None:
     train(small("r"))
     train(small("r", "resume=auto", "trainer.max_steps=8", "optimizer.dense.lr=0.5"))
     assert "changed from step 6 on: optimizer.dense.lr" in caplog.text

@@ -39,7 +39,7 @@ def sharding(**patterns: dict[str, Any]) -> ShardingConfig:
     )
 
 
-def test_a_spec_is_asked_first_then_the_last_pattern_then_all_tables_key_by_key() -> None:
+def test_each_key_comes_from_spec_then_last_pattern_then_all() -> None:
     config = sharding(
         t_any={"types": ["row_wise"], "kernels": ["fused_uvm"], "min_partition": 8},
         t_user={"types": ["column_wise"], "kernels": None},
@@ -78,7 +78,7 @@ def test_constraints_reach_the_planner() -> None:
     assert user.min_partition == 8
 
 
-def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
+def test_unconstrained_tables_take_types_that_train_alike() -> None:
     for constraints in planned(ShardingConfig()).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
@@ -124,7 +124,7 @@ def test_what_a_table_or_a_device_does_not_allow_is_refused(
     assert is_like(problem, f"table t_item: {key}", rule), problem
 
 
-def test_a_pattern_that_fits_no_table_is_refused_with_the_tables_there_are() -> None:
+def test_a_pattern_without_a_table_is_refused_with_the_tables() -> None:
     (problem,) = sharding_problems(PAIR, sharding(t_itm_any={"types": ["row_wise"]}), "cpu")
     assert problem == Problem("sharding.tables.t_itm*", "fits no table", "they are t_user, t_item")
 
@@ -136,7 +136,7 @@ def split_in_two(kind: str) -> Assignment:
 
 
 @pytest.mark.parametrize(("optimizer", "is_other"), [("rowwise_adagrad", True), ("adagrad", False)])
-def test_splitting_rows_whose_optimizer_reduces_over_them_is_said(
+def test_splitting_rows_of_rowwise_optimizers_is_logged(
     optimizer: str, is_other: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

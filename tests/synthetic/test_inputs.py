@@ -154,7 +154,7 @@ def test_the_files_are_the_same_bytes_with_any_number_of_threads(tmp_path: Path)
 
 
 @pytest.mark.parametrize("row_bytes", [1, 400, 4 << 20, 190_000, 10**9])
-def test_row_groups_stay_small_in_memory_and_large_enough_for_their_headers(row_bytes: int) -> None:
+def test_row_groups_fit_memory_and_outweigh_their_headers(row_bytes: int) -> None:
     rows = make_inputs([Feature("f", 9, row_bytes // 4)], 0, 1.0, 0).group_rows
     assert 256 <= rows <= 32768
     assert rows == 256 or rows * row_bytes <= 4 << 20

@@ -28,7 +28,7 @@ def test_tables_from_the_dataset_have_one_table_a_feature() -> None:
     ]
 
 
-def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
+def test_specs_override_defaults_and_features_share_tables() -> None:
     specs = [
         {
             "name": "items",
@@ -100,7 +100,7 @@ def test_a_missing_width_names_its_key() -> None:
         resolve_tables(TablesConfig(from_dataset=True), ROWS)
 
 
-def test_pooling_factors_are_what_the_planner_expects_of_each_feature() -> None:
+def test_pooling_factors_are_given_to_the_planner_by_feature() -> None:
     plain = {"name": "users", "rows": 50, "features": ["user"]}
     spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling_factors": [1, 12.5]}
     items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
@@ -134,7 +134,7 @@ def test_a_fault_of_a_counted_spec_is_told_once() -> None:
     assert caught.value.problems[0].key == "tables.specs[0] (t): dim"
 
 
-def test_hundreds_of_features_that_the_dataset_has_not_take_a_few_lines() -> None:
+def test_hundreds_of_unknown_features_take_a_few_lines() -> None:
     specs = [{"name": "t", "count": 500, "rows": 9, "features": ["a"]}]
     with pytest.raises(ConfigError) as caught:
         resolve_tables(TablesConfig(embedding_dim=4, specs=specs), ROWS)
@@ -156,7 +156,7 @@ def test_the_shipped_tables_have_the_published_sizes(name: str) -> None:
     assert [spec["features"] for spec in specs] == [[f"cat_{place}"] for place in range(26)]
 
 
-def test_precision_may_be_given_by_pattern_and_a_spec_has_the_last_word() -> None:
+def test_a_spec_overrides_the_precision_of_a_pattern() -> None:
     specs = [
         {"name": "t_a", "rows": 9, "features": ["a"]},
         {"name": "t_b", "rows": 9, "features": ["b"], "data_type": "fp32", "count": 2},
@@ -169,7 +169,7 @@ def test_precision_may_be_given_by_pattern_and_a_spec_has_the_last_word() -> Non
     assert found == {"t_a": "fp16", "t_b_0": "fp32", "t_b_1": "fp32", "u_0": "fp16", "u_1": "bf16"}
 
 
-def test_a_pattern_of_no_table_and_a_precision_of_no_use_are_refused() -> None:
+def test_unknown_patterns_and_precisions_are_refused() -> None:
     specs = [{"name": "t_a", "rows": 9, "features": ["a"]}]
     with pytest.raises(ConfigError) as caught:
         resolve_tables(TablesConfig(embedding_dim=4, specs=specs, data_types={"u*": "fp8"}), None)
@@ -179,7 +179,7 @@ def test_a_pattern_of_no_table_and_a_precision_of_no_use_are_refused() -> None:
     ]
 
 
-def test_one_wrong_number_is_one_problem_however_many_tables_have_it() -> None:
+def test_a_wrong_number_of_many_tables_is_one_problem() -> None:
     config = TablesConfig(from_dataset=True, embedding_dim=7)
     with pytest.raises(ConfigError) as caught:
         resolve_tables(config, {f"c{i}": 10 for i in range(26)})
@@ -212,6 +212,6 @@ def test_a_dataset_without_sparse_columns_says_so() -> None:
         resolve_tables(TablesConfig(from_dataset=True), {})
 
 
-def test_a_feature_with_a_dot_in_its_name_has_a_table_that_torch_can_name() -> None:
+def test_a_dotted_feature_gets_a_table_that_torch_can_name() -> None:
     (table,) = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=8), {"user.id": 7})
     assert (table.name, table.features) == ("t_user_id", ("user.id",))

@@ -112,7 +112,7 @@ def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> N
     assert given != aucs[-1]
 
 
-def test_a_save_that_falls_due_during_an_evaluation_comes_after_it(
+def test_a_save_due_during_an_evaluation_comes_after_it(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

@@ -123,7 +123,7 @@ def test_hashed_values_that_share_an_id_begin_with_their_mean(folder: Path, tmp_
     torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_every_model_of_an_ensemble_begins_with_vectors_of_its_width(folder: Path, tmp_path: Path) -> None:
+def test_each_model_of_an_ensemble_begins_with_its_own_vectors(folder: Path, tmp_path: Path) -> None:
     manifest = read_manifest(folder / "vocab")
     table = make(tmp_path, manifest, "city", width=4)
     (weights,) = begun([table], manifest, num_models=2)

@@ -46,14 +46,14 @@ def test_lanes_are_those_given_or_those_of_the_run_or_enough(
     assert with_lanes(asked, run, num_ranks).data.lanes == expected
 
 
-def test_more_ranks_than_the_run_s_lanes_are_refused_with_those_that_fit() -> None:
+def test_too_many_ranks_for_the_lanes_are_refused_with_a_cure() -> None:
     with refused(
         ConfigError, "data.lanes=64", "of the run that RUN belongs to is not a multiple of the 128 ranks"
     ):
         with_lanes(config(), checkpoint(64), 128)
 
 
-def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path) -> None:
+def test_chosen_lanes_are_kept_in_the_runs_configuration(tmp_path: Path) -> None:
     """Alone it would be 64; the run goes on with what it began with, and has the batches of one that was never cut."""
     write_dataset(tmp_path / "data", rows={"train": 1024})
     keys = [f"data.path={tmp_path / 'data'}", "trainer.epochs=2"]

@@ -56,7 +56,7 @@ def test_mistakes_of_every_kind_come_in_one_message(dataset: str) -> None:
 
 
 @pytest.mark.parametrize(("torchrec", "is_refused"), [("1.6.1", True), ("1.8.0", False), ("1.9.2", False)])
-def test_prefetch_on_a_gpu_refuses_a_torchrec_that_it_cannot_fence(
+def test_prefetch_on_a_gpu_refuses_an_unsafe_torchrec(
     torchrec: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrec 1.6 never calls the method that makes the exchange of ids wait."""
@@ -92,7 +92,7 @@ def test_what_depends_on_a_wrong_value_is_not_looked_at(dataset: str) -> None:
     assert len(caught.value.problems) == 2
 
 
-def test_a_missing_dataset_alone_is_an_error_of_data_and_otherwise_one_of_many(tmp_path: Path) -> None:
+def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None:
     nowhere = f"data.path={tmp_path / 'nowhere'}"
     with refused(DataError, ".../nowhere", "does not exist"):
         check(nowhere)

@@ -196,9 +196,7 @@ def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) ->
         tune(config_of(tmp_path, space), [], train)
 
 
-def test_a_trial_that_is_given_up_or_stopped_is_ended_before_its_time(
-    tmp_path: Path, train: list[str]
-) -> None:
+def test_a_pruned_or_stopped_trial_ends_early(tmp_path: Path, train: list[str]) -> None:
     settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
     stopped = threading.Event()
 
@@ -267,9 +265,7 @@ def test_trials_that_cannot_be_compared_are_another_study(tmp_path: Path, train:
 
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_a_last_line_that_a_full_disk_left_half_written_costs_no_study(
-    tmp_path: Path, train: list[str], cut: int
-) -> None:
+def test_a_half_written_last_line_costs_no_study(tmp_path: Path, train: list[str], cut: int) -> None:
     """Optuna would join the next line to it, and read neither that nor what follows."""
     tune(config_of(tmp_path, "tune.trials=2"), ["data.path=x"], train)
     journal = tmp_path / "study/study.log"
@@ -279,9 +275,7 @@ def test_a_last_line_that_a_full_disk_left_half_written_costs_no_study(
     assert [trial.state for trial in study_of(config).trials].count(TrialState.COMPLETE) == 4
 
 
-def test_a_damaged_line_in_a_trials_metrics_is_named_and_without_it_the_study_goes_on(
-    tmp_path: Path, train: list[str]
-) -> None:
+def test_a_damaged_line_of_metrics_is_named_and_can_be_removed(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=1")
     leave_undone(config)
     metrics = tmp_path / "study/trials/0000/metrics.jsonl"

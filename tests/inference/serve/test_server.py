@@ -113,7 +113,7 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
     assert (status, answer["error"]) == (413, "the body is longer than limits.body_kib=64 KiB")
 
 
-def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(server: Any) -> None:
+def test_a_client_that_disconnects_is_no_server_error(server: Any) -> None:
     def answered(status: int) -> float:
         page = Client(server[1]).ask("GET", "/metrics")[1]
         found = re.search(rf'dlrm_requests_total\{{status="{status}"\}} (\S+)', page)

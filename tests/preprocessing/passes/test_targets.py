@@ -197,7 +197,7 @@ def test_rows_that_would_see_their_own_clicks_are_named(clicks: Path, tmp_path: 
         assert "own clicks" not in said if warning is None else warning in said
 
 
-def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(tmp_path: Path) -> None:
+def test_lookups_unknown_to_an_old_vocabulary_are_counted(tmp_path: Path) -> None:
     columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
     keys = [
         "dataset.name=shop",

@@ -160,9 +160,7 @@ def logits_of(trainable: Trainable, step: tuple[torch.Tensor, Ids, torch.Tensor]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_what_is_new_changes_no_score_and_dropped_again_leaves_all_as_it_was(
-    name: str, tmp_path: Path
-) -> None:
+def test_new_features_change_no_score_and_can_be_dropped_again(name: str, tmp_path: Path) -> None:
     """Features, a table and a dense column come and go: weights and states of the rest stay equal to the bit."""
     overrides = ARCHITECTURES[name]
     dense, ids, labels = draw(0, 50, WIDE)

@@ -124,7 +124,7 @@ def size_of_states(runtime: Runtime) -> list[tuple[int, ...]]:
     return [tuple(state.size()) for state in states]
 
 
-def test_a_state_has_its_whole_tables_size_on_ranks_that_hold_none_of_it() -> None:
+def test_a_state_has_the_whole_tables_size_on_every_rank() -> None:
     assert on_ranks(size_of_states, 2) == [[(ROWS, DIM), (ROWS,)]] * 2
 
 

@@ -160,7 +160,7 @@ def test_without_an_evaluation_none_is_the_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run/checkpoints", "begun", "dataset", "run/checkpoints/step-000000020"])
-def test_a_folder_that_is_no_checkpoint_and_holds_none_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path / "run", 10, 0.7)
     (tmp_path / name).mkdir(exist_ok=True)
     with refused(
@@ -169,7 +169,7 @@ def test_a_folder_that_is_no_checkpoint_and_holds_none_is_refused(tmp_path: Path
         open_trained(tmp_path / name, RUNTIME)
 
 
-def test_damaged_files_are_named_and_another_checkpoint_is_not_taken_in_silence(tmp_path: Path) -> None:
+def test_damaged_files_are_named_not_silently_passed_over(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10, 0.7)
     damaged = write_checkpoint(tmp_path, 30, 0.8, files={"tensors": [4, "sha256:0"]})
     (damaged / "tensors").write_text("good")
