@@ -170,7 +170,7 @@ def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pyt
     with refused(
         DataError,
         ".../other.json",
-        "is not visible on vm, but on the first rank's machine",
+        "is not visible on ..., but on the first rank's machine",
         cure="give all machines the same folder",
     ):
         await_file(tmp_path / "other.json")

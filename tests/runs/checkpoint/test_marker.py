@@ -152,7 +152,7 @@ def test_without_an_evaluation_none_is_the_best(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10, None)
     with refused(
         DataError,
-        "...",
+        str(tmp_path),
         "has no checkpoint that was evaluated on val, so none is the best",
         cure="use which=newest",
     ):
