@@ -40,8 +40,8 @@ class Problem:
 class DlrmError(Exception):
     """An error whose message tells the user what to do; printed without a traceback.
 
-    ``problems`` are its records: the first one says what is wrong, the others are its details. A text alone is a Problem
-    without a key.
+    ``problems`` are its records: the first one says what is wrong, the others are its details. A text alone is a
+    Problem without a key.
     """
 
     exit_code = 1

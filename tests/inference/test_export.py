@@ -147,7 +147,9 @@ def test_rows_without_an_auc_verify_nothing(tmp_path: Path) -> None:
     splits = {**manifest.splits, "test": replace(manifest.splits["test"], positives=1)}
     manifest = replace(manifest, splits=splits)
     assert _held_out(None, manifest) == "val"
-    with refused(DataError, str(tmp_path), "has no test split with two rows of each label to verify the export on"):
+    with refused(
+        DataError, str(tmp_path), "has no test split with two rows of each label to verify the export on"
+    ):
         _held_out("test", manifest)
 
 
