@@ -170,7 +170,7 @@ def test_an_interrupted_command_goes_on_to_the_same_file(
     with pytest.raises(KeyboardInterrupt):
         predicted(tmp_path / "scores.parquet", *keys)
     assert not (tmp_path / "scores.parquet").exists()
-    with refused(DlrmError, "", "...with another batch_size..."):
+    with refused(DlrmError, "...scores.parquet.parts", "...with another batch_size"):
         predicted(tmp_path / "scores.parquet", *keys[:2], "batch_size=8")
     most = 6
     predicted(tmp_path / "scores.parquet", *keys)
