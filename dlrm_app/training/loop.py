@@ -27,7 +27,7 @@ from dlrm_app.training.summary import epoch_title, log_step
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
     """Trains, evaluates and saves until nothing is left to train.
 
-    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and SharedError if a save failed.
+    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and DlrmError on every rank if a save failed.
     """
     while run.why_done is None:
         train_epoch(run, checkpoints, stop_request)
