@@ -281,7 +281,7 @@ def test_what_cannot_work_is_refused_at_once(
         (["input=nothing.tsv"], "input=nothing.tsv", "does not exist (..."),
         (["input=nothing.tsv", "split=val"], "split", "is for a dataset (data.path=)"),
     ):
-        with refused(ConfigError, key, rule):
+        with refused(ConfigError, key, rule, value="val" if key == "split" else "..."):
             compose_config("predict", PredictConfig, [*keys, *words], check_predict)
     monkeypatch.setenv("WORLD_SIZE", "2")
     export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
