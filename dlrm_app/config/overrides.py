@@ -87,7 +87,10 @@ def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
 def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem:
     key, equals, value = word.partition("=")
     if key and equals:
-        rule = "cannot be read: lists are written 'key=[a,b]', and a text with any of = [ ( ~ or quotes in it needs quotes"
+        rule = (
+            "cannot be read: lists are written 'key=[a,b]', and a text with any of = [ ( ~ or quotes in it needs "
+            "quotes"
+        )
         return Problem(repr(word), rule, f"write {setting(key, value)}")
     cure = "no spaces around =, and quotes around any, as 'output=my run'"
     if not equals and ("/" in word or Path(word).exists()):

@@ -28,7 +28,7 @@ from dlrm_app.config.train import changed_keys
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import (
     explained_disk_errors,
     held_lock,
@@ -219,14 +219,16 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
             if output is None or not path.exists():
                 stack.callback(_remove_empty, path)
             elif not path.is_dir():
-                raise DlrmError(f"output={path} is a file: name a folder")
+                raise DlrmError(Problem(f"output={path}", "is a file", "name a folder"))
             path.mkdir(parents=True, exist_ok=True)
             refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
             # NFS keeps the lock of a node without power for its lease; Slurm starts the job again before that
             is_restart = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and resume == "auto"
             stack.enter_context(held_lock(path / ".lock", refusal, LEASE_SECONDS if is_restart else 0.0))
         except OSError as error:
-            raise DlrmError(f"output={output or RUNS} cannot be written: {error.strerror}") from error
+            raise DlrmError(
+                Problem(f"output={output or RUNS}", f"cannot be written ({error.strerror})")
+            ) from error
         restore_replaced(path / "checkpoints")
         refuse_if(other_run_problems(path, resume))
         yield path

@@ -9,7 +9,7 @@ import torch
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
-from dlrm_app.errors import SharedError
+from dlrm_app.errors import Problem, SharedError
 from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.progress import progress_bar
@@ -27,7 +27,7 @@ from dlrm_app.training.summary import epoch_title, log_step
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
     """Trains, evaluates and saves until nothing is left to train.
 
-    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and SharedError if a save failed.
+    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and DlrmError on every rank if a save failed.
     """
     while run.why_done is None:
         train_epoch(run, checkpoints, stop_request)
@@ -264,7 +264,6 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
             f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
             "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
         )
-    raise SharedError(
-        f"the loss was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
-        f"  {cause}\n  {resume_hint(run.folder.path / 'checkpoints')}"
-    )
+    rule = f"was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}"
+    hint = resume_hint(run.folder.path / "checkpoints")
+    raise SharedError(Problem("the loss", rule, f"{cause}\n  {hint}"))

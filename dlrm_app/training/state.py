@@ -142,7 +142,10 @@ class TrainingRun:
         return ForwardPasses(self.trainable.model, self.runtime.device)
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Saves the run, or starts saving in the background. Every rank must call it. Raises SharedError if the previous save failed."""
+        """Saves the run, or starts saving in the background. Every rank must call it.
+
+        Raises DlrmError on every rank if the previous save failed.
+        """
         marker = Marker(
             progress=copy.deepcopy(self.progress),  # training may continue while the marker is written
             meter=self.state.meter.state(),

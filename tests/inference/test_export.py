@@ -212,7 +212,12 @@ def test_a_file_size_limit_is_explained(
 ) -> None:
     """Their writers abort the process, or raise errors of their own."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
-    with refused(DlrmError, "", "...larger than ulimit -f allows (1 kB); fix that, then export again"):
+    with refused(
+        DlrmError,
+        "...",
+        "cannot be written (...larger than ulimit -f allows (1 kB))",
+        "fix that, then export again",
+    ):
         export_here(f"checkpoint={trained}/run", f"format={kind}", f"output={tmp_path}/export")
     assert list(tmp_path.iterdir()) == []
 

@@ -122,8 +122,8 @@ def test_a_missing_file_and_a_wrong_share_are_reported_together(manifest: Manife
             "trainer.global_batch_size=7",
         )
     assert find_problem(
-        caught.value, f"distillation.scores={tmp_path}/none", "cannot be read (No such file..."
+        caught.value, f"distillation.scores={tmp_path}/none", "cannot be read (...No such file...)"
     )
     assert len(caught.value.problems) == 2
-    with refused(ConfigError, "distillation.share", "must be at least 0 and at most 1"):
+    with refused(ConfigError, "distillation.share", "must be at least 0 and at most 1", value=1.5):
         compose_train("distillation.share=1.5")

@@ -106,7 +106,11 @@ class Model:
         """
         if self.scorer.trained is None:
             raise DlrmError(
-                f"{self.path} is an export, which holds compiled code: load its checkpoint for a torch module"
+                Problem(
+                    str(self.path),
+                    "is an export, which holds compiled code",
+                    "load its checkpoint for a torch module",
+                )
             )
         return trained_module(self.scorer.trained)
 

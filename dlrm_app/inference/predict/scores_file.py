@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.journal import Journal
@@ -66,16 +66,25 @@ class ScoresFile:
             try:
                 before = dict(json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
-                raise DlrmError(f"{path} is damaged ({error}): delete {self._folder}") from error
+                raise DlrmError(
+                    Problem(str(path), f"is damaged ({error})", f"delete {self._folder}")
+                ) from error
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
-                    f"{self._folder} holds scores of an interrupted command with another {' and '.join(different)}: repeat that "
-                    "one, or delete the folder"
+                    Problem(
+                        str(self._folder),
+                        f"holds scores of an interrupted command with another {' and '.join(different)}",
+                        "repeat that one, or delete the folder",
+                    )
                 )
             return True
         if self._folder.is_dir() and any(self._folder.glob("[!.]*")):
             raise DlrmError(
-                f"{self._folder} is needed for the parts of {self.output}, but holds other files: give another output"
+                Problem(
+                    str(self._folder),
+                    f"is needed for the parts of {self.output}, but holds other files",
+                    "give another output",
+                )
             )
         shutil.rmtree(self._folder, ignore_errors=True)
         self._journal.create()

@@ -96,7 +96,7 @@ def save_checkpoint(
     """Writes the ``tensors`` of all ranks and the first rank's ``marker`` to ``folder``.
 
     ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for messages between them.
-    A checkpoint appears under its name only once every byte is on disk. Raises SharedError, on every
+    A checkpoint appears under its name only once every byte is on disk. Raises DlrmError, on every
     rank, if any rank cannot write or holds a value that is NaN or inf.
     """
     partial = partial_path(folder)
@@ -211,7 +211,10 @@ class Checkpoints:
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
-        """Saves, or starts saving in the background, once the previous save has ended. Raises SharedError if that one failed."""
+        """Saves, or starts saving in the background, once the previous save has ended.
+
+        Raises DlrmError on every rank if that one failed.
+        """
         self.wait()
         folder = self._folder / checkpoint_name(marker.progress.step)
         pieces = copy_pieces(tensors) if self._config.asynchronous else local_pieces(tensors)
@@ -245,7 +248,7 @@ class Checkpoints:
             )
 
     def wait(self) -> None:
-        """Waits for the current save. Raises SharedError if it failed. Every rank must call it."""
+        """Waits for the current save. Raises DlrmError on every rank if it failed. Every rank must call it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
