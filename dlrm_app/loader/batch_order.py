@@ -139,6 +139,42 @@ def train_order(
     )
 
 
+@dataclass(frozen=True)
+class BatchPlan:
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
+
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that of epoch
+    ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows. Rows after the last whole global
+    batch of the epoch's sequence are left out. The values must pass ``check_lanes``.
+    """
+
+    global_batch_size: int
+    lanes: int = USUAL_LANES
+    seed: int = 0
+    epoch: int = 0
+    ensemble_size: int = 1
+    start_batch: int = 0
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+
+    def orders(self, group_rows: Sequence[int]) -> list[Order]:
+        """The order of each piece's rows. ``group_rows``: the number of rows of every row group of the split."""
+        return [
+            train_order(
+                group_rows,
+                global_batch_size=self.global_batch_size,
+                lanes=self.lanes,
+                seed=self.seed,
+                epoch=self.epoch * self.ensemble_size + piece,
+                rank=self.rank,
+                world_size=self.world_size,
+                shuffle=self.shuffle,
+            )
+            for piece in range(self.ensemble_size)
+        ]
+
+
 def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
     """The rows of ``rank`` in an evaluation: a contiguous share; shares differ by at most one row.
 

@@ -85,6 +85,7 @@ class SplitReader:
         self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
     ) -> None:
         label_of(manifest, split)  # raises DataError
+        self.manifest, self.features = manifest, features
         self._folder = manifest.folder
         self._tables = TableReader(manifest, features)
         shards = manifest.splits[split].shards

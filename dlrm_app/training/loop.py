@@ -12,6 +12,8 @@ from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import SharedError
 from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
+from dlrm_app.loader.batch_order import BatchPlan
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.names import resume_hint
@@ -195,9 +197,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's remaining batches of the current epoch."""
     data, trainer, runtime, progress = run.config.data, run.config.trainer, run.runtime, run.progress
     assert data.lanes is not None
-    return TrainBatches(
-        run.manifest,
-        run.trainable.features,
+    plan = BatchPlan(
         global_batch_size=trainer.global_batch_size,
         lanes=data.lanes,
         seed=trainer.seed,
@@ -207,9 +207,9 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         rank=runtime.rank,
         world_size=runtime.world_size,
         shuffle=data.shuffle,
-        loading=choose_loading(data.prefetch_batches, data.decode_workers, runtime),
-        soft_labels=run.soft_labels,
     )
+    source = SplitReader(run.manifest, "train", run.trainable.features, run.soft_labels)
+    return TrainBatches(source, plan, choose_loading(data.prefetch_batches, data.decode_workers, runtime))
 
 
 def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
