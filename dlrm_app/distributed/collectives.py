@@ -48,11 +48,11 @@ def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list
     return values
 
 
-def broadcast_from_first(value: T) -> T:
+def broadcast_from_first(value: T, group: dist.ProcessGroup | None = None) -> T:
     """The first rank's ``value``, on every rank. The value is pickled."""
     values = [value]
     if num_ranks() > 1:
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=group)
     return values[0]
 
 

@@ -10,11 +10,11 @@ import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import pyarrow
 import torch
@@ -83,6 +83,7 @@ def is_lost_peer(error: BaseException) -> bool:
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
 """Variables in which torchrec keeps the groups of table_row_wise and grid_shard for the life of the process."""
@@ -90,9 +91,13 @@ NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
 
 @dataclass(frozen=True)
 class Runtime(Ranks):
-    """This process's place among the ranks, once it has joined them."""
+    """This process's place among the ranks, once it has joined them.
+
+    ``group``: None for the process group; or all ranks over separate connections, for messages at the same time as training.
+    """
 
     num_threads: int
+    group: dist.ProcessGroup | None = None
 
     @property
     def device(self) -> torch.device:
@@ -104,32 +109,42 @@ class Runtime(Ranks):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
+    def together(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``step`` on every rank; if it fails on any, every rank raises the same SharedError.
 
         For steps outside of training, where an error on one rank must not leave the others waiting.
-        ``group``: all ranks over separate connections, for work at the same time as training.
         """
         result: T | None = None
         failure: DlrmError | None = None
         try:
-            result = work()
+            result = step(*args, **kwargs)
         except DlrmError as error:
             failure = error
         if self.world_size > 1:
-            texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, group)
+            texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, self.group)
             failure = next((SharedError(*text) for text in texts if text), None)
         if failure is not None:
             raise failure
-        return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
+        return result  # type: ignore[return-value]  # without a failure, ``step`` has returned
 
-    def on_first(self, work: Callable[[], T]) -> T:
-        """Runs ``work`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
+    def on_first(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``step`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
 
-        For choices that depend on a folder's contents: ranks that list the folder at different times could choose differently.
+        For steps that only one rank can do, and for choices that depend on a folder's contents: ranks that list the folder at
+        different times could choose differently.
         """
-        result = self.together(lambda: work() if self.is_first else None)
-        return broadcast_from_first(result)  # type: ignore[return-value]  # the first rank's is not None
+        result = self.together(step, *args, **kwargs) if self.is_first else self.together(_wait)
+        return broadcast_from_first(result, self.group)  # type: ignore[return-value]  # the first rank's is not None
+
+    @contextmanager
+    def entered_on_first(self, context: AbstractContextManager[T]) -> Iterator[T]:
+        """Enters ``context`` on the first rank for the time of the block. Shares what entering it gives, or its error."""
+        with ExitStack() as stack:
+            yield self.on_first(stack.enter_context, context)
+
+
+def _wait() -> None:
+    """The step of the ranks that wait for the first one."""
 
 
 _failed: list[BaseException] = []

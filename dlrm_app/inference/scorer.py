@@ -67,10 +67,10 @@ def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool =
     ``which``, ``ema``: the checkpoint of a run, and its dense weights, see ``open_trained``; exports have one model.
     """
     if is_export(path):
-        return scorer_of_export(runtime.together(lambda: open_export(path)))
+        return scorer_of_export(runtime.together(open_export, path))
     trained = open_trained(path, runtime, which, ema)
     types = table_types(trained.tables, "fp32", {})
-    scoring = runtime.together(lambda: build_scoring_model(trained, types))
+    scoring = runtime.together(build_scoring_model, trained, types)
     model = install(scoring, CPU, trained.trainer.kernels)
 
     @torch.no_grad()

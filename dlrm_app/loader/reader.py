@@ -24,8 +24,11 @@ from dlrm_app.loader.soft_labels import SoftLabels
 
 def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
     """``verify_shards`` by all ranks, each its part of the shards. Every rank must call it; all raise the same error."""
-    own = {"part": runtime.rank, "num_parts": runtime.world_size}
-    runtime.together(lambda: while_others_wait(lambda: verify_shards(manifest, checksums=checksums, **own)))
+
+    def verify_own() -> None:
+        verify_shards(manifest, checksums=checksums, part=runtime.rank, num_parts=runtime.world_size)
+
+    runtime.together(while_others_wait, verify_own)
 
 
 ROWS_TOGETHER = 256

@@ -63,10 +63,12 @@ def open_soft_labels(path: Path, share: float, manifest: Manifest, runtime: Runt
 
     Raises DataError on every rank, naming the file, if it holds anything else.
     """
-    runtime.together(
-        lambda: while_others_wait(lambda: _refuse_other_values(path, manifest, runtime.is_first))
-    )
-    return runtime.together(lambda: SoftLabels(path, share))
+
+    def look() -> None:
+        _refuse_other_values(path, manifest, runtime.is_first)
+
+    runtime.together(while_others_wait, look)
+    return runtime.together(SoftLabels, path, share)
 
 
 def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> None:

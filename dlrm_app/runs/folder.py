@@ -201,14 +201,12 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
     Raises DlrmError if it cannot be written, if another process uses it, or if it holds a run that ``resume`` does not
     continue.
     """
-    with ExitStack() as stack:
-        held = runtime.together(
-            lambda: stack.enter_context(_held_folder(output, resume)) if runtime.is_first else None
-        )
-        path = broadcast_from_first(held)
-        assert path is not None
-        with explained_disk_errors(path, _RESUME), closing(RunFolder(path, runtime)) as folder:
-            yield folder
+    with (
+        runtime.entered_on_first(_held_folder(output, resume)) as path,
+        explained_disk_errors(path, _RESUME),
+        closing(RunFolder(path, runtime)) as folder,
+    ):
+        yield folder
 
 
 @contextmanager

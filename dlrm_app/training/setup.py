@@ -57,10 +57,10 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
 
     Raises, on every rank, one error with all problems.
     """
-    manifest, tables = runtime.together(lambda: check_training(config, runtime))
+    manifest, tables = runtime.together(check_training, config, runtime)
     verify_together(manifest, config.data.verify, runtime)
-    runtime.together(lambda: _refuse_shared_groups(manifest, config) if runtime.is_first else None)
-    tables = runtime.together(lambda: with_pooling_factors(tables, mean_ids(manifest)))
+    runtime.on_first(_refuse_shared_groups, manifest, config)
+    tables = runtime.together(with_pooling_factors, tables, mean_ids(manifest))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
     )

@@ -88,10 +88,10 @@ def prepare(
 ) -> TrainingRun:
     """Opens the checkpoint, builds the model and loads it. An error is raised on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
-    config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
+    config = runtime.together(with_lanes, given, checkpoint, runtime.world_size)
     before = previous = None
     if checkpoint is not None:
-        previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+        previous, before = runtime.together(check_resumable, checkpoint, config, manifest, tables)
     elif config.warm_start.checkpoint is not None:
         previous = choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime)
     if previous is not None:
@@ -101,9 +101,9 @@ def prepare(
     set_deterministic(config.trainer.deterministic)
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
     draws = checkpoint is None  # a checkpoint has every weight
-    trainable = runtime.together(lambda: build_trainable(config, tables, num_dense, runtime, numbers, draws))
+    trainable = runtime.together(build_trainable, config, tables, num_dense, runtime, numbers, draws)
     if draws:
-        runtime.together(lambda: set_initial_weights(trainable, config, manifest))
+        runtime.together(set_initial_weights, trainable, config, manifest)
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
     if scores is not None:
         soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
@@ -146,7 +146,7 @@ def choose_previous(
         return newest[0].folder
 
     begun = runtime.on_first(choose)
-    return runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
+    return runtime.together(check_warm_start, begun, config, manifest, tables)
 
 
 def describe_beginning(
@@ -157,7 +157,7 @@ def describe_beginning(
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:
         return Beginning(previous, now, resumes=True)
-    rows = state.runtime.together(lambda: rows_given_since(previous.columns, trainable.tables, manifest))
+    rows = state.runtime.together(rows_given_since, previous.columns, trainable.tables, manifest)
     return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
 
 

@@ -27,6 +27,7 @@ from dlrm_app.runs.checkpoint.marker import (
     MARKER,
     MODEL,
     Checkpoint,
+    Marker,
     TrainedModel,
     describe_trained,
     keeps_ema,
@@ -49,7 +50,7 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
 
     Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or damaged.
     """
-    folder, marker = runtime.on_first(lambda: (folder, read_marker(folder)))
+    folder, marker = runtime.on_first(_read, folder)
     names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
     files = {name: marked for name, marked in marker.files.items() if name in names}
 
@@ -57,8 +58,12 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
         await_file(folder / MARKER)
         verify_files(folder, files)
 
-    runtime.together(lambda: while_others_wait(verify))
+    runtime.together(while_others_wait, verify)
     return Checkpoint(folder, marker)
+
+
+def _read(folder: Path) -> tuple[Path, Marker]:
+    return folder, read_marker(folder)
 
 
 SECONDS_TO_APPEAR = 60.0
@@ -207,7 +212,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
     if resume == "none":
         return None
     if resume == "auto":
-        folders = runtime.on_first(lambda: list_checkpoints(Path(output or "") / "checkpoints"))
+        folders = runtime.on_first(list_checkpoints, Path(output or "") / "checkpoints")
         for folder in folders:
             try:
                 return open_checkpoint(folder, runtime)
@@ -216,7 +221,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
         if folders:
             logger.warning("no checkpoint of %s is whole: starting from step 0", output)
         return None
-    return open_checkpoint(runtime.on_first(lambda: choose_checkpoint(Path(resume), "newest")), runtime)
+    return open_checkpoint(runtime.on_first(choose_checkpoint, Path(resume), "newest"), runtime)
 
 
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
@@ -281,7 +286,7 @@ def load_trained(
     if rows is not None:
         for name in [name for name in tensors if table_of(name)]:
             _set_rows(tensors.pop(name), reader.rows(name, rows[table_of(name) or ""]))
-    runtime.together(lambda: load_tensors(reader, tensors))
+    runtime.together(load_tensors, reader, tensors)
     return model
 
 

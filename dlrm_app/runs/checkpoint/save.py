@@ -9,8 +9,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -101,30 +102,39 @@ def save_checkpoint(
     """
     partial = partial_path(folder)
 
-    def together(work: Callable[[], T]) -> T:
-        def explained() -> T:
-            try:
-                return work()
-            except OSError as error:
-                reason = f"checkpoint {folder} could not be written: {error}{_room(folder)}"
-                raise DataError(reason) from error
-
-        return runtime.together(explained, group)
-
+    ranks = replace(runtime, group=group)
     try:
-        together(lambda: check_pieces(folder, pieces))
-        together(lambda: make_partial(folder) if runtime.is_first else None)
+        ranks.together(check_pieces, folder, pieces)
+        ranks.on_first(_make_partial, folder)
         writer = TensorWriter(partial, runtime, group)
         save(tensors, storage_writer=writer, planner=PiecesPlanner(pieces), process_group=group)
         by_rank = all_gather_objects(writer.written, group)
         files = {name: entry for by_name in by_rank for name, entry in by_name.items()}
-        together(lambda: complete(folder, replace(marker, files=files)) if runtime.is_first else None)
+        ranks.on_first(_complete, folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         raise SharedError(f"checkpoint {folder} could not be written: {reasons}{_room(folder)}") from error
     finally:
         if runtime.is_first:
             remove_partial(folder)
+
+
+def _make_partial(folder: Path) -> None:
+    with _explained(folder):
+        make_partial(folder)
+
+
+def _complete(folder: Path, marker: Marker) -> None:
+    with _explained(folder):
+        complete(folder, marker)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"checkpoint {folder} could not be written: {error}{_room(folder)}") from error
 
 
 def check_pieces(folder: Path, pieces: Pieces) -> None:
