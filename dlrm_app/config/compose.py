@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.overrides import NOTHING, check_overrides, plain_values, settings_named_as_groups
 from dlrm_app.config.schema import Schema, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 BUILDS_ON = {"plan": "train", "tune": "train"}
 """Command → the command whose file its own builds on; its schema extends the other's and is used for both files."""

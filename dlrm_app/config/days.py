@@ -24,7 +24,7 @@ from dlrm_app.config.schema import (
 from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import Problem
-from dlrm_app.text import quoted
+from dlrm_app.typed import quoted
 
 RESERVED = {
     "preprocess": (

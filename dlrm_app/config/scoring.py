@@ -28,7 +28,7 @@ from dlrm_app.config.schema import (
 )
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import Problem
-from dlrm_app.text import quoted
+from dlrm_app.typed import quoted
 
 Between = Annotated[float, Meta(gt=0, lt=1)]
 Format = Literal["aoti", "torchscript", "parquet"]

@@ -23,7 +23,7 @@ from dlrm_app.config.schema import (
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 
 @dataclass(slots=True)

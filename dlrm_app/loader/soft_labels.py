@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
-from dlrm_app.text import setting
+from dlrm_app.typed import setting
 
 KEY = "distillation.scores"
 

@@ -19,11 +19,12 @@ from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import listed, setting
+from dlrm_app.text import listed
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
+from dlrm_app.typed import setting
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:

@@ -19,7 +19,8 @@ from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_t
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
-from dlrm_app.text import as_typed, listed, setting
+from dlrm_app.text import listed
+from dlrm_app.typed import as_typed, setting
 
 FIXED_KEYS = (
     "data.lanes",

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dlrm_app.cli.failure import print_failure
+from dlrm_app.distributed.library_errors import fixable, is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.distributed.runtime import fixable, is_lost_peer
 from dlrm_app.errors import DlrmError
 
 NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
