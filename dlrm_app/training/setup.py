@@ -59,7 +59,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     """
     manifest, tables = runtime.together(check_training, config, runtime)
     verify_together(manifest, config.data.verify, runtime)
-    runtime.on_first(_refuse_shared_groups, manifest, config)
+    runtime.on_first(_refuse_shared_groups, manifest, config.evaluation.group_by)
     tables = runtime.together(with_pooling_factors, tables, mean_ids(manifest))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
@@ -69,10 +69,10 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     return manifest, tables
 
 
-def _refuse_shared_groups(manifest: Manifest, config: TrainConfig) -> None:
+def _refuse_shared_groups(manifest: Manifest, group_by: str | None) -> None:
     for split in ("val", "test"):
         if split in manifest.splits and manifest.splits[split].positives is not None:
-            refuse_shared(manifest, split, config.evaluation.group_by)
+            refuse_shared(manifest, split, group_by)
 
 
 def build_trainable(
@@ -114,10 +114,10 @@ def build_trainable(
     return Trainable(spec, tables, features, sharded, optimizer, pipeline, plan)
 
 
-def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:
+def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
     """Sets the last bias from the train split's share of positives, if it has rows of both classes."""
     split = manifest.splits["train"]
-    if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
+    if split.positives and split.positives < split.rows:
         set_base_rate(model, split.positives / split.rows)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import TrainConfig, WarmStartConfig
 from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
@@ -25,6 +25,7 @@ from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 from dlrm_app.runs.run import Run
+from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.sharding.plan import log_plan, write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
@@ -45,7 +46,7 @@ from dlrm_app.training.setup import (
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start
-from dlrm_app.training.warm_start import check_resumable, check_warm_start, read_previous, with_lanes
+from dlrm_app.training.warm_start import check_resumable, check_warm_start, choose_lanes, read_previous
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ def prepare(
 ) -> TrainingRun:
     """Opens the checkpoint, builds the model and loads it. An error is raised on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
-    config = runtime.together(with_lanes, given, checkpoint, runtime.world_size)
+    lanes = runtime.together(choose_lanes, given.data.lanes, checkpoint, runtime.world_size)
+    config = replace(given, data=replace(given.data, lanes=lanes))
     before = previous = None
     if checkpoint is not None:
         previous, before = runtime.together(check_resumable, checkpoint, config, manifest, tables)
@@ -96,14 +98,15 @@ def prepare(
         previous = choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime)
     if previous is not None:
         tables = in_order(tables, previous.order)
-    log_start(config, manifest, tables, runtime)
+    log_start(manifest, tables, config.trainer, config.model, runtime)
+    log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
     draws = checkpoint is None  # a checkpoint has every weight
     trainable = runtime.together(build_trainable, config, tables, num_dense, runtime, numbers, draws)
     if draws:
-        runtime.together(set_initial_weights, trainable, config, manifest)
+        runtime.together(set_initial_weights, trainable, manifest)
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
     if scores is not None:
         soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
@@ -112,7 +115,8 @@ def prepare(
     ema = None if decay is None else DenseEma(trainable.model, decay)
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if previous is not None:
-        begin_from(state, describe_beginning(previous, checkpoint is not None, config, manifest, state))
+        resumes = checkpoint is not None
+        begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
     instruments = Instruments(
@@ -150,10 +154,10 @@ def choose_previous(
 
 
 def describe_beginning(
-    previous: TrainedModel, resumes: bool, config: TrainConfig, manifest: Manifest, state: RunState
+    previous: TrainedModel, resumes: bool, given: WarmStartConfig, manifest: Manifest, state: RunState
 ) -> Beginning:
-    """What the run takes over of ``previous``: all of its own checkpoint, or as warm_start says of another run's."""
-    trainable, given = state.trainable, config.warm_start
+    """Describes what the run takes over: all of its own checkpoint, or as warm_start says of another run's."""
+    trainable = state.trainable
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:
         return Beginning(previous, now, resumes=True)
@@ -161,13 +165,14 @@ def describe_beginning(
     return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
 
 
-def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:
+def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
     """Sets the weights that come from the dataset or from files; the others are drawn. Raises DataError."""
-    model, tables = trainable.model, trainable.tables
-    begin_at_base_rate(model, config, manifest)
+    model, tables, spec = trainable.model, trainable.tables, trainable.spec
+    if spec.config.initial_bias == "base_rate":
+        begin_at_base_rate(model, manifest)
     begin_at_moments(model, manifest)
-    draw_generations(model, tables, manifest, config.trainer.seed)
-    init_vectors(model, tables, manifest, config.model.ensemble_size)
+    draw_generations(model, tables, manifest, spec.seed)
+    init_vectors(model, tables, manifest, spec.config.ensemble_size)
 
 
 def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:

@@ -104,10 +104,9 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
         )
 
 
-def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
-    """Problems of dividing batches of ``rows`` training rows among the ranks."""
-    batch_size = config.trainer.global_batch_size
-    return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
+def batch_problems(batch_size: int, lanes: int | None, num_ranks: int, rows: int) -> list[str]:
+    """Problems of dividing batches of ``rows`` training rows among the ranks; ``lanes`` None: enough for the ranks."""
+    return check_lanes(batch_size, lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
 def prefetch_problems(device_type: str) -> list[Problem]:
@@ -163,7 +162,8 @@ class _Checks:
         config, trainer = self._config, self._config.trainer
         rows = manifest.splits["train"].rows if manifest else trainer.global_batch_size
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
-        self.add(lambda: batch_problems(config, num_ranks, rows), sizes)
+        batch_size, lanes = trainer.global_batch_size, config.data.lanes
+        self.add(lambda: batch_problems(batch_size, lanes, num_ranks, rows), sizes)
         if manifest is not None:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)

@@ -32,13 +32,13 @@ FIXED_KEYS = (
 """Keys that decide which rows form a batch and what the model computes. A resumed run must keep them."""
 
 
-def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
-    """``config`` with data.lanes set: its own value, or that of the resumed run, or enough for the ranks.
+def choose_lanes(given: int | None, checkpoint: Checkpoint | None, num_ranks: int) -> int:
+    """Chooses data.lanes: the ``given`` number, or that of the resumed run, or enough for the ranks.
 
     Raises ConfigError if the ranks do not divide the lanes of the resumed run.
     """
-    if config.data.lanes is not None:
-        return config
+    if given is not None:
+        return given
     lanes = enough_lanes(num_ranks)
     if checkpoint is not None:
         lanes = read_saved_config(checkpoint.marker.config, checkpoint.folder).data.lanes or lanes
@@ -50,7 +50,7 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
                     f"belongs to: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
                 ]
             )
-    return replace(config, data=replace(config.data, lanes=lanes))
+    return lanes
 
 
 def check_resumable(

@@ -11,7 +11,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.model import initial_weights
-from dlrm_app.training.warm_start import with_lanes
+from dlrm_app.training.warm_start import choose_lanes
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import evaluate_here, events, train_here
 
@@ -42,14 +42,14 @@ def test_lanes_are_those_given_or_those_of_the_run_or_enough(
 ) -> None:
     run = checkpoint(saved) if saved else None
     asked = config() if given is None else config(f"data.lanes={given}")
-    assert with_lanes(asked, run, num_ranks).data.lanes == expected
+    assert choose_lanes(asked.data.lanes, run, num_ranks) == expected
 
 
 def test_more_ranks_than_the_run_s_lanes_are_refused_with_those_that_fit() -> None:
     with pytest.raises(
         ConfigError, match=r"128 ranks do not divide data.lanes, which is 64 .* 32 or 64 ranks"
     ):
-        with_lanes(config(), checkpoint(64), 128)
+        choose_lanes(None, checkpoint(64), 128)
 
 
 def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path) -> None:
