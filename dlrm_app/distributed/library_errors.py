@@ -33,7 +33,8 @@ _BATCHES = "trainer.global_batch_size or evaluation.batch_size (where commands s
 _CUDA_MEMORY = (
     f"what helps, on every rank: a smaller {_BATCHES}; more ranks; a larger "
     "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
-    "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True"
+    "which keeps them in host memory. If much is reserved but not allocated: "
+    "PYTORCH_ALLOC_CONF=expandable_segments:True"
 )
 _CPU_MEMORY = f"lower {_BATCHES}, the tables' dim or the widths of the MLPs, or use more ranks"
 

@@ -1,4 +1,6 @@
-"""The ranks that were started, with their device and cores, from the launcher and the machine. torch is imported only if needed.
+"""The ranks that were started, with their device and cores, from the launcher and the machine.
+
+torch is imported only if needed.
 
 Limits are read from Linux's own files, below ``root``, so that a test can imitate any machine.
 """
@@ -42,7 +44,7 @@ def num_started() -> int:
 
 
 def started_ranks(on_cpu: bool = False) -> Ranks:
-    """This process's place: in its process group if it has one, else by torchrun's environment variables, else one rank.
+    """This process's place: in its process group, else by torchrun's environment variables, else one rank.
 
     In a process group that was made without torchrun, all ranks are taken to be on this machine, unless LOCAL_RANK and
     LOCAL_WORLD_SIZE say otherwise. ``on_cpu``: GPUs are not used.
@@ -57,8 +59,9 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
     elif tasks != "1" and "WORLD_SIZE" not in os.environ:
         raise ConfigError(
             [
-                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be a separate run: start "
-                "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
+                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be a "
+                "separate run: start ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with "
+                "different outputs, set WORLD_SIZE=1"
             ]
         )
     return Ranks(
@@ -73,8 +76,8 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
 def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
     """True if this machine's ranks compute on GPUs. Hiding the GPUs asks for the CPU.
 
-    Raises ConfigError if GPUs are not hidden but torch can use none: with a broken driver, or an image that was built without
-    a GPU, a run would silently take days on the CPU.
+    Raises ConfigError if GPUs are not hidden but torch can use none: with a broken driver, or an image that was built
+    without a GPU, a run would silently take days on the CPU.
     """
     if driver is None or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return False
@@ -116,7 +119,7 @@ CORES_PER_GPU = 2
 
 
 def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
-    """The cores that all ranks of this machine share: those of the affinity, or fewer if Slurm or the cgroup limits them."""
+    """The cores that all ranks of this machine share: the affinity's, or fewer by Slurm or the cgroup."""
     limits = [float(len(allowed)), *cpu_limits(root)]
     if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
         limits.append(float(environment["SLURM_CPUS_PER_TASK"]))
@@ -129,6 +132,7 @@ def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> l
     if ranks.device_type != "cuda" or "SLURM_JOB_ID" not in environment or cores >= needed:
         return []
     return [
-        f"{ranks.local_world_size} rank(s) with GPUs share {cores} core(s) of this machine: Slurm gives one unless it is asked "
-        f"for more. Submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which srun takes too"
+        f"{ranks.local_world_size} rank(s) with GPUs share {cores} core(s) of this machine: Slurm gives one unless "
+        f"it is asked for more. Submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), "
+        "which srun takes too"
     ]

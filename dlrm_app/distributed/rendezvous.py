@@ -149,7 +149,8 @@ def group_problems(device_type: str) -> list[str]:
         return []
     needed = ",".join(f"{device}:{backend}" for device, backend in wanted.items())
     return [
-        f"this process has a process group with the backends {dist.get_backend_config()}, a job needs {needed}: make it with "
+        f"this process has a process group with the backends {dist.get_backend_config()}, a job needs "
+        f"{needed}: make it with "
         f'init_process_group("{needed}"), or leave making it to the job'
     ]
 
@@ -162,6 +163,6 @@ def _meet(backend: str, timeout: timedelta) -> None:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         raise DlrmError(
             f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
-            "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
-            "or MASTER_PORT, chooses another"
+            "  all must be started, reach that address, and leave its port to this run alone: torchrun's "
+            "--master-port, or MASTER_PORT, chooses another"
         ) from error

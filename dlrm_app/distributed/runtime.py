@@ -38,7 +38,8 @@ NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
 class Runtime(Ranks):
     """This process's place among the ranks, once it has joined them.
 
-    ``group``: None for the process group; or all ranks over separate connections, for messages at the same time as training.
+    ``group``: None for the process group; or all ranks over separate connections, for messages at the same time as
+    training.
     """
 
     num_threads: int
@@ -73,17 +74,22 @@ class Runtime(Ranks):
         return result  # type: ignore[return-value]  # without a failure, ``step`` has returned
 
     def on_first(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``step`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
+        """Runs ``step`` on the first rank.
 
-        For steps that only one rank can do, and for choices that depend on a folder's contents: ranks that list the folder at
-        different times could choose differently.
+        Returns its result, or raises its error, on every rank; the result is pickled.
+
+        For steps that only one rank can do, and for choices that depend on a folder's contents: ranks that list the
+        folder at different times could choose differently.
         """
         result = self.together(step, *args, **kwargs) if self.is_first else self.together(_wait)
         return broadcast_from_first(result, self.group)  # type: ignore[return-value]  # the first rank's is not None
 
     @contextmanager
     def entered_on_first(self, context: AbstractContextManager[T]) -> Iterator[T]:
-        """Enters ``context`` on the first rank for the time of the block. Shares what entering it gives, or its error."""
+        """Enters ``context`` on the first rank for the time of the block.
+
+        Shares what entering it gives, or its error.
+        """
         with ExitStack() as stack:
             yield self.on_first(stack.enter_context, context)
 
@@ -107,12 +113,12 @@ def start_runtime(
 ) -> Iterator[Runtime]:
     """Joins the process group, yields this rank's place in it, and leaves it at the end.
 
-    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. A process group that the process has already is
-    used, and kept. ``num_threads``: None for this rank's share of the cores. ``on_cpu``: uses the CPU even if there are GPUs.
-    ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
+    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. A process group that the process has already
+    is used, and kept. ``num_threads``: None for this rank's share of the cores. ``on_cpu``: uses the CPU even if there
+    are GPUs. ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
 
-    If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang or
-    abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
+    If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang
+    or abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
     """
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
@@ -121,8 +127,8 @@ def start_runtime(
     runtime.use_device()
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
-        # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's CPUs
-        # take a hundred times as long for products of such numbers (docs/experiments.md)
+        # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's
+        # CPUs take a hundred times as long for products of such numbers (docs/experiments.md)
         torch.set_flush_denormal(True)
         pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
         if runtime.is_first and runtime.world_size > 1:

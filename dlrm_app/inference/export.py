@@ -64,8 +64,8 @@ COPIES = {
     "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
     "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
 }
-"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and packs it), and
-what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
+"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and
+packs it), and what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 _FULL, _REBUILT = ".full", ".given"
 """Temporary folders while a delta is made: the full export, and the export that base and delta give."""
 
@@ -160,7 +160,7 @@ def export_model(config: ExportConfig) -> Export:
 
 
 def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
-    """Replaces the full export in ``folder`` by its delta from the export ``since``, after checking that it gives the same files."""
+    """Replaces the full export in ``folder`` by its delta from ``since``, once that gives the same files."""
     full, given = folder / _FULL, folder / _REBUILT
     delta = write_delta(since, full, folder)
     apply_delta(since, folder, given)
@@ -197,8 +197,8 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
         if held_out and 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
             return name
     raise DataError(
-        f"{manifest.path} has no {' or '.join(wanted)} split with two rows of each label to verify the export on: give data.path= a dataset that "
-        "has one (preprocessed with encoding=from_dataset), or split=train"
+        f"{manifest.path} has no {' or '.join(wanted)} split with two rows of each label to verify the export on: "
+        "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or split=train"
     )
 
 
@@ -329,7 +329,8 @@ def _table_bytes(source: _Source) -> int:
 def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[str]:
     """Problems: formats that hold tables of ``table_bytes`` more often than ``memory`` bytes allow."""
     return [
-        f"format={name} holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} in all, and this machine "
+        f"format={name} holds the tables {copies} times while it writes them, "
+        f"{bytes_text(copies * table_bytes)} in all, and this machine "
         f"has {bytes_text(memory)}: {cure}"
         for name, (copies, cure) in COPIES.items()
         if name in formats and copies * table_bytes > memory

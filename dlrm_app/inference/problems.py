@@ -48,7 +48,8 @@ def refuse_judged(name: str, judgement: Judgement | None, choice: str) -> None:
     if judgement is None or not judgement.is_bad or choice == "ignore":
         return
     raise DlrmError(
-        f"{name} is not exported, because it is {judgement.text}\ntrain it again, or add judgement=ignore to export it as it is"
+        f"{name} is not exported, because it is {judgement.text}\ntrain it again, or add judgement=ignore to "
+        "export it as it is"
     )
 
 

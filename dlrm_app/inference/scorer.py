@@ -1,4 +1,4 @@
-"""The scorer that dlrm-predict, dlrm-serve and Python share: a checkpoint or an export, and the logits that it gives rows.
+"""The scorer that dlrm-predict, dlrm-serve and Python share: from rows to a checkpoint's or an export's logits.
 
 Shapes: B batch rows.
 """
@@ -29,10 +29,12 @@ from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
 
 @dataclass(frozen=True)
 class Scorer:
-    """A model to score with. ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+    """A model to score with.
 
-    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a dataset's
-    manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
+    ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+
+    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a
+    dataset's manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
     """
 
     path: Path

@@ -1,8 +1,8 @@
 """Embedding tables for serving: rows of fp32, fp16, int8, int4 or int2 in one buffer, pooled by one operator.
 
-An integer row has its own scale and offset (fp16). Layout and operator are those of fbgemm's inference tables. Tables in
-several shards (each table in one shard) are torchrec's.
-Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
+An integer row has its own scale and offset (fp16). Layout and operator are those of fbgemm's inference tables. Tables
+in several shards (each table in one shard) are torchrec's. Shapes: B batch rows, F sparse features, V ids of all
+features and rows, W the widths of all features' vectors added up.
 """
 
 import warnings
@@ -45,7 +45,7 @@ _ALIGNMENT = 1
 _SUM = 0
 _MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
 _INT2_DIM = 8
-"""An int2 table's width must be a multiple of this: four numbers a byte, and fbgemm needs an even number of bytes a row."""
+"""An int2 table's width must be a multiple of this: four numbers a byte, and an even number of bytes a row."""
 
 Weights = Callable[[Table], Iterable[torch.Tensor]]
 """Reads a table's weights, in blocks of rows [n, dim]."""
@@ -62,7 +62,8 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
         types[table.name] = fitting[-1] if fitting else default
     narrow = [table.name for table in tables if types[table.name] == "int2" and table.dim % _INT2_DIM]
     rule = (
-        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not: use quantize=int4, or "
+        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not: use "
+        "quantize=int4, or "
         "quantize_tables={TABLE: int4} for each of them"
     )
     refuse_if([rule] if narrow else [])
@@ -75,10 +76,11 @@ def row_bytes(table: Table, kind: str) -> int:
 
 
 class QuantizedTables(nn.Module):
-    """Tables whose ``forward((values [V], lengths [F, B]))`` returns the pooled vectors, [B, F, D] with ``stacked``, else [B, W].
+    """Tables whose ``forward((values [V], lengths [F, B]))`` returns the pooled vectors, [B, F, D] with ``stacked``,
+    else [B, W].
 
-    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number of
-    ids in each; both int32. They are not checked here. Features are in the order of the tables.
+    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number
+    of ids in each; both int32. They are not checked here. Features are in the order of the tables.
     """
 
     is_mean: torch.Tensor

@@ -39,8 +39,8 @@ PLAIN = Loading()
 def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> Loading:
     """Chooses the loading of this rank. ``num_workers`` None: half of this rank's threads, from 1 to 8.
 
-    A worker decodes millions of rows a second, far more than training on CPU needs, so there one is enough and the other
-    half of the threads is the model's. A GPU needs the rows of several workers, and the cores are otherwise idle.
+    A worker decodes millions of rows a second, far more than training on CPU needs, so there one is enough and the
+    other half of the threads is the model's. A GPU needs the rows of several workers, and the cores are otherwise idle.
     """
     if num_workers is None:
         num_workers = min(max(runtime.num_threads // 2, 1), MAX_WORKERS)
@@ -93,8 +93,8 @@ class Batch(Pipelineable):
 class BatchMaker:
     """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys.
 
-    For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to the
-    device are done.
+    For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to
+    the device are done.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class BatchMaker:
 def _read_beside(
     reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
 ) -> Generator[Ranges, None, None]:
-    """The rows of all ``orders``, which have the same number of steps: for each step the rows of one order after another."""
+    """Reads all ``orders``, of the same number of steps: for each step the rows of one order after another."""
     with ExitStack() as stack:
         reads = (reader.read(order, start_step, num_workers) for order in orders)
         streams = [stack.enter_context(closing(read)) for read in reads]
@@ -239,7 +239,7 @@ class EvalBatches(_Batches):
         super().__init__(reader, [order], maker, 0, loading)
 
     def kept_keys(self, name: str) -> torch.Tensor | None:
-        """The keys of a kept column, int64 [R], of this rank's rows in their order; None if the dataset does not keep it."""
+        """The keys of a kept column of this rank's rows, int64 [R]; None if the dataset does not keep it."""
         if name not in self._kept:
             return None
         (first,), (end,) = self.orders[0].firsts.tolist(), self.orders[0].ends.tolist()

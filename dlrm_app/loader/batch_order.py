@@ -54,7 +54,7 @@ class Order:
         return self.rows_per_lane * len(self.firsts)
 
     def pieces(self, step: int) -> list[Piece]:
-        """The rows of this rank's batch number ``step``; at the end of an evaluation there may be fewer than a batch."""
+        """The rows of this rank's batch number ``step``; an evaluation may end with fewer rows than a batch."""
         return [Piece(*piece) for piece in self.piece_array(step, 1)[:, :3].tolist()]
 
     def piece_array(self, step: int, num_steps: int) -> NDArray[np.int64]:
@@ -69,7 +69,10 @@ class Order:
         return np.stack([self.groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1)
 
     def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
-        """The row groups that the steps from ``start_step`` on need, in the order of need. ``num_steps`` steps are read together."""
+        """The row groups that the steps from ``start_step`` on need, in the order of need.
+
+        ``num_steps`` steps are read together.
+        """
         rest = self._rest_of_lanes(start_step)
         lanes, indices, firsts, _ = self._cut(rest, self.ends)
         times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
@@ -143,9 +146,9 @@ def train_order(
 class BatchPlan:
     """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
 
-    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that of epoch
-    ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows. Rows after the last whole global
-    batch of the epoch's sequence are left out. The values must pass ``check_lanes``.
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that of
+    epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows. Rows after the last
+    whole global batch of the epoch's sequence are left out. The values must pass ``check_lanes``.
     """
 
     global_batch_size: int

@@ -1,7 +1,7 @@
 """A student's labels: a mix of the teacher's score and the label of each training row.
 
-Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of the
-cross-entropies with the teacher's probability and with the label.
+Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of
+the cross-entropies with the teacher's probability and with the label.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,8 +25,8 @@ KEY = "distillation.scores"
 
 
 class SoftLabels:
-    """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in any
-    number of threads. ``share``: the weight of a score beside that of the label."""
+    """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in
+    any number of threads. ``share``: the weight of a score beside that of the label."""
 
     def __init__(self, path: Path, share: float) -> None:
         self.path = path
@@ -43,8 +43,9 @@ class SoftLabels:
         table = self._read(first_row, len(labels))
         if not np.array_equal(numbers_of(table.column("label")), labels):
             raise DataError(
-                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made from "
-                "another dataset, or of this one before it was made again; score it again with dlrm-predict"
+                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it "
+                "was made from another dataset, or of this one before it was made again; score it again with "
+                "dlrm-predict"
             )
         scores = numbers_of(table.column("score")).astype(np.float32)
         return (self._share * scores + (1 - self._share) * labels).astype(np.float32)

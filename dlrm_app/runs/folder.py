@@ -70,7 +70,7 @@ class RunFolder:
         step: int,
         command: Sequence[str],
     ) -> None:
-        """Writes config.yaml, environment.json (with ``command``) and dataset.json; TensorBoard begins after ``step``."""
+        """Writes config.yaml, environment.json (with ``command``), dataset.json; TensorBoard begins after ``step``."""
         if self._writes:
             if config["logging"]["tensorboard"]:
                 self._tensorboard = TensorBoard(self.path / "tensorboard", step)
@@ -111,7 +111,7 @@ class RunFolder:
         return path.stat().st_size if self._writes and path.exists() else 0
 
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
-        """Moves everything after ``checkpoint`` (None: all) to a set-aside folder, and takes over the metrics up to it."""
+        """Moves everything after ``checkpoint`` (None: all) to a set-aside folder, and keeps the metrics up to it."""
         if not self._writes:
             return
         step = checkpoint.marker.progress.step if checkpoint else 0
@@ -135,7 +135,7 @@ class RunFolder:
             write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
-        """The result of the run if it ended at ``checkpoint`` of this folder, the same on every rank; None otherwise."""
+        """The result of a run that ended at ``checkpoint`` of this folder, on every rank; None if it did not."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
             with suppress(KeyError, TypeError, ValueError):  # damaged

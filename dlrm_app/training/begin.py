@@ -1,4 +1,4 @@
-"""Begins a run with a checkpoint: its own, to resume it, or another run's (a warm start, as a day of dlrm-days begins)."""
+"""Begins a run with a checkpoint: its own, to resume it, or another run's (a warm start, as in dlrm-days)."""
 
 import logging
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 class Beginning:
     """The checkpoint ``previous`` that a run of the model ``now`` begins with.
 
-    resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are the same.
-    optimizer: the optimizers' states are taken over too. may_differ: the dense part may differ.
-    given_again: table → rows [R] whose ids now belong to other values; they keep their initial weights.
+    resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are
+    the same. optimizer: the optimizers' states are taken over too. may_differ: the dense part may differ. given_again:
+    table → rows [R] whose ids now belong to other values; they keep their initial weights.
     """
 
     previous: TrainedModel
@@ -36,7 +36,10 @@ class Beginning:
 
 
 def begin_from(state: RunState, beginning: Beginning) -> None:
-    """Fills the run's tensors from the checkpoint before the first step, and logs what became of them. Raises DlrmError."""
+    """Fills the run's tensors from the checkpoint before the first step, and logs what became of them.
+
+    Raises DlrmError.
+    """
     previous, optimizer = beginning.previous, state.trainable.optimizer
     marker, folder = previous.marker, previous.folder
     if not beginning.resumes:
@@ -70,7 +73,7 @@ def begin_from(state: RunState, beginning: Beginning) -> None:
 
 
 def inherited_table(inherited: Inherited) -> str:
-    """A table of what became of every table (in rows), dense layer (in weights) and dense column; unchanged ones share a line.
+    """A table of what became of each table (rows), dense layer (weights) and dense column; whole ones share a line.
 
     What the words mean is in ``runs/checkpoint/inherit.py``.
     """

@@ -182,7 +182,8 @@ def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
     stop_request.settle()
     output = "" if run.config.output else f" {setting('output', run.folder.path)}"
     raise Stopped(
-        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
+        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a "
+        "checkpoint\n"
         f"next: the same command with resume=auto{output} continues from there"
     )
 
@@ -261,7 +262,8 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     else:
         optimizer = run.config.optimizer
         cause = (
-            f"its inputs are finite, so the weights diverged (not finite now: {listed(sorted({*weights})) or 'none'}): lower "
+            "its inputs are finite, so the weights diverged (not finite now: "
+            f"{listed(sorted({*weights})) or 'none'}): lower "
             f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
             "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
         )

@@ -22,9 +22,9 @@ def log_start(
     """Logs device, data, model and the number of rows left out, before the first step."""
     rows, batch_size = manifest.splits["train"].rows, trainer.global_batch_size
     logger.info(
-        f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} rows in "
-        f"{manifest.path}, {rows // batch_size:,} steps of {batch_size:,} an epoch "
-        f"({rows % batch_size:,} rows left out of each)"
+        f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} "
+        f"rows in {manifest.path}, {rows // batch_size:,} steps of {batch_size:,} an epoch ({rows % batch_size:,} "
+        "rows left out of each)"
     )
     weights = sum(table.rows * table.dim for table in tables)
     kind = model.kind

@@ -55,10 +55,12 @@ PageWriter = Callable[[Path], Path]
 
 
 def train(config: TrainConfig, write_page: PageWriter | None = None, command: Sequence[str] = ()) -> Run:
-    """Runs ``config`` to its end and returns the finished run, on every rank. Raises DlrmError for problems a user can fix.
+    """Runs ``config`` to its end and returns the finished run, on every rank.
 
-    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false. ``command``: the
-    words that the configuration was composed of, for environment.json.
+    Raises DlrmError for problems a user can fix.
+
+    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false. ``command``:
+    the words that the configuration was composed of, for environment.json.
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
@@ -142,7 +144,10 @@ def prepare(
 def choose_previous(
     path: Path, config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime
 ) -> TrainedModel:
-    """The checkpoint at ``path`` or, of a run folder, its newest by the first rank's choice. Raises DlrmError on every rank."""
+    """The checkpoint at ``path`` or, of a run folder, its newest by the first rank's choice.
+
+    Raises DlrmError on every rank.
+    """
     newest: list[TrainedModel] = []
 
     def choose() -> Path:

@@ -46,7 +46,9 @@ def read_trainable(folder: str) -> Manifest:
 def check_training(
     config: TrainConfig, ranks: Ranks, starts_run: bool = False
 ) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables of a run on these ranks. ``starts_run``: the run starts in the folder ``output``.
+    """The dataset's manifest and the tables of a run on these ranks.
+
+    ``starts_run``: the run starts in the folder ``output``.
 
     Raises ConfigError with every problem; DataError if the dataset is the only one.
     """
@@ -95,7 +97,10 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
     """Checks like ``check_training``, and for a labelled val split. A trial's own values are checked when it starts."""
     manifest, _ = check_training(config, ranks)
     if not has_labelled_val(manifest):
-        problem = f"dlrm-tune compares trials on val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
+        problem = (
+            f"dlrm-tune compares trials on val, and {manifest.path} has no labelled val split: "
+            "preprocess with split.val=0.1"
+        )
         raise ConfigError([problem])
     if config.tune.metric == "auc" and (faults := one_class_problems(manifest, "val")):
         cure = "set tune.metric=logloss, or preprocess with a val split that has both"

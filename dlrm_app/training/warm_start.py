@@ -78,7 +78,7 @@ def check_resumable(
 
 
 def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[str]:
-    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint ``folder``."""
+    """Problems: the ``keys`` in which ``config`` differs from that ``saved`` in the checkpoint ``folder``."""
     return [
         f"{key} is {now}, in {folder} {then}: give {key}={as_typed(then)}"
         for key in keys
@@ -122,8 +122,10 @@ def read_previous(path: Path) -> tuple[TrainedModel, TrainConfig]:
 def check_warm_start(
     path: Path, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
 ) -> TrainedModel:
-    """The checkpoint ``path`` or, of a run folder, its newest. Raises DlrmError for differences that warm_start.allow does
-    not list, and for rows whose ids or values have another meaning."""
+    """The checkpoint ``path`` or, of a run folder, its newest.
+
+    Raises DlrmError for differences that warm_start.allow does not list, and for rows whose ids or values have another
+    meaning."""
     previous, then = read_previous(path)
     allow = config.warm_start.allow
     _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
@@ -151,7 +153,7 @@ def _dense_names(manifest: Manifest) -> list[str]:
 def _check_columns(
     previous: TrainedModel, manifest: Manifest, tables: Sequence[Table], allow: Sequence[str]
 ) -> None:
-    """Raises DataError naming every column of both runs whose ids or values now have another meaning, and another label."""
+    """Raises DataError naming every column of both runs whose ids, values or labels have another meaning now."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
     common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
@@ -206,8 +208,8 @@ def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[str
             )
         if not {*table.features} & {*then.features}:
             problems.append(
-                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows belong to "
-                "other values; give the table another name"
+                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows "
+                "belong to other values; give the table another name"
             )
     return problems
 
@@ -218,8 +220,8 @@ def _optimizer_problems(
     then = {"the dense part": before.dense.kind, **optimizer_kinds(previous.tables, before.sparse)}
     now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
     return [
-        f"the optimizer of {name} is {kind}, in {previous.folder} {then[name]}: take that one, or let every optimizer begin again "
-        "with warm_start.optimizer=false"
+        f"the optimizer of {name} is {kind}, in {previous.folder} {then[name]}: take that one, or let every "
+        "optimizer begin again with warm_start.optimizer=false"
         for name, kind in now.items()
         if kind != then.get(name, kind)
     ][:1]

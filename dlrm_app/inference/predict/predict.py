@@ -1,4 +1,4 @@
-"""dlrm-predict: scores every row of a dataset's split or of raw logs, a part at a time, with any number of processes."""
+"""dlrm-predict: scores every row of a dataset's split or of raw logs, a part at a time, on any number of ranks."""
 
 import logging
 import time
@@ -90,7 +90,7 @@ def _open_columns(model: Scorer, config: PredictConfig) -> Manifest:
 
 
 def _with_versions(inputs: list[str], output: Path) -> list[str]:
-    """Names the version of each lake table, so that all ranks read the same; a continued command reads the versions of before."""
+    """Names each lake table's version, which all ranks read; a continued command reads its earlier versions."""
     return with_versions("input", inputs, begun_tables(output))
 
 

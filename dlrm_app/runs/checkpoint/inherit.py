@@ -1,18 +1,20 @@
-"""Starts from another run's tensors. Tables may have grown; features, tables and dense layers may have been added or removed.
+"""Starts from another run's tensors.
+
+Tables may have grown; features, tables and dense layers may have been added or removed.
 
 What becomes of a table, a dense layer or a dense column, whose rows, weights or column are counted in ``Kept``:
 
-=======  ===========================  =======================================================================================
-it is    if                           its values
-=======  ===========================  =======================================================================================
-whole    both runs have all of it     those of the other run; a table's rows keep their places
-grown    this run has more of it      the other run's, and initial ones; weights from new inputs to old outputs are 0, so that
-                                      a model begins with the scores that it ended with
-reset    ids have other values now    initial ones for the rows of these ids, in the table and in the optimizer's state
-new      only this run has it         initial ones
-dropped  only the other run has it    none
-cut      this run has less of it      the other run's
-=======  ===========================  =======================================================================================
+=======  ==========================  ==================================================================================
+it is    if                          its values
+=======  ==========================  ==================================================================================
+whole    both runs have all of it    those of the other run; a table's rows keep their places
+grown    this run has more of it     the other run's, and initial ones; weights from new inputs to old outputs
+                                     are 0, so that a model begins with the scores that it ended with
+reset    ids have other values now   initial ones for the rows of these ids, in the table and in the optimizer's state
+new      only this run has it        initial ones
+dropped  only the other run has it   none
+cut      this run has less of it     the other run's
+=======  ==========================  ==================================================================================
 
 Weights of dense layers are matched by the names of their inputs and outputs.
 """
@@ -69,7 +71,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Inherited:
-    """Counts for each table's rows, each dense layer's weights (in an ensemble: its last model's) and each dense column."""
+    """Counts of each table's rows, each dense layer's weights (an ensemble's: of its last model), each dense column."""
 
     tables: Mapping[str, Kept]
     layers: Mapping[str, Kept]
@@ -87,8 +89,9 @@ def inherit_tensors(
 ) -> Inherited:
     """Fills ``tensors``, which hold initial values, in place from the checkpoint ``folder`` of the run ``then``.
 
-    ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial values.
-    ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a DataError.
+    ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial
+    values. ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a
+    DataError.
     """
     reader = TensorReader(folder)
     stored = {name: saved.size for name, saved in reader.tensors.items()}
@@ -163,12 +166,15 @@ def _find_places(
 
 
 def _parameter(name: str) -> str:
-    """The parameter that the tensor ``name`` belongs to, as weight or optimizer state, without an ensemble's model number."""
+    """The parameter of the weight or optimizer state ``name``, without an ensemble's model number."""
     return re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
 
 
 def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) -> Places | None:
-    """The places of all values that both have; None if there are none, or if an axis without names has another length."""
+    """The places of all values that both have.
+
+    None if there are none, or if an axis without names has another length.
+    """
     if len(stored) != len(size):
         return None
     before, after = [], []

@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
-    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or damaged.
+    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or
+    damaged.
     """
     folder, marker = runtime.on_first(_read, folder)
     names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
@@ -76,14 +77,15 @@ def await_file(path: Path) -> None:
     while not path.is_file():
         if time.monotonic() > deadline:
             raise DataError(
-                f"{path} is not visible on {platform.node()}, but on the first rank's machine: give all machines the same folder"
+                f"{path} is not visible on {platform.node()}, but on the first rank's machine: give all "
+                "machines the same folder"
             )
         time.sleep(0.5)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Places, along each axis, of the same values in a checkpoint's tensor (``then``) and in a run's tensor (``now``)."""
+    """Places along each axis of the same values: in a checkpoint's tensor (``then``) and in a run's (``now``)."""
 
     then: Sequence[torch.Tensor]
     now: Sequence[torch.Tensor]
@@ -95,10 +97,11 @@ def load_tensors(
     moved: Mapping[str, Places] = MappingProxyType({}),
     may_grow: bool = False,
 ) -> None:
-    """Fills ``tensors`` in place from the checkpoint of ``reader``, which any plan and any number of ranks may have written.
+    """Fills ``tensors`` in place from the checkpoint of ``reader``, written under any plan by any number of ranks.
 
-    A state of one number a row is kept for each shard of columns; see ``resplit`` for a table that is now cut into others. A tensor that is ``moved`` or has more rows
-    (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
+    A state of one number a row is kept for each shard of columns; see ``resplit`` for a table that is now cut into
+    others. A tensor that is ``moved`` or has more rows (``may_grow``) keeps its own values where the checkpoint has
+    none. Raises DataError naming all missing or differing tensors.
     """
     stored = reader.tensors
     pieces, splits, problems = local_pieces(tensors), _resplits(stored, tensors), []
@@ -142,7 +145,7 @@ def grid(places: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Resplit:
-    """A table's number of rows and the bounds of its column shards, 0 and the width included: in a checkpoint and now."""
+    """A table's rows, and the bounds of its column shards from 0 to the width: in a checkpoint and now."""
 
     rows_then: int
     rows: int
@@ -151,7 +154,7 @@ class _Resplit:
 
 
 def _resplits(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Resplit]:
-    """The ``tensors`` that hold one number a row, for tables that have grown or whose columns are cut in other places."""
+    """The ``tensors`` with one number a row, of tables that have grown or whose columns are cut elsewhere."""
     found = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
     for name, tensor in tensors.items():
@@ -185,7 +188,7 @@ class _Target:
 
 
 def _replace_by_saved(pieces: Pieces, name: str, split: _Resplit) -> list[_Target]:
-    """Puts buffers for the saved numbers of ``name`` into ``pieces``, in place of this rank's own; returns what to fill from them."""
+    """Puts buffers for the saved numbers of ``name`` into ``pieces``; returns what to fill from them."""
     own = [(pieces.pop(place), *divmod(place[1][0], split.rows)) for place in [*pieces] if place[0] == name]
     targets = []
     for numbers, part, first in own:
@@ -231,8 +234,8 @@ NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
 def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
     """Verifies the checkpoint at ``path`` and describes its model. Raises DlrmError on every rank.
 
-    For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
-    of the dense weights in their place.
+    For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the
+    average of the dense weights in their place.
     """
     held: list[SharedLock | None] = []
 

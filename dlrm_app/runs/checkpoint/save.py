@@ -1,4 +1,4 @@
-"""Saves checkpoints on all ranks together, at once or in a thread while training continues, and keeps the newest and the best.
+"""Saves checkpoints on all ranks, at once or in a thread while training continues; keeps the newest and the best.
 
 torch.distributed.checkpoint.async_save is not used: its thread ends once its index is written, but checksums, marker
 and the deletion of older checkpoints come after that; and it copies whole tensors, on CUDA with other placements.
@@ -141,8 +141,8 @@ def check_pieces(folder: Path, pieces: Pieces) -> None:
     """Raises DataError if a value is NaN or inf: such a checkpoint could not be resumed."""
     if bad := not_finite(pieces):
         raise DataError(
-            f"{folder.name} is not saved, because these are not finite: {listed(bad)}. The weights diverged: lower the learning "
-            f"rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
+            f"{folder.name} is not saved, because these are not finite: {listed(bad)}. The weights diverged: lower "
+            f"the learning rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
         )
 
 
@@ -182,7 +182,9 @@ def shutdown_seconds(environment: Mapping[str, str]) -> float | None:
 
 
 class Checkpoints:
-    """Saves into ``folder`` according to ``config``. Leaving the block waits for the current save. Every rank makes one.
+    """Saves into ``folder`` according to ``config``.
+
+    Leaving the block waits for the current save. Every rank makes one.
 
     ``group``: all ranks, for messages that training never sends.
     """
@@ -217,13 +219,17 @@ class Checkpoints:
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
-        """Saves, or starts saving in the background, once the previous save has ended. Raises SharedError if that one failed."""
+        """Saves, or starts saving in the background, once the previous save has ended.
+
+        Raises SharedError if that one failed.
+        """
         self.wait()
         folder = self._folder / checkpoint_name(marker.progress.step)
         pieces = copy_pieces(tensors) if self._config.asynchronous else local_pieces(tensors)
 
         def write() -> None:
-            self._runtime.use_device()  # torch's writer asks for the current stream, which makes a context on the current device
+            # torch's writer asks for the current stream, which makes a context on the current device
+            self._runtime.use_device()
             started = time.monotonic()
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self.group)
             if self._runtime.is_first:
@@ -243,8 +249,8 @@ class Checkpoints:
         if patience is not None and seconds > patience and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "a save takes %.0f s, but torchrun kills ranks %.0f s after a signal, within their last save: start with "
-                "SHUTDOWN_SECONDS=%d (the scripts) or torchrun --shutdown-timeout=%d",
+                "a save takes %.0f s, but torchrun kills ranks %.0f s after a signal, within their last save: "
+                "start with SHUTDOWN_SECONDS=%d (the scripts) or torchrun --shutdown-timeout=%d",
                 seconds,
                 patience,
                 *[math.ceil(2 * seconds)] * 2,
