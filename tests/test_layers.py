@@ -44,7 +44,7 @@ LAYERS = [
     {"result"},
     {"machine", "progress", "table", "journal"},
     {"files", "records"},
-    {"text"},
+    {"text", "typed", "dates"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

@@ -15,7 +15,8 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
-from dlrm_app.text import as_typed, count
+from dlrm_app.text import count
+from dlrm_app.typed import as_typed
 
 logger = logging.getLogger(__name__)
 

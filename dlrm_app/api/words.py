@@ -6,7 +6,7 @@ from typing import Any
 
 from dlrm_app.config.schema import is_section, type_of
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.text import as_typed
+from dlrm_app.typed import as_typed
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
 """A word as it is typed (``"model=dcn"``), or keys (dotted or nested) and their values."""

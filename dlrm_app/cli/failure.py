@@ -8,7 +8,7 @@ from dlrm_app.errors import DlrmError
 
 def print_failure(error: BaseException, ranks: Ranks) -> int:
     """Prints why this rank ends, with the library's message, and returns its exit code."""
-    from dlrm_app.distributed.runtime import is_lost_peer  # torch is loaded by now
+    from dlrm_app.distributed.library_errors import is_lost_peer  # torch is loaded by now
 
     rank = f"rank {ranks.rank}"
     if isinstance(error, DlrmError):

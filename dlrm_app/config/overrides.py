@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, type_of, types_of, unknown_key
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
-from dlrm_app.text import setting
+from dlrm_app.typed import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of a value in a list."""

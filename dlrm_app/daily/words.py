@@ -10,7 +10,8 @@ from typing import Any
 from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.records import leaves
-from dlrm_app.text import in_brief, json_text, quoted, without_credentials
+from dlrm_app.text import in_brief, json_text, without_credentials
+from dlrm_app.typed import quoted
 
 FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
 """Groups and sections of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""

@@ -1,4 +1,6 @@
-"""Messages between all ranks. Every rank must make the same calls in the same order. Without a process group there is one rank.
+"""Messages between all ranks.
+
+Every rank must make the same calls in the same order. Without a process group there is one rank.
 
 ``group``: all ranks over separate connections, for messages sent at the same time as those of training.
 """
@@ -48,21 +50,24 @@ def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list
     return values
 
 
-def broadcast_from_first(value: T) -> T:
+def broadcast_from_first(value: T, group: dist.ProcessGroup | None = None) -> T:
     """The first rank's ``value``, on every rank. The value is pickled."""
     values = [value]
     if num_ranks() > 1:
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=group)
     return values[0]
 
 
 def sum_in_rank_order(values: torch.Tensor) -> torch.Tensor:
-    """The sum of every rank's ``values``, added in the order of the ranks, so that it is the same to the bit on each."""
+    """Adds every rank's ``values`` in the order of the ranks: the sum is the same to the bit on each."""
     return all_gather_stacked(values).sum(0)
 
 
 def all_reduce_sum(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """The sum of every rank's ``values``, using little memory. The backend chooses the order of adding; integers are exact."""
+    """The sum of every rank's ``values``, using little memory.
+
+    The backend chooses the order of adding; integers are exact.
+    """
     result = values.clone()
     if num_ranks() > 1:
         dist.all_reduce(result, group=group)

@@ -14,7 +14,7 @@ from dlrm_app.inference.record import is_export, read_delta, read_record, refuse
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.runs.checkpoint.marker import Judgement, read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 
 def check_export(config: ExportConfig) -> None:

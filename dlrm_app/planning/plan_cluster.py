@@ -69,7 +69,8 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
             path = folder / "plan.yaml"
             write_plan(path, plan)
     # rows and ranks do not change the plan
-    problems = batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size)
+    batch_size = config.trainer.global_batch_size
+    problems = batch_problems(batch_size, config.data.lanes, cluster.num_ranks, rows=batch_size)
     return PlannedCluster(plan, floor, smallest, path, [*map(str, problems)])
 
 

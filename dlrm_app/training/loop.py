@@ -12,16 +12,19 @@ from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import Problem, SharedError
 from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
+from dlrm_app.loader.batch_order import BatchPlan
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import listed, setting
+from dlrm_app.text import listed
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
+from dlrm_app.typed import setting
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -179,7 +182,8 @@ def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
     stop_request.settle()
     output = "" if run.config.output else f" {setting('output', run.folder.path)}"
     raise Stopped(
-        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
+        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a "
+        "checkpoint\n"
         f"next: the same command with resume=auto{output} continues from there"
     )
 
@@ -195,9 +199,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's remaining batches of the current epoch."""
     data, trainer, runtime, progress = run.config.data, run.config.trainer, run.runtime, run.progress
     assert data.lanes is not None
-    return TrainBatches(
-        run.manifest,
-        run.trainable.features,
+    plan = BatchPlan(
         global_batch_size=trainer.global_batch_size,
         lanes=data.lanes,
         seed=trainer.seed,
@@ -207,9 +209,9 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         rank=runtime.rank,
         world_size=runtime.world_size,
         shuffle=data.shuffle,
-        loading=choose_loading(data.prefetch_batches, data.decode_workers, runtime),
-        soft_labels=run.soft_labels,
     )
+    source = SplitReader(run.manifest, "train", run.trainable.features, run.soft_labels)
+    return TrainBatches(source, plan, choose_loading(data.prefetch_batches, data.decode_workers, runtime))
 
 
 def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
@@ -260,7 +262,8 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     else:
         optimizer = run.config.optimizer
         cause = (
-            f"its inputs are finite, so the weights diverged (not finite now: {listed(sorted({*weights})) or 'none'}): lower "
+            "its inputs are finite, so the weights diverged (not finite now: "
+            f"{listed(sorted({*weights})) or 'none'}): lower "
             f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
             "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
         )

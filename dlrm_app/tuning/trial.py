@@ -25,7 +25,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import read_events
-from dlrm_app.text import setting
+from dlrm_app.typed import setting
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60

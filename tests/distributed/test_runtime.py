@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torchrec.distributed import comm
 
 from dlrm_app.distributed import runtime as module
+from dlrm_app.distributed.library_errors import is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.rendezvous import _meet
-from dlrm_app.distributed.runtime import NODE_GROUPS, is_lost_peer, start_runtime
+from dlrm_app.distributed.runtime import NODE_GROUPS, start_runtime
 from dlrm_app.errors import DlrmError
 from tests.ranks import start_ranks
 from tests.refusals import refused

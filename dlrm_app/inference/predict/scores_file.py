@@ -19,7 +19,7 @@ from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRo
 from dlrm_app.journal import Journal
 
 ROW_GROUP_ROWS = 1 << 18
-"""Distillation reads the file by row groups, which must be small for that, and few: a footer has 800 bytes for each column of each."""
+"""Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
 _RUN, _TABLE = "run.json", ".parquet"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 
@@ -31,7 +31,7 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def begun_tables(output: Path) -> list[str]:
-    """The lake tables, with their versions, of the interrupted command that made ``output``; empty if there are none."""
+    """The lake tables, with versions, of the interrupted command that made ``output``; empty if there are none."""
     try:
         run = json.loads((_parts_of(output) / _RUN).read_text(encoding="utf-8"))
         return list(run["input"]["tables"])

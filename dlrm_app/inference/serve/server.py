@@ -41,7 +41,9 @@ Say = Callable[[str], None]
 
 
 def serve(config: ServeConfig, say: Say) -> None:
-    """Serves an export according to ``config``; answers waiting requests before it ends. Raises DlrmError if it cannot start.
+    """Serves an export according to ``config``; answers waiting requests before it ends.
+
+    Raises DlrmError if it cannot start.
 
     ``say`` is called with an example of a request once the server listens.
     """

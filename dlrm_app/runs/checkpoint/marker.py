@@ -20,7 +20,8 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, in_order, resolve_tables
-from dlrm_app.text import bullets, json_text, setting
+from dlrm_app.text import bullets, json_text
+from dlrm_app.typed import setting
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
