@@ -8,7 +8,7 @@ import pytest
 
 from dlrm_app.distributed.collectives import new_group, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, SharedError
+from dlrm_app.errors import DataError
 from tests.ranks import on_ranks
 
 PATIENCE = timedelta(seconds=3)
@@ -53,10 +53,10 @@ def shared_from_first(runtime: Runtime) -> list[object]:
     with runtime.entered_on_first(folder(False)) as path:
         found: list[object] = [runtime.on_first(number, factor=6), path, list(left)]
     for step in (lambda: runtime.on_first(refuse), lambda: runtime.together(alone_on_last, runtime)):
-        with pytest.raises(SharedError) as error:
+        with pytest.raises(DataError) as error:
             step()
-        found.append(str(error.value))
-    with pytest.raises(SharedError) as error, runtime.entered_on_first(folder(True)):
+        found.append(str(error.value) * error.value.is_shared)
+    with pytest.raises(DataError) as error, runtime.entered_on_first(folder(True)):
         pass
     return [*found, str(error.value), left]
 

@@ -135,7 +135,7 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"checkpoint {folder} could not be written: {error}{_room(folder)}") from error
+        raise DataError(Problem(str(folder), f"could not be written: {error}{_room(folder)}")) from error
 
 
 def check_pieces(folder: Path, pieces: Pieces) -> None:
