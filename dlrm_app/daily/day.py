@@ -11,13 +11,12 @@
 Every step leaves a file by which it is known to be done: a call after an interruption goes on behind the last one.
 """
 
-import json
 import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +35,7 @@ from dlrm_app.daily.record import (
     Scores,
     Vocabulary,
     redo,
+    write_record,
 )
 from dlrm_app.daily.rows import Earlier, write_rows
 from dlrm_app.daily.words import (
@@ -51,7 +51,7 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
@@ -118,7 +118,7 @@ class Day:
         """Writes the record; before it, that days.on_held is to be called."""
         if record.held and self.config.days.command_on_held:
             (self.folder / UNREPORTED).touch()
-        write_json(self.folder / RECORD, asdict(record))
+        write_record(self.folder, record)
 
     @property
     def _words(self) -> dict[str, list[str]]:
@@ -270,10 +270,7 @@ class Day:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
         words = evaluate_words(self.config, self.folder / "rows", split, models, path)
         self._once(path, lambda: self.run("evaluate", words, self._log), on_all_ranks=True)
-        try:
-            return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): {redo([path])}") from error
+        return read_record(path, EvaluationResult, redo([path]))
 
     @property
     def _log(self) -> Path:
@@ -302,27 +299,23 @@ class Day:
 
 def read_judgement(model: Path) -> Judgement | None:
     """The judgement of the finished run in ``model`` on its val split, the rows held back."""
-    path = model / "result.json"
-    try:
-        evaluation = RunResult.from_json(json.loads(path.read_text(encoding="utf-8"))).evals.get("val")
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({error}): {redo([model])}") from error
+    evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
     return evaluation.judgement if evaluation is not None else None
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Key → value of the settings that a day was begun with; empty if they are not known."""
     try:
-        return from_json(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_record(path, dict[str, Any], "")
+    except (OSError, DataError):
         return {}
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
     """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
     try:
-        return from_json(dict[str, float], json.loads((folder / SECONDS).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_record(folder / SECONDS, dict[str, float], "")
+    except (OSError, DataError):
         return {}
 
 

@@ -6,7 +6,6 @@
 Both stay when the day's dataset is deleted: coming days are compared with them.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import write_json
 from dlrm_app.preprocessing.passes.contents import CONTENTS, read_contents
 from dlrm_app.preprocessing.units.lake import partition_of
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 
 PROFILE = "profile.json"
 _SAMPLED_ROWS = 1 << 18
@@ -135,8 +134,8 @@ def read_profile(folder: Path) -> Profile:
     """The profile of the day in ``folder``. Raises DataError if it is damaged."""
     path = folder / PROFILE
     try:
-        return from_json(Profile, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        return read_record(path, Profile, f"delete {folder} and run the same command")
+    except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error}): delete {folder} and run the same command"
         ) from error

@@ -13,22 +13,20 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
-from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
-from dlrm_app.records import from_json
+from dlrm_app.records import ALWAYS, Format
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
-VERSION = 1
 LOCK = ".lock"
 """The file in OUTPUT that is locked by whoever writes below it."""
 UNREPORTED = "unreported"
 """The file in a held day's folder until days.on_held has been called."""
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
-_NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
+_NOT_IN_LINES = ("parent_record", "settings", "sources", "format", "version")
 
 
 @dataclass(frozen=True)
@@ -150,24 +148,21 @@ class DayRecord:
     parent_record: str | None = None
     settings: str = ""
     sources: list[ManifestSource]
-    version: int = VERSION
+    format: str = "dlrm-day"
+    version: int = field(default=1, metadata=ALWAYS)
+
+
+_FORMAT = Format(DayRecord, "delete {folder} and run the same command")
+
+
+def write_record(folder: Path, record: DayRecord) -> None:
+    """Writes FOLDER/day.json, the mark of a finished day."""
+    _FORMAT.write(folder / RECORD, record)
 
 
 def read_records(output: Path) -> list[DayRecord]:
     """Reads the records of all finished days, in the order of the days. Raises DataError for a damaged one."""
-    return [_read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
-
-
-def _read(path: Path) -> DayRecord:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        version = value["version"]
-        if version == VERSION:
-            return from_json(DayRecord, value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({error!r}): {redo([path.parent])}") from error
-    cure = f"use the dlrm-app that wrote it, or {redo([path.parent])}"
-    raise DataError(f"{path} has version {version!r}, this program reads version {VERSION}: {cure}")
+    return [_FORMAT.read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
 def redo(paths: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ Where rows lie in a file is only a hint: wrong ones make a delta larger, and wha
 import mmap
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +21,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, differences, write_json
+from dlrm_app.files import checksum, differences
 from dlrm_app.inference.record import (
     DELTA,
+    DELTA_FORMAT,
+    EXPORT_FORMAT,
     RECORD,
     DeltaRecord,
     ExportRecord,
@@ -31,7 +33,7 @@ from dlrm_app.inference.record import (
     check_files,
     mark_files,
     read_delta,
-    read_record,
+    read_export,
     refuse_other_base,
 )
 from dlrm_app.text import bullets, bytes_text
@@ -96,7 +98,7 @@ def _equal_bytes(first: Bytes, second: Bytes) -> int:
 
 def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
     """Writes to the folder ``delta`` what gives the export ``full`` from the export ``base``. Raises DataError if that is damaged."""
-    before, after = read_record(base), read_record(full)
+    before, after = read_export(base), read_export(full)
     check_files(base, before.files)
     patched = [name for name, mark in after.files.items() if before.files.get(name) != mark]
     for name in patched:
@@ -114,7 +116,7 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
         patched=patched,
         files=mark_files(delta, [delta / f"{name}.patch" for name in patched]),
     )
-    write_json(delta / DELTA, asdict(record))
+    DELTA_FORMAT.write(delta / DELTA, record)
     return record
 
 
@@ -196,7 +198,7 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
     """
     record = read_delta(delta)
     refuse_other_base(base, delta, record)
-    before = read_record(base)
+    before = read_export(base)
     check_files(base, before.files)
     check_files(delta, record.files)
     for name in record.record.files:
@@ -214,7 +216,7 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
             for part in _patched(stream, old):
                 file.write(part)
     marks = {name: (mark.bytes, mark.checksum) for name, mark in record.record.files.items()}
-    write_json(target / RECORD, asdict(record.record))
+    EXPORT_FORMAT.write(target / RECORD, record.record)
     marks[RECORD] = ((target / RECORD).stat().st_size, record.result)
     if problems := differences(target, marks):
         raise DataError(f"{delta} does not give the export that it was made of:\n{bullets(problems)}")

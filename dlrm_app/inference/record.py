@@ -4,7 +4,6 @@ export.json: the content of an export, its requirements, and its differences fro
 dataset folder without rows, with everything needed to encode raw rows as in training.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +13,11 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, describe_files, differences, escapes
-from dlrm_app.records import T, from_json
+from dlrm_app.records import ALWAYS, Format, R
 from dlrm_app.text import bullets
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
-FORMAT, DELTA_FORMAT = "dlrm-export", "dlrm-delta"
-VERSION = 1
+_CURE = "export again"
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,8 @@ class ExportRecord:
     files: dict[str, FileMark]
     shards: int = 1
     rows: dict[str, list[RowsAt]] = field(default_factory=dict)
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = field(default="dlrm-export", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
 
 
 @dataclass(frozen=True)
@@ -126,8 +124,11 @@ class DeltaRecord:
     record: ExportRecord
     patched: list[str]
     files: dict[str, FileMark]
-    format: str = DELTA_FORMAT
-    version: int = VERSION
+    format: str = field(default="dlrm-delta", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
+
+
+EXPORT_FORMAT, DELTA_FORMAT = Format(ExportRecord, _CURE), Format(DeltaRecord, _CURE)
 
 
 def installed() -> dict[str, str]:
@@ -149,39 +150,31 @@ def is_export(folder: Path) -> bool:
     return (folder / RECORD).is_file()
 
 
-def read_record(folder: Path) -> ExportRecord:
+def read_export(folder: Path) -> ExportRecord:
     """Reads FOLDER/export.json. Raises DataError if it is missing, damaged or of another version."""
-    return _read(folder / RECORD, ExportRecord, FORMAT, "export")
+    return _read(folder / RECORD, EXPORT_FORMAT, "export")
 
 
 def read_delta(folder: Path) -> DeltaRecord:
     """Reads FOLDER/delta.json. Raises DataError if it is missing, damaged or of another version."""
-    record = _read(folder / DELTA, DeltaRecord, DELTA_FORMAT, "delta")
+    record = _read(folder / DELTA, DELTA_FORMAT, "delta")
     if outside := [name for name in record.record.files if escapes(name)]:
         raise DataError(f"{folder / DELTA} names a file outside its folder, {outside[0]!r}: export again")
     return record
 
 
-def _read(path: Path, kind: type[T], form: str, what: str) -> T:
+def _read(path: Path, file_format: Format[R], what: str) -> R:
     if not path.is_file():
         raise DataError(
             f"no {what} at {path.parent}: it has no {path.name}; name a folder that dlrm-export wrote"
         )
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (form, VERSION):
-            raise DataError(
-                f"{path} is not what this program reads, {form!r} version {VERSION}: export again"
-            )
-        return from_json(kind, value)
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}): export again") from error
+    return file_format.read(path)
 
 
 def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
     """Raises DataError if ``delta`` was made from another export than ``base``."""
     if checksum(base / RECORD) != record.base:
-        found = read_record(base)
+        found = read_export(base)
         raise DataError(
             f"apply={delta} was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, step "
             f"{found.step}), by the checksum of {RECORD}: give base= the export that since= named, or take the full export"

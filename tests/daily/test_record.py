@@ -18,5 +18,7 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(asdict(DAY)))
     assert read_records(tmp_path) == [DAY]
     path.write_text(json.dumps({**asdict(DAY), "version": 2}))
-    with pytest.raises(DataError, match=r"day.json has version 2, this program reads version 1: .*delete"):
+    with pytest.raises(
+        DataError, match=r"day.json has version 2 of dlrm-day, this program reads version 1: .*delete"
+    ):
         read_records(tmp_path)

@@ -21,7 +21,7 @@ from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
-from dlrm_app.inference.record import RowsAt, read_record
+from dlrm_app.inference.record import RowsAt, read_export
 from tests.inference.conftest import TABLES, export_here
 from tests.small_run import train_here
 
@@ -84,7 +84,7 @@ def test_base_and_delta_give_the_files_of_the_full_export(
 ) -> None:
     full = make_delta(tmp_path, trained / "run", later, monkeypatch, *FORMATS[kind])
     assert files_of(apply(tmp_path)) == full
-    assert set(full) == {*read_record(tmp_path / "applied").files, "export.json"}
+    assert set(full) == {*read_export(tmp_path / "applied").files, "export.json"}
     size, code = sum(map(len, files_of(tmp_path / "delta").values())), code_bytes(full)
     assert size < code + 0.5 * (sum(map(len, full.values())) - code)
     if kind != "plain":
@@ -206,7 +206,7 @@ def test_a_damaged_base_or_delta_is_refused_by_the_name_of_the_file(made: Path, 
 def test_a_delta_that_says_other_things_is_refused(made: Path) -> None:
     written = json.loads((made / "delta/delta.json").read_text())
     for change, refusal in (
-        ({"version": 2}, "is not what this program reads"),
+        ({"version": 2}, "has version 2 of dlrm-delta, this program reads version 1"),
         ({"base_step": "many"}, r"damaged.*base_step must be of type int"),
         (
             {"record": {**written["record"], "files": {"../x": {"bytes": 0, "checksum": ""}}}},

@@ -107,13 +107,15 @@ def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
 
 
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="version 2, this program reads 'dlrm-checkpoint' version 1"):
+    with pytest.raises(
+        DataError, match="version 2 of dlrm-checkpoint, this program reads version 1: use a newer"
+    ):
         read_marker(write(tmp_path, {**marker_value(), "version": 2}))
 
 
 def test_a_marker_without_a_checksum_is_damaged(tmp_path: Path) -> None:
     (tmp_path / MARKER).write_text(json.dumps(marker_value()))
-    with pytest.raises(DataError, match="damaged: KeyError"):
+    with pytest.raises(DataError, match=r"damaged, .* \(its values are not those that were written"):
         read_marker(tmp_path)
 
 
