@@ -129,7 +129,7 @@ def _days() -> Job:
         ranks = started_ranks()
         output = Path(config.output)
         try:
-            outcome = go_through_days(config, run_in_log, ranks)
+            outcome = go_through_days(config, run_in_log)
         except BaseException:
             if ranks.is_first:
                 write_days(output)

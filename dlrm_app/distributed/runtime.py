@@ -20,7 +20,12 @@ import pyarrow
 import torch
 import torch.distributed as dist
 
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import (
+    all_gather_objects,
+    broadcast_from_first,
+    leave_groups,
+    while_others_wait,
+)
 from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
@@ -115,6 +120,8 @@ class Runtime(Ranks):
         try:
             result = work()
         except DlrmError as error:
+            if _failed:  # within a job of its own: other ranks may wait for this one there
+                raise
             failure = error
         if self.world_size > 1:
             texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, group)
@@ -124,12 +131,16 @@ class Runtime(Ranks):
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Runs ``work`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
+        """Runs ``work`` on the first rank. Returns its result or raises its error on every rank. Results are pickled.
 
-        For choices that depend on a folder's contents: ranks that list the folder at different times could choose differently.
+        For choices that depend on a folder's contents: ranks that list the folder at different times could choose
+        differently. The other ranks wait as long as the work takes, and notice if the first rank is lost.
         """
-        result = self.together(lambda: work() if self.is_first else None)
-        return broadcast_from_first(result)  # type: ignore[return-value]  # the first rank's is not None
+
+        def wait_or_work() -> T | None:
+            return while_others_wait(lambda: work() if self.is_first else None)
+
+        return broadcast_from_first(self.together(wait_or_work))  # type: ignore[return-value]  # the first rank's
 
 
 _failed: list[BaseException] = []
@@ -157,7 +168,6 @@ def start_runtime(
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = _find_runtime(num_threads, on_cpu)
-    is_joined = dist.is_initialized()
     runtime.use_device()
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
@@ -172,22 +182,48 @@ def start_runtime(
                 runtime.num_threads,
                 "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             )
-        if is_joined:
-            refuse_if(group_problems(runtime.device_type))
-        with nullcontext() if is_joined else _joined(runtime, timeout):
-            try:
-                yield runtime
-                if runtime.world_size > 1:
-                    dist.barrier()  # no rank leaves while another still sends
-            except BaseException as error:
-                failure = fixable(error) or error
-                if runtime.world_size > 1 and not isinstance(error, SharedError):
-                    _failed.append(failure)
-                if failure is not error:
-                    raise failure from error
-                raise
-            finally:
-                if not is_joined and not _failed:
+        with _group(runtime, timeout):
+            yield runtime
+
+
+@contextmanager
+def join_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
+    """Joins the process group for a series of jobs, each of which calls ``start_runtime``, and leaves it at the end.
+
+    Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.
+    """
+    runtime = _find_runtime(None, on_cpu=False)
+    with restored(runtime.device), _many_files():
+        runtime.use_device()
+        with _group(runtime, timeout) if runtime.world_size > 1 else nullcontext():
+            yield runtime
+
+
+@contextmanager
+def _group(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
+    """Makes the process group and leaves it at the end, or uses the one that the process has and keeps it.
+
+    If the block fails on this rank alone, the group is not left, and ``failure_of_ranks`` says why.
+    """
+    is_joined = dist.is_initialized()
+    if is_joined:
+        refuse_if(group_problems(runtime.device_type))
+    with nullcontext() if is_joined else _joined(runtime, timeout):
+        try:
+            yield
+            if runtime.world_size > 1:
+                dist.barrier()  # no rank leaves while another still sends
+        except BaseException as error:
+            failure = fixable(error) or error
+            if runtime.world_size > 1 and not isinstance(error, SharedError) and not _failed:
+                _failed.append(failure)
+            if failure is not error:
+                raise failure from error
+            raise
+        finally:
+            if not _failed:
+                leave_groups()
+                if not is_joined:
                     dist.destroy_process_group()
 
 
