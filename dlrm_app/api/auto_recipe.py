@@ -21,12 +21,12 @@ from dlrm_app.text import as_typed, count
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on any log), as measured (docs/experiments/quality.md)."""
+"""The most rows for kaggle_small (on Criteo Kaggle) and small_clicks (on any log): docs/experiments/quality.md."""
 MAX_TABLE_BYTES = 2**30
-"""The most bytes of a recipe's tables with optimizer state. Larger tables (hashed ids that few rows never fill) would take
-longer to make and save than the epoch."""
+"""The most bytes of a recipe's tables with optimizer state. Larger tables (hashed ids that few rows never fill) would
+take longer to make and save than the epoch."""
 MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
-"""The least number of steps of an epoch: with few rows, smaller batches learn more from each row (docs/experiments/quality.md)."""
+"""The least number of steps of an epoch: small batches learn more from few rows (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 GROUPS = ("tables", "model", "optimizer", "schedule")
 KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
@@ -78,7 +78,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
 
 
 def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
-    """The name of the recipe for a dataset with a labelled train split, and its values by group and key. Reads no shards."""
+    """The recipe for a dataset with a labelled train split: its name, its values by group and key. Reads no shards."""
     rows, name = manifest.splits["train"].rows, "linear_decay"
     if manifest.dataset == "criteo_kaggle" and rows <= KAGGLE_ROWS:
         name = "kaggle_small"
@@ -101,7 +101,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
 def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
     """The values of ``recipe`` that the ``typed`` keys do not replace.
 
-    Another choice of a group, or another kind, drops all of the recipe's values there, since they belong to its own choice.
+    Another choice of a group, or another kind, drops all of the recipe's values there: they belong to its own choice.
     An ensemble's tables must be as wide as its models together; if typed widths do not fit, there is one model.
     """
     typed = dict(leaves(typed))

@@ -31,7 +31,7 @@ _NOT_IN_LINES = ("parent_record", "settings", "sources", "format", "version")
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a model on rows that it was not trained on, with the bounds of their 95% intervals, and the normalized entropy."""
+    """Metrics of a model on rows that it was not trained on, with the bounds of their 95% intervals."""
 
     auc: float | None
     auc_low: float | None
@@ -63,7 +63,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Holdout:
-    """The day's new model on the held-out rows: its AUC, the previous model's, and their difference with its 95% interval.
+    """The AUC of the day's model on the held-out rows, the previous model's, and the 95% interval of their difference.
 
     ``scores``, ``scores_before``: all metrics of both.
     """
@@ -89,7 +89,10 @@ class Holdout:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rule of the gate on a day: what was measured, its limit, if that holds the day back, in words, and the cure if it does."""
+    """The verdict of a rule of the gate on a day. ``value``: what was measured; ``holds``: the day is held back.
+
+    ``says``: the measurement in words; ``cure``: the limit that was exceeded, and what to check.
+    """
 
     rule: str
     value: float | None
@@ -115,14 +118,19 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class DayRecord:
-    """A finished day. ``parent``: the day whose model and vocabularies it began with; ``held``: the reason why it is not published.
+    """A finished day.
 
-    ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
-    ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
-    day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
-    index of each column against the most similar day before; ``known_rows``: share of rows that an earlier day or row had; ``hours``: hour → rows and
-    files, if files lie in folders of hours; ``rules``: the verdicts of the gate; ``judgement``: of the new model on the held-out rows. ``parent_record``, ``settings``: the checksums of
-    the parent's record and of the day's settings.json.
+    ``parent``: the day whose model and vocabularies it began with.
+    ``held``: the reason why it is not published.
+    ``unseen_share``: the share of lookups of values that the parent's vocabularies lack; None without vocabularies.
+    ``next_day``, ``first_model``, ``full_retrain``: scores before training on this day: of the parent's model, of the
+    first day's, and of the newest one trained from scratch.
+    ``missing``: column → its share of missing values.
+    ``shift``: column → its population stability index against the most similar earlier day.
+    ``known_rows``: the share of rows that an earlier day or row had.
+    ``hours``: hour → rows and files, if files lie in folders of hours.
+    ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
+    ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
 
     day: str
@@ -171,7 +179,10 @@ def redo(paths: Sequence[Path]) -> str:
 
 
 def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, str]) -> None:
-    """Writes OUTPUT/days.jsonl, a line for each record. ``marks``: day → the reason why its files would now give another result."""
+    """Writes OUTPUT/days.jsonl, a line for each record.
+
+    ``marks``: day → the reason why its files would now give another result.
+    """
     keys = [each.name for each in fields(DayRecord) if each.name not in _NOT_IN_LINES]
     lines = [
         {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records

@@ -1,7 +1,7 @@
 """The records of an export and of a delta, and the encoding of an export's rows.
 
-export.json: the content of an export, its requirements, and its differences from the trained model. Written last. encoding/: a
-dataset folder without rows, with everything needed to encode raw rows as in training.
+export.json   the content of an export, its requirements, its differences from the trained model; written last
+encoding/     a dataset folder without rows, with all that is needed to encode raw rows as in training
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class RowsAt:
 
 @dataclass(frozen=True)
 class ExportedTable:
-    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: the size of all rows, with scales and offsets."""
+    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: of all rows with their scales."""
 
     name: str
     rows: int
@@ -66,8 +66,8 @@ class Verification:
     """The comparison of one file with the trained model, on the same ``rows`` of ``split``.
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC minus the file's, with the bounds of its
-    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the fastest
-    tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
+    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the
+    fastest tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
     """
 
     file: str
@@ -113,7 +113,7 @@ class ExportRecord:
 
 @dataclass(frozen=True)
 class DeltaRecord:
-    """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has the checksums of their files.
+    """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has those of their files.
 
     ``patched``: the files that changed. ``files``: the delta's own files.
     """
@@ -176,8 +176,9 @@ def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
     if checksum(base / RECORD) != record.base:
         found = read_export(base)
         raise DataError(
-            f"apply={delta} was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, step "
-            f"{found.step}), by the checksum of {RECORD}: give base= the export that since= named, or take the full export"
+            f"apply={delta} was made from another export (of step {record.base_step}) than base={base} "
+            f"({found.checkpoint}, step {found.step}), by the checksum of {RECORD}: "
+            "give base= the export that since= named, or take the full export"
         )
 
 
@@ -190,7 +191,7 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
 
 
 def write_encoding(folder: Path, manifest: Manifest) -> None:
-    """Writes FOLDER/encoding: the manifest's columns and file format, and the files needed for encoding. Raises DataError."""
+    """Writes FOLDER/encoding: the manifest without rows, and the files that encoding needs. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
     manifest = replace(manifest, lineage=manifest.encoding_lineage)

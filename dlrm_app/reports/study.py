@@ -1,4 +1,4 @@
-"""OUTPUT/tune.html: a page about a study, with the best command, every trial, the importance of keys, and the best curves."""
+"""OUTPUT/tune.html: a study's best command, its trials, the importance of keys, and the best curves."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -55,7 +55,10 @@ def _importances(study: optuna.Study, num_done: int) -> str:
     except (ValueError, RuntimeError):  # for example if every trial had the same values
         return ""
     rows: Rows = [[key, share(value)] for key, value in by_key.items()]
-    note = "<p>Each key's share of the difference between trials (PED-ANOVA); with few trials this is a rough guess.</p>"
+    note = (
+        "<p>Each key's share of the difference between trials (PED-ANOVA); "
+        "with few trials this is a rough guess.</p>"
+    )
     return f"<h2>What mattered</h2>{note}{html_table(['key', 'share'], rows)}"
 
 

@@ -1,5 +1,7 @@
-"""Sharding plans: for DistributedModelParallel, with estimated costs; as text, with the load of each rank and the sharding of
-each kind of table; and as a file that people can read and compare: plan.yaml.
+"""Sharding plans: for DistributedModelParallel with estimated costs, as text, and as a file.
+
+The text has the load of each rank and the sharding of each kind of table. The file, plan.yaml, can be read, compared
+and edited by people.
 """
 
 import logging
@@ -292,8 +294,8 @@ def _faults(entry: _Entry, cluster: Cluster) -> list[str]:
     ranks = [shard[-1] for shard in entry.shards if shard]
     if not is_whole or ranks != entry.ranks or max(ranks) >= cluster.num_ranks:
         return [
-            "shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and ranks their last "
-            f"numbers, at most {cluster.num_ranks - 1}"
+            "shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and "
+            f"ranks their last numbers, at most {cluster.num_ranks - 1}"
         ]
     return []
 
@@ -335,8 +337,8 @@ def _misplacements(
     expected, given = np.hstack([option.offsets, option.sizes]), np.array(entry.shards)[:, :4]
     if not np.array_equal(expected, given):
         return [
-            f"{kind} cuts its {table.rows:,} × {table.dim} weights into {expected[:2].tolist()}… on these ranks, not "
-            f"{given[:2].tolist()}…: plan again"
+            f"{kind} cuts its {table.rows:,} × {table.dim} weights into {expected[:2].tolist()}… on these ranks, "
+            f"not {given[:2].tolist()}…: plan again"
         ]
     nodes = [rank // width for rank in ranks]
     is_right = {

@@ -4,8 +4,8 @@ Optuna keeps the trials in OUTPUT/study.log, a journal that any number of proces
 started again or on other machines that see the folder, continues the study.
 
 Optuna's journal has no heartbeats, and ``study.optimize`` counts the trials of its own process only. So processes ask
-for trials under a lock of OUTPUT, and hold the lock of their trial's folder. If nobody holds it, the process is gone, and
-the trial is continued.
+for trials under a lock of OUTPUT, and hold the lock of their trial's folder. If nobody holds it, the process is gone,
+and the trial is continued.
 """
 
 import fcntl

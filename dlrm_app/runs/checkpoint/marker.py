@@ -1,6 +1,6 @@
-"""complete.json: makes a checkpoint complete, and holds everything but tensors that a resumed run needs, and the model's description.
+"""complete.json: the mark of a complete checkpoint, with everything but tensors that a resumed run needs.
 
-Does not import torch.
+It also describes the model. Does not import torch.
 """
 
 import math
@@ -43,7 +43,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one evaluation, in words too, with its likely causes (the likeliest first) and the numbers measured."""
+    """The verdict on one evaluation, also in words, its causes (the likeliest first) and the numbers measured."""
 
     verdict: str
     says: str
@@ -84,7 +84,7 @@ class Evaluation:
 
     @property
     def merit(self) -> tuple[float, float]:
-        """What evaluations of one split are compared by: the AUC, and the log loss where labels of one class leave no AUC."""
+        """Orders evaluations of one split: the AUC, or the log loss if labels of one class leave no AUC."""
         auc = self.metrics["auc"]
         if not math.isnan(auc):
             return auc, 0.0
@@ -228,8 +228,8 @@ def read_marker(folder: Path) -> Marker:
         return _FORMAT.read(folder / MARKER)
     except (FileNotFoundError, IsADirectoryError) as error:  # a run that trains may delete it at any moment
         raise DataError(
-            f"{folder} is no complete checkpoint and no run folder that holds one: name a folder that dlrm-train wrote, once it "
-            "has saved"
+            f"{folder} is no complete checkpoint and no run folder that holds one: "
+            "name a folder that dlrm-train wrote, once it has saved"
         ) from error
 
 
@@ -292,7 +292,7 @@ class TrainedModel:
 
 
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
-    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for an unknown configuration."""
+    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for unknown settings."""
     config = read_saved_config(marker.config, folder)
     refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
@@ -310,7 +310,7 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
 
 
 def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAME_LABEL) -> Manifest:
-    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit.
+    """``manifest`` as the model reads it, also with vocabularies of another day. Raises DataError if it does not fit.
 
     ``label``: as in ``refuse_other_columns``.
     """
