@@ -49,11 +49,17 @@ class ConfigError(DlrmError):
 
 
 class SharedError(DlrmError):
-    """A failure that every rank knows, so that one rank's message is enough."""
+    """A failure that every rank knows, so that one rank's message is enough. ``problems``: those of a ConfigError."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
+    def __init__(self, message: str, exit_code: int = 1, problems: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.problems = list(problems)
+
+    @classmethod
+    def of(cls, error: DlrmError) -> "SharedError":
+        """The failure ``error`` of one rank, for all ranks."""
+        return cls(str(error), error.exit_code, error.problems if isinstance(error, ConfigError) else ())
 
 
 class DataError(DlrmError):

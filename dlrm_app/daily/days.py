@@ -19,7 +19,7 @@ from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, rea
 from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.runtime import join_ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.folders import NoFilesError
@@ -135,8 +135,10 @@ def _learn(day: Day) -> DayRecord:
         if (day.folder / "dataset" / MANIFEST).is_file() and not is_configuration:
             raise
         # a configuration error comes after work was started, so it is not one that started nothing
-        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-        raise DataError(f"{day.day} failed, {_FIX}:\n{as_typed(bullets(problems))}") from error
+        problems = error.problems if isinstance(error, ConfigError | SharedError) else []
+        raise DataError(
+            f"{day.day} failed, {_FIX}:\n{as_typed(bullets(problems or [str(error)]))}"
+        ) from error
 
 
 def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:

@@ -124,8 +124,8 @@ class Runtime(Ranks):
                 raise
             failure = error
         if self.world_size > 1:
-            texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, group)
-            failure = next((SharedError(*text) for text in texts if text), None)
+            failures = all_gather_objects(SharedError.of(failure) if failure else None, group)
+            failure = next((each for each in failures if each is not None), None)
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned

@@ -182,7 +182,7 @@ def jobs_of_one_group() -> list[object]:
         try:
             ranks.on_first(fail)
         except SharedError as error:
-            told.append((str(error), error.exit_code))
+            told.append((str(error), error.exit_code, error.problems))
         told.append(ranks.on_first(take_long))
     return [*told, dist.is_initialized()]
 
@@ -197,6 +197,6 @@ def take_long() -> str:
 
 
 def test_jobs_share_a_group_and_wait_for_the_first_rank() -> None:
-    failure = ("1 problem in the configuration:\n  - no rows", 2)
+    failure = ("1 problem in the configuration:\n  - no rows", 2, ["no rows"])
     told = [0, True, 0, True, 0, failure, "done", False]
     assert start_ranks(jobs_of_one_group, 2, 2) == [told, told]

@@ -17,6 +17,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.journal import Journal
+from dlrm_app.records import read_record
 
 ROW_GROUP_ROWS = 1 << 18
 """Distillation reads the file by row groups, which must be small for that, and few: a footer has 800 bytes for each column of each."""
@@ -63,10 +64,7 @@ class ScoresFile:
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
         if path.is_file():
-            try:
-                before = dict(json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, TypeError) as error:
-                raise DlrmError(f"{path} is damaged ({error}): delete {self._folder}") from error
+            before = read_record(path, dict[str, Any], f"delete {self._folder}")
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
                     f"{self._folder} holds scores of an interrupted command with another {' and '.join(different)}: repeat that "
