@@ -43,7 +43,8 @@ LAYERS = [
     {"diagnosis"},
     {"result"},
     {"machine", "progress", "table", "journal"},
-    {"files", "records"},
+    {"records"},
+    {"files"},
     {"text", "typed", "dates"},
     {"errors"},
 ]

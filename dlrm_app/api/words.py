@@ -45,7 +45,7 @@ def _value(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` of Python's own types. Paths, and results that have one, become text; NumPy's scalars become numbers."""
+    """``value`` as Python's own types. Paths, and results with a path, become text; NumPy's scalars become numbers."""
     if isinstance(value, str | bool | int | float | None):
         return value
     if isinstance(value, Mapping):

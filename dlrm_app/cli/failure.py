@@ -15,6 +15,8 @@ def print_failure(error: BaseException, ranks: Ranks) -> int:
         print(f"error ({rank}): {error}", file=sys.stderr)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
+        if ranks.is_first:
+            print("interrupted", file=sys.stderr)
         return 130
     if is_lost_peer(error):
         print(

@@ -162,7 +162,7 @@ def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np
 
 
 def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) -> NDArray[np.int64]:
-    """Picks ``wanted`` of the ``rows`` rows of a row group of the day ``earlier`` to train on again on ``day``, in rising order."""
+    """The numbers of ``wanted`` of the ``rows`` rows of a row group of the day ``earlier``, for ``day``; sorted."""
     if wanted == rows:
         return np.arange(rows)
     order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)

@@ -30,7 +30,21 @@ def current_rank() -> int:
 
 def new_group(timeout: timedelta | None = None) -> dist.ProcessGroup | None:
     """Makes a group of all ranks over separate gloo connections; None if there is one rank."""
-    return dist.new_group(backend="gloo", timeout=timeout) if num_ranks() > 1 else None
+    if num_ranks() == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+    _groups.append(group)
+    return group
+
+
+_groups: list[dist.ProcessGroup] = []
+"""Groups of ``new_group`` that are open."""
+
+
+def leave_groups() -> None:
+    """Closes the groups that ``new_group`` made, once nothing waits in them. Every rank must call it."""
+    while _groups:
+        dist.destroy_process_group(_groups.pop())
 
 
 def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:

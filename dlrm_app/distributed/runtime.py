@@ -19,7 +19,12 @@ import pyarrow
 import torch
 import torch.distributed as dist
 
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import (
+    all_gather_objects,
+    broadcast_from_first,
+    leave_groups,
+    while_others_wait,
+)
 from dlrm_app.distributed.library_errors import fixable
 from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
@@ -65,6 +70,8 @@ class Runtime(Ranks):
         try:
             result = step(*args, **kwargs)
         except DlrmError as error:
+            if _failed:  # within a job of its own: other ranks may wait for this one there
+                raise
             failure = error
         if self.world_size > 1:
             failure = next(
@@ -81,10 +88,14 @@ class Runtime(Ranks):
         Returns its result, or raises its error, on every rank; the result is pickled.
 
         For steps that only one rank can do, and for choices that depend on a folder's contents: ranks that list the
-        folder at different times could choose differently.
+        folder at different times could choose differently. The other ranks wait as long as the step takes, and notice
+        if the first rank is lost.
         """
-        result = self.together(step, *args, **kwargs) if self.is_first else self.together(_wait)
-        return broadcast_from_first(result, self.group)  # type: ignore[return-value]  # the first rank's is not None
+
+        def step_or_wait() -> T | None:
+            return while_others_wait(lambda: step(*args, **kwargs) if self.is_first else None, self.group)
+
+        return broadcast_from_first(self.together(step_or_wait), self.group)  # type: ignore[return-value]
 
     @contextmanager
     def entered_on_first(self, context: AbstractContextManager[T]) -> Iterator[T]:
@@ -94,10 +105,6 @@ class Runtime(Ranks):
         """
         with ExitStack() as stack:
             yield self.on_first(stack.enter_context, context)
-
-
-def _wait() -> None:
-    """The step of the ranks that wait for the first one."""
 
 
 _failed: list[BaseException] = []
@@ -125,7 +132,6 @@ def start_runtime(
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = _find_runtime(num_threads, on_cpu)
-    is_joined = dist.is_initialized()
     runtime.use_device()
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
@@ -140,22 +146,49 @@ def start_runtime(
                 runtime.num_threads,
                 "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             )
-        if is_joined:
-            refuse_if(group_problems(runtime.device_type))
-        with nullcontext() if is_joined else _joined(runtime, timeout):
-            try:
-                yield runtime
-                if runtime.world_size > 1:
-                    dist.barrier()  # no rank leaves while another still sends
-            except BaseException as error:
-                failure = fixable(error) or error
-                if runtime.world_size > 1 and not (isinstance(error, DlrmError) and error.is_shared):
-                    _failed.append(failure)
-                if failure is not error:
-                    raise failure from error
-                raise
-            finally:
-                if not is_joined and not _failed:
+        with _group(runtime, timeout):
+            yield runtime
+
+
+@contextmanager
+def join_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
+    """Joins the process group for a series of jobs, each of which calls ``start_runtime``, and leaves it at the end.
+
+    Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.
+    """
+    runtime = _find_runtime(None, on_cpu=False)
+    with restored(runtime.device), _many_files():
+        runtime.use_device()
+        with _group(runtime, timeout) if runtime.world_size > 1 else nullcontext():
+            yield runtime
+
+
+@contextmanager
+def _group(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
+    """Makes the process group and leaves it at the end, or uses the one that the process has and keeps it.
+
+    If the block fails on this rank alone, the group is not left, and ``failure_of_ranks`` says why.
+    """
+    is_joined = dist.is_initialized()
+    if is_joined:
+        refuse_if(group_problems(runtime.device_type))
+    with nullcontext() if is_joined else _joined(runtime, timeout):
+        try:
+            yield
+            if runtime.world_size > 1:
+                dist.barrier()  # no rank leaves while another still sends
+        except BaseException as error:
+            failure = fixable(error) or error
+            is_known = isinstance(error, DlrmError) and error.is_shared
+            if runtime.world_size > 1 and not is_known and not _failed:
+                _failed.append(failure)
+            if failure is not error:
+                raise failure from error
+            raise
+        finally:
+            if not _failed:
+                leave_groups()
+                if not is_joined:
                     dist.destroy_process_group()
 
 

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
+from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
@@ -34,6 +34,7 @@ from dlrm_app.inference.formats import (
 from dlrm_app.inference.parquet_weights import write_parquet
 from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.inference.record import (
+    EXPORT_FORMAT,
     RECORD,
     DeltaRecord,
     ExportedFeature,
@@ -154,7 +155,7 @@ def export_model(config: ExportConfig) -> Export:
             folder = named / _FULL if config.since else named
             folder.mkdir(exist_ok=True)
             record = _export(config, source, folder, runtime)
-            write_json(folder / RECORD, asdict(record))
+            EXPORT_FORMAT.write(folder / RECORD, record)
             if config.since:
                 delta = _keep_delta(Path(config.since), named)
     return Export(output, record, delta, (str(source.manifest.path), source.split))

@@ -23,7 +23,7 @@ from dlrm_app.inference.record import (
     ExportRecord,
     check_files,
     installed,
-    read_record,
+    read_export,
 )
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
@@ -77,7 +77,7 @@ def open_export(folder: Path) -> ExportedModel:
     Raises DataError for a damaged or changed file, for another torch, fbgemm or CPU than it was made for, and if the
     reference rows get different scores.
     """
-    record = read_record(folder)
+    record = read_export(folder)
     check_files(folder, record.files)
     kinds = [name for name in record.formats if name in LOADERS]
     if not kinds:

@@ -24,9 +24,12 @@ from dlrm_app.training.validation import batch_problems, check_plan, plan_worklo
 
 @dataclass(frozen=True)
 class PlannedCluster(Result):
-    """A plan. ``floor``: the text about the floor of a step; ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+    """A plan.
 
-    ``path``: the plan's file, if it was written; ``batch_problems``: settings that dlrm-train will refuse on this cluster.
+    ``floor``: the text about the floor of a step.
+    ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+    ``path``: the plan's file, if it was written.
+    ``batch_problems``: settings that dlrm-train will refuse on this cluster.
     """
 
     plan: EstimatedPlan

@@ -34,6 +34,7 @@ from dlrm_app.files import (
     write_text,
     written_whole,
 )
+from dlrm_app.records import as_json, from_json
 from dlrm_app.runs.checkpoint.marker import Checkpoint, Evaluation
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -98,7 +99,7 @@ class RunFolder:
     def write_result(self, result: RunResult) -> None:
         """Writes result.json, the mark of a run that reached its end."""
         if self._writes:
-            write_json(self.path / "result.json", result.to_json())
+            write_json(self.path / "result.json", as_json(result))
 
     def close(self) -> None:
         """Closes TensorBoard's file."""
@@ -138,8 +139,8 @@ class RunFolder:
         """The result of a run that ended at ``checkpoint`` of this folder, on every rank; None if it did not."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
-            with suppress(KeyError, TypeError, ValueError):  # damaged
-                result = RunResult.from_json(_values_in(self.path / "result.json"))
+            with suppress(ValueError):  # damaged
+                result = from_json(RunResult, _values_in(self.path / "result.json"))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
 

@@ -17,6 +17,7 @@ from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.journal import Journal
+from dlrm_app.records import read_record
 
 ROW_GROUP_ROWS = 1 << 18
 """Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
@@ -63,12 +64,7 @@ class ScoresFile:
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
         if path.is_file():
-            try:
-                before = dict(json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, TypeError) as error:
-                raise DlrmError(
-                    Problem(str(path), f"is damaged ({error})", f"delete {self._folder}")
-                ) from error
+            before = read_record(path, dict[str, Any], f"delete {self._folder}")
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
                     Problem(
