@@ -325,7 +325,7 @@ NO_RANGES = (
         ("key: model.dropout, choices: [0.1, 0.1]", "at least two choices, each once, got [0.1, 0.1]"),
         ("key: trainer.epochs, low: 0.5, high: 3", "trainer.epochs must be a whole number, got 0.5"),
         ("key: trainer.pipeline, low: 1, high: 3", "gives trainer.pipeline, a text, a range"),
-        ("key: model, low: 1, high: 3", "model "),
+        ("key: model, low: 1, high: 3", "names model, which holds several keys: name one, as model.NAME"),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused(entry: str, words: str, plain: TuneConfig) -> None:

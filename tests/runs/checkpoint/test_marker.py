@@ -103,7 +103,9 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
-    with refused(DataError, str(tmp_path / "complete.json"), "is damaged (...)"):
+    with refused(
+        DataError, str(tmp_path / "complete.json"), "is damaged, or not a dlrm-checkpoint file (...)"
+    ):
         read_marker(write(tmp_path, value))
 
 
