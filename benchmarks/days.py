@@ -3,10 +3,10 @@
     taskset -c 0 python benchmarks/days.py                     # 14 days of 200,000 rows; an hour
     taskset -c 0 python benchmarks/days.py --days 4 --rows 20_000 --cardinality 1_000
 
-Each night from scratch is what one would do without dlrm-days: all days so far preprocessed and trained on for one pass,
-its model judged on the day that follows. CPU seconds, user and system, are those of the commands in this process, by step:
-without starts, and without compiling once that was done. Each day all three go on by one day, as other programs can make one day's
-seconds twice another's. Means are over the same days.
+Each night from scratch is what one would do without dlrm-days: all days so far preprocessed and trained on for one
+pass, its model judged on the day that follows. CPU seconds, user and system, are those of the commands in this
+process, by step: without starts, and without compiling once that was done. Each day all three go on by one day, as
+other programs can make one day's seconds twice another's. Means are over the same days.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--onnx RUN] [--threads 1] [--seconds 1]
 
-``--onnx``: also that run's model, its tables in fp32, by onnxruntime (one-hot features alone). Rows are those of the export's
-reference/, over and over.
+``--onnx``: also that run's model, its tables in fp32, by onnxruntime (one-hot features alone).
+Rows are those of the export's reference/, over and over.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv output=clicks
     python benchmarks/loader.py clicks
 
-Prints samples/s and ids/s of Parquet decoding alone, then of the whole loader, shuffled, KeyedJaggedTensors included: the best of
-several epochs, with a worker for each core.
+Prints samples/s and ids/s of Parquet decoding alone, then of the whole loader, shuffled, KeyedJaggedTensors
+included: the best of several epochs, with a worker for each core.
 """
 
 import argparse
