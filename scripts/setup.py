@@ -152,9 +152,11 @@ def choose(machine: Machine, device: str = "auto") -> Choice:
         return Choice("cpu", f"fbgemm-gpu has no CUDA wheels for {machine.processor}")
     if machine.driver.fault:
         raise SetupError(
-            f"{machine.driver.fault}. Update the driver. Where it must stay: make setup DEVICE=cu126 installs wheels for "
+            f"{machine.driver.fault}. Update the driver. Where it must stay: "
+            "make setup DEVICE=cu126 installs wheels for "
             "CUDA 12.6 (driver 525 or newer; A100, A10, L4, L40, H100, H200); NVIDIA's package cuda-compat-13-0 makes "
-            "drivers of datacentre GPUs run CUDA 13 once its folder is in LD_LIBRARY_PATH; make setup DEVICE=cpu leaves "
+            "drivers of datacentre GPUs run CUDA 13 once its folder is in LD_LIBRARY_PATH; "
+            "make setup DEVICE=cpu leaves "
             "the GPU unused (docs/versions.md)"
         )
     return Choice("cuda", f"{machine.driver} (DEVICE=cpu installs CPU wheels all the same)")
@@ -171,7 +173,9 @@ def find_python() -> str:
 
 
 def find_trios(device: str, wanted: str, installed: dict[str, object]) -> list[Trio]:
-    """The trios to try, the best first: the one ``wanted`` or, for auto, the one that is ``installed``, else all that fit."""
+    """The trios to try, the best first: the one ``wanted`` or, for auto, the one
+    that is ``installed``, else all that fit.
+    """
     if device == "cu126" and wanted in ("auto", CU126_TRIO.name):
         return [CU126_TRIO]
     if device == "cu126":
@@ -255,7 +259,8 @@ def install_for_cuda(python: Path, extras: list[str], trio: Trio) -> Trio:
     print(f"pip took torch {torch}, which fbgemm-gpu does not fit: taking {plain} itself", flush=True)
     if not pip_install(python, [f"torch==={plain}"], may_lack=f"torch==={plain}"):
         raise SetupError(
-            f"pip's sources have torch {torch}, and fbgemm-gpu needs the build for CUDA {WHEELS_CUDA[0]}, torch {plain}: "
+            f"pip's sources have torch {torch}, and fbgemm-gpu needs the build for CUDA {WHEELS_CUDA[0]}, "
+            f"torch {plain}: "
             "leave out the extra index (PIP_EXTRA_INDEX_URL, pip config list), or name a folder with that wheel, "
             "PIP_FIND_LINKS=FOLDER"
         )
