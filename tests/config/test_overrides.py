@@ -188,7 +188,8 @@ def test_a_path_may_have_target_in_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a=b", "my [1]", "it's", "~x", "(1)", "{day}/x", "s3://b/k?x=1&y<2", "é.tsv", "a {b}, c=d", "=", "a#b"]
+    "path",
+    ["a=b", "my [1]", "it's", "~x", "(1)", "{day}/x", "s3://b/k?x=1&y<2", "é.tsv", "a {b}, c=d", "=", "a#b"],
 )
 def test_a_text_that_hydra_cannot_read_is_taken_as_typed(path: str) -> None:
     assert compose_config("train", TrainConfig, [f"data.path={path}"]).data.path == path

@@ -200,7 +200,7 @@ class ArrowCursor(Position):
         elif kind in TEXTS:
             is_view = kind in (pa.string_view(), pa.binary_view())
             self._parse(array.cast(pa.binary()) if is_view else array, column, values, states, spans)
-        elif column.kind == "string":
+        elif column.kind == "string" or (column.kind == "iso" and not pa.types.is_temporal(kind)):
             self._parse(_digits(array), column, values, states, spans)
         else:
             numbers = _numeric(array, column)

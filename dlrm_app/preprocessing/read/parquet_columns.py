@@ -23,7 +23,7 @@ _FITTING = {
     "hex": (TEXT,),
     "seconds": (NUMBER, TEXT, TIME),
     "milliseconds": (NUMBER, TEXT, TIME),
-    "iso": (TEXT, TIME),
+    "iso": (NUMBER, TEXT, TIME),
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]

@@ -32,7 +32,7 @@ _RULES = {
     "string": "UTF-8 without NUL",
     "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
     "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
-    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
