@@ -1,6 +1,7 @@
 """Derived columns are what plain Python makes of the raw values, of text and of Parquet alike; wrong ones are refused."""
 
 import datetime
+import zoneinfo
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,31 @@ def test_milliseconds_taken_for_seconds_are_rejected() -> None:
     assert "milliseconds" in rejects[0][1]
 
 
+@given(
+    st.sampled_from(
+        ["Asia/Tokyo", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu"]
+    ),
+    st.lists(st.integers(0, 4_000_000_000), min_size=1, max_size=20),
+)
+def test_hours_and_weekdays_of_a_zone_are_its_local_ones(zone: str, times: list[int]) -> None:
+    """As Python's own calendar has them, also across changes of the clock."""
+    columns = [COLUMNS[0], {"name": "t", "role": "time", "kind": "seconds"}, COLUMNS[4]]
+    derived = [{"name": kind, "kind": kind, "of": "t", "zone": zone} for kind in ("hour", "weekday")]
+    rows, _ = parse("\n".join(f"1,{time},7" for time in times).encode(), spec_of(derived, columns))
+    local = [datetime.datetime.fromtimestamp(time, zoneinfo.ZoneInfo(zone)) for time in times]
+    assert [row.sparse[1:] for row in rows] == [[each.hour, each.weekday()] for each in local]
+
+
+def test_the_offsets_of_a_zone_are_kept_with_the_column() -> None:
+    spec = spec_of([{"name": "hour", "kind": "hour", "of": "shown", "zone": "Asia/Tokyo"}], COLUMNS[:3])
+    assert spec.derived[0].derivation == {
+        "kind": "hour",
+        "of": ["shown"],
+        "zone": "Asia/Tokyo",
+        "offsets": [[0, 32400]],
+    }
+
+
 def made(kind: str, *of: str, name: str = "x") -> dict[str, Any]:
     return {"name": name, "kind": kind, "of": list(of)}
 
@@ -226,6 +252,8 @@ def made(kind: str, *of: str, name: str = "x") -> dict[str, Any]:
         ([made("cross", "shop", "item", name="shop")], "two columns are named shop"),
         ([made("hour", "age")], "age is of role dense; it must be a column of role time"),
         ([made("in_list", "shop", "items")], "shop and items differ in kind"),
+        ([{**made("hour", "shown"), "zone": "Tokio"}], "zone=Tokio is no time zone that this machine knows"),
+        ([{**made("cross", "shop", "item"), "zone": "Asia/Tokyo"}], "dataset.derived[0] must be a mapping"),
         ([], "nothing in dataset.derived is made of shown, a time: give it role: ignore"),
     ],
 )
