@@ -47,6 +47,7 @@ from dlrm_app.preprocessing.read.parser import (
     raw_columns,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.words import hex_of, padded
 from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
 
 _DAY = 86_400
@@ -61,6 +62,7 @@ _LIMITS = {
 }
 """Kind of numbers → the least and the greatest; the others are times."""
 _local = threading.local()
+_LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
 
 
 KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
@@ -198,8 +200,7 @@ class ArrowCursor(Position):
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
             _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
         elif kind in TEXTS:
-            is_view = kind in (pa.string_view(), pa.binary_view())
-            self._parse(array.cast(pa.binary()) if is_view else array, column, values, states, spans)
+            self._parse(array, column, values, states, spans)
         elif column.kind == "string" or (column.kind == "iso" and not pa.types.is_temporal(kind)):
             self._parse(_digits(array), column, values, states, spans)
         else:
@@ -224,24 +225,77 @@ class ArrowCursor(Position):
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
-        """Reads strings by the rules for text; their bytes are not copied."""
-        valid, ends, texts = array.buffers()
-        width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
-        places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
-        data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
+        """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
+        texts = _texts_of(array)
         parse = _parse_keys if column.role == "sparse" else _parse_numbers
         content, words = kind_code(column), self._spec.null_values
-        codes = self._codes[column.name]
-        parse(data, places, _bits(valid, array), array.offset, codes, content, values, states)
+        parse(*texts, self._codes[column.name], content, values, states)
         if words and len(nulls := null_values(content, words)):
             set_missing(values, nulls, MISSING_KEY if column.role == "sparse" else np.nan, values, states)
         if len(spans) and column.kind == "string":
+            data = texts.data
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
-            spans[:, 0], spans[:, 1] = places[:-1] + place, places[1:] + place
+            _fill_spans(texts.ends, texts.lengths, place, spans)
 
 
 _NO_SPANS = np.zeros((0, 2), np.int64)
+_NO_LENGTHS = np.zeros(2, np.int32)[:0:2]  # of the type of a view's
+_VIEW, _LENGTH, _INLINE = 16, 4, 12
+"""Bytes of a string view, of the length that it begins with, and of a string that lies within it."""
+
+
+class _Texts(NamedTuple):
+    """The bytes of R strings. Either the ends [R + 1] of all, the first one's beginning included, or ``lengths`` [R] of
+    strings that lie in views.
+
+    nulls, first: the bits of those that are not null or no bits, and the place of the first bit.
+    """
+
+    data: NDArray[np.uint8]
+    ends: NDArray[np.int32] | NDArray[np.int64]
+    lengths: NDArray[np.int32]
+    nulls: NDArray[np.uint8]
+    first: int
+
+
+def _texts_of(array: pa.Array) -> _Texts:
+    if array.type in (pa.string_view(), pa.binary_view()):
+        views = np.frombuffer(array.buffers()[1], np.uint8, _VIEW * len(array), _VIEW * array.offset)
+        lengths = views.view(np.int32)[:: _VIEW // _LENGTH]
+        nulls = _bits(array.buffers()[0], array)
+        if _are_inline(lengths, nulls, array.offset):
+            return _Texts(views, np.zeros(0, np.int32), lengths, nulls, array.offset)
+        array = array.cast(pa.binary())
+    valid, ends, texts = array.buffers()
+    width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
+    places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
+    data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
+    return _Texts(data, places, _NO_LENGTHS, _bits(valid, array), array.offset)
+
+
+@njit_uncounted
+def _extent(ends, lengths, row):  # type: ignore[no-untyped-def]  # compiled
+    """The places of the first byte of a string and of the byte after its last."""
+    if len(lengths) == 0:
+        return np.int64(ends[row]), np.int64(ends[row + 1])
+    begin = _VIEW * row + _LENGTH
+    return np.int64(begin), np.int64(begin + lengths[row])
+
+
+@njit(nogil=True, cache=True)
+def _are_inline(lengths, nulls, first):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(lengths)):
+        if lengths[row] > _INLINE and not _has_no_value(nulls, first + row):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _fill_spans(ends, lengths, place, spans):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(spans)):
+        begin, stop = _extent(ends, lengths, row)
+        spans[row, 0], spans[row, 1] = begin + place, stop + place
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -399,9 +453,9 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, nulls, first, codes, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(data, ends, lengths, nulls, first, codes, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(values)):
-        begin, behind = ends[row], ends[row + 1]
+        begin, behind = _extent(ends, lengths, row)
         if _has_no_value(nulls, first + row):
             values[row], states[row] = np.nan, ABSENT
         else:
@@ -411,14 +465,20 @@ def _parse_numbers(data, ends, nulls, first, codes, kind, values, states):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_keys(  # type: ignore[no-untyped-def]  # compiled
+    data, ends, lengths, nulls, first, codes, kind, keys, states
+):
+    are_tried = kind == KEY_HEX and len(lengths) > 0
+    if are_tried:
+        _parse_hex_views(data.view(np.uint64), keys, states)
     for row in range(len(keys)):
-        begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row):
             keys[row], states[row] = MISSING_KEY, ABSENT
-        elif (
-            kind == KEY_HEX
-        ):  # called from here, this and the next one are a quarter faster than by parse_key
+            continue
+        if are_tried and states[row] == PRESENT:
+            continue
+        begin, behind = _extent(ends, lengths, row)
+        if kind == KEY_HEX:  # called from here, this and the next one are a quarter faster than by parse_key
             keys[row], states[row] = parse_hex(data, begin, behind)
         elif kind == KEY_STRING:
             keys[row], states[row] = parse_string(data, begin, behind, -1)
@@ -426,6 +486,18 @@ def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: i
             keys[row], states[row] = parse_key(data, begin, behind, kind, -1)
         if states[row] == BAD and is_null(data, begin, behind, codes):
             keys[row], states[row] = MISSING_KEY, ABSENT
+
+
+@njit_uncounted
+def _parse_hex_views(words, keys, states):  # type: ignore[no-untyped-def]  # compiled
+    """Parses hex digits within views: two words each, the length and then the text. Without branches, it is vectorised."""
+    for row in range(len(keys)):
+        low, high = words[2 * row], words[2 * row + 1]
+        length = np.int64(low & _LOW_32)
+        number, is_hex = hex_of(padded((low >> _32) | (high << _32), length))
+        is_good = is_hex & (np.uint64(length - 1) < _8)
+        keys[row] = number
+        states[row] = np.uint8(BAD) * np.uint8(not is_good)
 
 
 def open_cursor(unit: InputUnit, spec: Spec, *, keeps_spans: bool = False) -> Cursor | ArrowCursor:
