@@ -4,21 +4,18 @@ A message names the key (or file and line), the value, the rule and what to do.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NOT_GIVEN = ...
 """The value of a Problem whose message does not repeat the value."""
 
 
-class DlrmError(Exception):
-    """An error whose message tells the user what to do; printed without a traceback."""
-
-    exit_code = 1
-
-
 @dataclass(frozen=True)
 class Problem:
-    """One problem of a configuration; its text is ``key rule, got value: cure``."""
+    """One problem. Its text is ``key rule, got value: cure``.
+
+    key: the setting, file, column or table with the problem. rule: the rule that it breaks. cure: what to do.
+    """
 
     key: str
     rule: str
@@ -29,46 +26,70 @@ class Problem:
         is_word = self.value is None or isinstance(self.value, bool)
         value = str(self.value).lower().replace("none", "null") if is_word else repr(self.value)
         got = "" if self.value is NOT_GIVEN else f", got {value}"
-        return f"{self.key} {self.rule}{got}" + (f": {self.cure}" if self.cure else "")
+        return f"{self.key} {self.rule}{got}".strip() + (f": {self.cure}" if self.cure else "")
+
+    def within(self, place: str, separator: str = ": ") -> "Problem":
+        """The same problem of a part of ``place``, such as a section or a file."""
+        return replace(self, key=separator.join(filter(None, (place, self.key))))
+
+    def also(self, cure: str) -> "Problem":
+        """The same problem, with ``cure`` after its own cure."""
+        return replace(self, cure=", ".join(filter(None, (self.cure, cure))))
+
+
+class DlrmError(Exception):
+    """An error whose message tells the user what to do; printed without a traceback.
+
+    ``problems`` are its records: the first one says what is wrong, the others are its
+    details. A text alone is a Problem without a key.
+    """
+
+    exit_code = 1
+    is_shared = False
+    """True if every rank knows the failure, so that one rank's message is enough."""
+
+    def __init__(self, *problems: Problem | str) -> None:
+        super().__init__(*problems)  # the arguments with which pickle makes the error again
+        self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
+
+    def __str__(self) -> str:
+        summary, *details = map(str, self.problems)
+        return "\n".join([summary, *(f"  - {detail}" for detail in details)])
 
 
 class ConfigError(DlrmError):
-    """Raised if the configuration cannot work. Holds all problems found, as text."""
+    """Raised if the configuration cannot work. Holds all problems found."""
 
     exit_code = 2
 
-    def __init__(self, problems: Sequence[Problem | str]) -> None:
-        self.problems = list(map(str, problems))
-        lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        count = len(self.problems)
-        super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
 
-    def __reduce__(self) -> tuple[type["ConfigError"], tuple[list[str]]]:
-        """Lets the error be pickled together with its problems."""
-        return ConfigError, (self.problems,)
+    def __str__(self) -> str:
+        count = len(self.problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        return f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}"
 
 
 class SharedError(DlrmError):
-    """A failure that every rank knows, so that one rank's message is enough."""
+    """A failure that every rank finds at the same time."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    is_shared = True
 
 
 class DataError(DlrmError):
     """Raised if data on disk is missing, damaged, or differs from its manifest."""
 
 
-def refuse_if(problems: Sequence[Problem | str]) -> None:
+def refuse_if(problems: Sequence[Problem]) -> None:
     """Raises ConfigError with all ``problems``, if there are any."""
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
 
 
-def refuse_all(problems: Sequence[Problem | str], *looks: Callable[[], object]) -> None:
+def refuse_all(problems: Sequence[Problem], *looks: Callable[[], object]) -> None:
     """Raises one error with ``problems`` and the errors of ``looks``, if there are any."""
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    errors: list[DlrmError] = [ConfigError(*problems)] if problems else []
     for look in looks:
         try:
             look()
@@ -82,9 +103,11 @@ def joined(errors: Sequence[DlrmError]) -> DlrmError:
     """One error with the problems of all, each once: the error itself if there is only one, otherwise a ConfigError."""
     if len(errors) == 1:
         return errors[0]
-    problems = [
-        problem
-        for error in errors
-        for problem in (error.problems if isinstance(error, ConfigError) else [str(error)])
-    ]
-    return ConfigError(list(dict.fromkeys(problems)))
+    by_text = {str(problem): problem for error in errors for problem in error.problems}
+    return ConfigError(*by_text.values())
+
+
+def first_problems(problems: Sequence[Problem], most: int) -> list[Problem]:
+    """The first ``most`` problems, and one that counts the others."""
+    more = [Problem("", f"… and {len(problems) - most:,} more")] if len(problems) > most else []
+    return [*problems[:most], *more]

@@ -133,13 +133,13 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
         raise
 
 
-def room_problems(key: str, folder: Path, num_bytes: int) -> list[str]:
+def room_problems(key: str, folder: Path, num_bytes: int) -> list[Problem]:
     """A problem if ``num_bytes``, which ``key`` asks for, do not fit at ``folder``."""
     free = shutil.disk_usage(folder).free
     if num_bytes <= free:
         return []
-    needed = f"{key} needs about {bytes_text(num_bytes)} at {folder}, which has {bytes_text(free)} free"
-    return [f"{needed}: ask for less, or choose an output on another disk"]
+    rule = f"needs about {bytes_text(num_bytes)} at {folder}, which has {bytes_text(free)} free"
+    return [Problem(key, rule, "ask for less, or choose an output on another disk")]
 
 
 def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bool = False) -> list[Problem]:
@@ -154,7 +154,7 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
     try:
         nearest = _nearest_existing(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself
-        return [Problem(f"{key}={path}:", str(error.strerror), "give another name")]
+        return [Problem(f"{key}={path}", f"cannot be written ({error.strerror})", "give another name")]
     fault, cure = "", "give another name"
     if nearest == path.absolute():
         if is_new:
@@ -343,10 +343,10 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, s
     return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
 
 
-def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[str]:
+def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[Problem]:
     """Differences between files and an earlier result of ``describe_files``. Names are not trusted."""
     found = (
-        f"{name!r} is outside the folder"
+        Problem(name, "is outside the folder")
         if escapes(name)
         else file_difference(folder / name, *described[name])
         for name in described
@@ -354,15 +354,15 @@ def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -
     return [difference for difference in found if difference]
 
 
-def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> str | None:
+def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> Problem | None:
     """The difference of the file at ``path`` from the given size and checksum; None if there is none."""
     if not path.is_file():
-        return f"{path} is missing"
+        return Problem(str(path), "is missing")
     size = path.stat().st_size
     if num_bytes is not None and size != num_bytes:
-        return f"{path} has {size:,} bytes, not {num_bytes:,}"
+        return Problem(str(path), f"has {size:,} bytes, not {num_bytes:,}")
     if digest is not None and checksum(path) != digest:
-        return f"{path} has other bytes than were written (checksum)"
+        return Problem(str(path), "has other bytes than were written (checksum)")
     return None
 
 

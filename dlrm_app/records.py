@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 
 T = TypeVar("T")
 
@@ -28,14 +28,15 @@ def read_record(path: Path, kind: type[T], cure: str) -> T:
     try:
         return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}): {cure}") from error
+        raise DataError(Problem(str(path), f"is damaged ({error})", cure)) from error
 
 
 def from_json(kind: type[T], value: Any) -> T:
     """Converts ``value``, read from JSON, to ``kind``: the inverse of ``dataclasses.asdict``.
 
-    Supports dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own types; fields
-    with a default may be missing. A float that is null is nan. Raises ValueError, naming the field, if it has other fields or types than ``kind``.
+    Supports dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own
+    types; fields with a default may be missing. A float that is null is nan. Raises ValueError, naming
+    the field, if it has other fields or types than ``kind``.
     """
     converted: T = _convert(kind, value, "")
     return converted

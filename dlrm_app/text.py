@@ -27,7 +27,10 @@ def bullets(lines: Sequence[str], most: int | None = None) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """``value`` as JSON, which has no NaN and no infinity: they are written as null. All JSON that the commands write is made here."""
+    """``value`` as JSON, which has no NaN and no infinity: they are written as null.
+
+    All JSON that the commands write is made here.
+    """
     try:
         return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     except ValueError:

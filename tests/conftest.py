@@ -18,7 +18,7 @@ from hypothesis import settings  # noqa: E402
 from tests.commands import MadeOnce, Typed  # noqa: E402
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
-# torch asks NVML for GPUs, because starting the driver, as fbgemm's import otherwise does, makes a process's copies unable to
+# torch asks NVML for GPUs: fbgemm's import would start the driver, after which a process's copies cannot use it
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start compile nothing twice
 sys.dont_write_bytecode = False
@@ -32,7 +32,7 @@ settings.load_profile("quick")
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
-    """``made_once(name, make)``: the folder that ``make(folder)`` fills, for the first worker that asks; not to be changed."""
+    """``made_once(name, make)``: the folder that ``make(folder)`` fills once for all workers; not to be changed."""
     root = tmp_path_factory.getbasetemp()
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 

@@ -53,7 +53,7 @@ def blocks_of(page: str, heading: str | None = None) -> Iterator[Block]:
 
 
 def type_commands(text: str, folder: Path) -> None:
-    """Types the lines into a shell whose ``python``, ``torchrun`` and ``dlrm-…`` are those of the package in ``folder``."""
+    """Types the lines into a shell with ``python``, ``torchrun`` and ``dlrm-…`` of the package in ``folder``."""
     programs = folder / ".programs"
     programs.mkdir(exist_ok=True)
     commands = {f"dlrm-{name}": f"-m dlrm_app.cli {name}" for name in COMMANDS}

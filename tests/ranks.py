@@ -1,4 +1,4 @@
-"""Ranks on processes of this machine, as torchrun starts them, but without a launcher: torch is imported once for all."""
+"""Ranks on processes of this machine, without a launcher: torch is imported once for all of them."""
 
 import multiprocessing
 import os
@@ -63,7 +63,7 @@ def _use_gpu(sender: Connection) -> None:
 
 
 def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:
-    """What ``work`` gives on each rank of a group. It and its result are pickled; ``ranks_per_node``: as if on nodes."""
+    """The result of ``work`` on each rank. It and its result are pickled; ``ranks_per_node``: as if on nodes."""
     return start_ranks(partial(_in_group, work), num_ranks, ranks_per_node or num_ranks)
 
 

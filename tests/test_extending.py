@@ -45,7 +45,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_new_architecture_trains_and_sums_the_products_of_all_pairs(elsewhere: Path) -> None:
+def test_a_new_architecture_trains_and_sums_all_pair_products(elsewhere: Path) -> None:
     follow("A new architecture", elsewhere)
     assert losses(elsewhere / "out/nfm")
     assert pq.read_metadata(elsewhere / "out/nfm_scores.parquet").num_rows > 0
@@ -61,7 +61,7 @@ print(json.dumps((BiInteraction()(x) - pairs).abs().max().item()))
 
 
 @pytest.mark.long
-def test_a_new_optimizer_trains_and_its_first_step_is_as_long_as_the_paper_says(clone: Path) -> None:
+def test_a_new_optimizer_trains_and_its_first_step_is_right(clone: Path) -> None:
     follow("A new sparse optimizer", clone)
     assert losses(clone / "out/lars")
     code = """

@@ -19,12 +19,13 @@ from dlrm_app.files import (
     written_whole,
     yaml_text,
 )
+from tests.refusals import refused
 
 
 def test_a_full_disk_of_which_numpy_gives_no_number_is_called_so() -> None:
     values = np.arange(100_000)
     with (
-        pytest.raises(DlrmError, match="no room left on the disk of output=out: free some, then go on"),
+        refused(DlrmError, "", "no room left on the disk of output=out: free some, then go on"),
         explained_disk_errors(Path("out"), "then go on"),
         Path("/dev/full").open("wb") as file,
     ):
@@ -44,7 +45,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_writer_that_would_end_the_process_asks_for_room_first(tmp_path: Path) -> None:
     ensure_room(tmp_path, 1)
     with (
-        pytest.raises(DlrmError, match="no room left on the disk of output=out"),
+        refused(DlrmError, "", "no room left on the disk of output=out..."),
         explained_disk_errors(Path("out"), "then export again"),
     ):
         ensure_room(tmp_path, 2**80)
@@ -61,7 +62,7 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
         (tmp_path / "file", {"is_folder": True}, "is a file: give the name of a folder"),
         (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
         (tmp_path / "file" / "page.html", {}, "file, which is no folder: give another name"),
-        (tmp_path / "link", {}, "is a link to nowhere, which is not there: give another name"),
+        (tmp_path / "link", {}, "is a link to nowhere, which is not there): give another name"),
         (Path("s3://clicks/made"), {"is_folder": True}, "is a URL, and output must be on a file system"),
         (tmp_path / "link" / "deep", {"is_folder": True}, "is a link to nowhere, which is not there"),
     ):
@@ -94,7 +95,7 @@ def test_no_lock_is_held_where_there_are_none(
 def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:
     with ExitStack() as other:
         other.enter_context(held_lock(tmp_path / "lock", "held"))
-        with pytest.raises(DlrmError, match="held"), held_lock(tmp_path / "lock", "held"):
+        with refused(DlrmError, "", "held"), held_lock(tmp_path / "lock", "held"):
             pass
         timer = threading.Timer(0.5, other.pop_all().close)
         timer.start()

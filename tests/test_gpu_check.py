@@ -39,9 +39,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_each_test_that_ran_has_a_row_with_what_it_noted_or_why_it_failed(
-    script: ModuleType, tmp_path: Path
-) -> None:
+def test_each_test_has_a_row_with_its_notes_or_its_failure(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text(JUNIT)
     assert list(script.summarize(tmp_path / "junit.xml"))[1:] == [
         "| fine | passed | 1.2 | losses differ by 1e-7 |",

@@ -102,9 +102,7 @@ def test_multinode_tells_everything_that_is_wrong_at_once(venv: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["torchrun_local.sh", "torchrun_multinode.sh"])
-def test_an_option_in_two_words_and_an_environment_without_us_are_refused(
-    venv: Path, tmp_path: Path, script: str
-) -> None:
+def test_split_options_and_other_environments_are_refused(venv: Path, tmp_path: Path, script: str) -> None:
     done = run(script, "--max-restarts", "3", VENV=str(venv), RANKS="1")
     assert (done.returncode, done.stderr) == (
         2,
@@ -116,7 +114,7 @@ def test_an_option_in_two_words_and_an_environment_without_us_are_refused(
 
 
 @pytest.mark.parametrize("script", ["torchrun_local.sh", "torchrun_multinode.sh"])
-def test_help_is_the_head_of_the_script_and_no_arguments_are_wrong(script: str) -> None:
+def test_help_is_the_scripts_head_and_no_arguments_is_an_error(script: str) -> None:
     asked, bare = run(script, "--help"), run(script)
     assert (asked.returncode, bare.returncode) == (0, 2)
     assert asked.stdout.startswith("dlrm-train on")
@@ -139,9 +137,7 @@ def slurm(venv: Path) -> dict[str, str]:
     return {**numbers, "SLURM_JOB_NAME": "job", "VENV": str(venv), "SLURM_CPUS_ON_NODE": "1"}
 
 
-def test_a_job_that_asked_for_no_cores_is_refused_with_the_option(
-    slurm: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_job_without_cores_is_refused_naming_the_option(slurm: dict[str, str], tmp_path: Path) -> None:
     """Without --cpus-per-task Slurm gives a node's task one core, and sets no SLURM_CPUS_PER_TASK."""
     done = run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm)
     assert done.returncode == 2

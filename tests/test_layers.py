@@ -179,13 +179,13 @@ def import_all(folder: str) -> str:
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "torchmetrics", "tensordict", "sklearn"}
 
 
-def test_these_folders_and_the_manifest_import_no_torch_not_even_through_others() -> None:
+def test_torch_free_folders_import_no_torch_through_others() -> None:
     folders = ["preprocessing", "diagnosis", "config", "cli", "synthetic"]
     code = "\n".join([*map(import_all, folders), "import dlrm_app.dataset.manifest"])
     assert modules_after(code) & HEAVY == set()
 
 
-def test_a_run_that_cannot_start_is_refused_before_torch_is_loaded() -> None:
+def test_a_run_that_cannot_start_is_refused_before_torch_loads() -> None:
     code = """
 import sys
 from dlrm_app.cli.commands import train
@@ -204,7 +204,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert loaded & (HEAVY | {"numpy", "numba", "pyarrow", "hydra", "omegaconf", "yaml"}) == set()
 
 
-def test_the_help_of_every_command_composes_without_torch_or_numba() -> None:
+def test_help_of_every_command_loads_neither_torch_nor_numba() -> None:
     code = f"""
 import sys
 from dlrm_app.cli.commands import run

@@ -75,7 +75,8 @@ NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 
 GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
 """
 OPEN = """\
-NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22-I3)  Sun Jul 27 07:06:36 UTC 2025
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22-I3)  \
+Sun Jul 27 07:06:36 UTC 2025
 GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)
 """
 
@@ -158,9 +159,7 @@ def test_builds_for_cuda_12_run_on_every_driver_of_cuda_12(
     assert (Driver("seen", version, cuda).fault is None) == is_fit
 
 
-def test_a_library_alone_is_a_driver_and_one_that_cannot_answer_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_is_a_driver_only_if_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, Library(13000))
     assert str(find_driver(tmp_path)) == "CUDA up to 13.0, libcuda.so.1 can be loaded"
     pretend(monkeypatch, Library(0, code=3))
@@ -170,7 +169,7 @@ def test_a_library_alone_is_a_driver_and_one_that_cannot_answer_is_none(
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0)])
-def test_there_are_kernels_for_ampere_ada_hopper_and_blackwells_datacentre_gpus(
+def test_ampere_ada_hopper_and_datacenter_blackwell_have_kernels(
     capability: tuple[int, int],
 ) -> None:
     assert has_kernels(capability)

@@ -6,7 +6,7 @@ from dlrm_app import progress
 from dlrm_app.progress import work_bar
 
 
-def test_a_log_file_gets_a_line_now_and_then_and_nothing_of_short_work(
+def test_a_log_file_gets_few_lines_and_none_of_short_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert list(work_bar(range(1000), desc="short")) == list(range(1000))

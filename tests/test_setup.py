@@ -36,7 +36,7 @@ def test_without_a_driver_the_cpu_wheels_are_chosen(minor):
     assert "no NVIDIA driver" in choice.reason
 
 
-def test_with_a_driver_the_cuda_wheels_are_chosen_and_the_reason_names_how_it_was_seen():
+def test_a_driver_chooses_cuda_wheels_and_the_reason_names_it():
     choice = setup.choose(machine(driver=setup.Driver("libcuda.so.1 can be loaded", cuda=(13, 0))))
     assert choice.device == "cuda"
     assert "libcuda.so.1" in choice.reason
@@ -45,7 +45,7 @@ def test_with_a_driver_the_cuda_wheels_are_chosen_and_the_reason_names_how_it_wa
 OLD = setup.Driver("/proc/driver/nvidia is there", "535.183.01", (12, 2))
 
 
-def test_a_driver_too_old_for_the_cuda_wheels_is_refused_with_every_way_out():
+def test_a_too_old_driver_is_refused_with_every_cure():
     with pytest.raises(setup.SetupError) as refusal:
         setup.choose(machine(driver=OLD))
     assert "535.183.01" in str(refusal.value)
@@ -59,7 +59,7 @@ def test_what_the_user_asks_for_wins_over_what_is_seen(device, driver):
     assert setup.choose(machine(driver=driver), device).device == device
 
 
-def test_an_arm_machine_with_a_driver_gets_cpu_wheels_for_fbgemm_has_no_others():
+def test_arm_gets_cpu_wheels_even_with_a_driver():
     driver = setup.Driver("nvidia-smi is on the path")
     assert setup.choose(machine(processor="aarch64", driver=driver)).device == "cpu"
     with pytest.raises(setup.SetupError, match="DEVICE=cpu"):
@@ -69,7 +69,7 @@ def test_an_arm_machine_with_a_driver_gets_cpu_wheels_for_fbgemm_has_no_others()
 
 
 @pytest.mark.parametrize("python", [(3, 9), (3, 15)])
-def test_a_python_without_wheels_is_refused_and_one_on_the_path_is_named(python, monkeypatch):
+def test_a_python_without_wheels_is_refused_naming_another(python, monkeypatch):
     monkeypatch.setattr(setup.shutil, "which", lambda name: name == "python3.12")
     with pytest.raises(setup.SetupError) as refusal:
         setup.choose(machine(python=python))
@@ -97,13 +97,13 @@ NEWER = setup.Trio("2.14.1", "1.9.0", "1.9.2")
 LAST = setup.Trio("2.11.0", "1.6.0", "1.6.1")
 
 
-def test_the_cpu_plan_replaces_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
+def test_the_cpu_plan_never_pulls_fbgemms_cuda_build():
     plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"], OLDER)
     assert plan.resolved == ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
     assert plan.bare == ["torchrec==1.8.0"]
 
 
-def test_the_plan_made_from_the_projects_own_metadata_names_everything_that_torchrec_asks_for():
+def test_the_plan_names_every_requirement_of_torchrec():
     """torchrec comes without its dependencies, so the project must name each of them itself."""
     from importlib.metadata import requires
 
@@ -172,7 +172,7 @@ def install_with(pip, monkeypatch, trios=(OLDER,)):
     return pip.commands[1:]
 
 
-def test_a_cpu_wheel_in_the_configured_sources_is_taken_from_there(monkeypatch):
+def test_a_cpu_wheel_is_taken_from_the_configured_sources(monkeypatch):
     assert install_with(FakePip(), monkeypatch) == [
         ["--no-deps", "torch==2.13.0+cpu"],
         ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26"],
@@ -189,13 +189,13 @@ def test_a_cpu_wheel_in_the_configured_sources_is_taken_from_there(monkeypatch):
         ([(source, "torch==2.14.1+cpu") for source in ("configured", "pytorch")] + [CONFIGURED_CPU], OLDER),
     ],
 )
-def test_the_newest_trio_of_the_nearest_source_with_a_cpu_wheel_is_taken_whole(lacking, taken, monkeypatch):
+def test_the_nearest_source_gives_its_newest_whole_trio(lacking, taken, monkeypatch):
     commands = install_with(FakePip(lacking), monkeypatch, [NEWER, OLDER])
     assert commands[-2][:2] == [f"torch=={taken.torch}", f"fbgemm-gpu-cpu=={taken.fbgemm}"]
     assert commands[-1] == ["--no-deps", f"torchrec=={taken.torchrec}"]
 
 
-def test_a_trio_asked_for_wins_over_the_installed_one_and_that_one_over_the_newest():
+def test_asked_trio_wins_over_installed_over_newest():
     assert setup.find_trios("cpu", "auto", {}) == list(setup.TRIOS)
     assert setup.find_trios("cuda", "auto", {"trio": "2.13"}) == [OLDER]
     assert setup.find_trios("cuda", "2.14", {"trio": "2.13"}) == [NEWER]
@@ -220,7 +220,7 @@ def test_an_old_trio_is_taken_by_name_alone(monkeypatch):
     ]
 
 
-def test_for_cuda_12_there_is_the_older_trio_from_pytorchs_own_index(monkeypatch):
+def test_cuda_12_gets_the_older_trio_from_pytorchs_index(monkeypatch):
     assert setup.find_trios("cu126", "auto", {"trio": "2.14"}) == [OLDER]
     with pytest.raises(setup.SetupError, match=r"only TRIO=2\.13"):
         setup.find_trios("cu126", "2.14", {})
@@ -232,12 +232,12 @@ def test_for_cuda_12_there_is_the_older_trio_from_pytorchs_own_index(monkeypatch
     assert command[-3:] == ["torch==2.13.0+cu126", "fbgemm-gpu==1.8.0+cu126", "torchrec==1.8.0"]
 
 
-def test_pytorchs_cpu_index_is_asked_for_torch_alone_where_the_configured_sources_lack_the_wheel(monkeypatch):
+def test_pytorchs_index_gives_only_torch_where_others_lack_it(monkeypatch):
     commands = install_with(FakePip([CONFIGURED_CPU]), monkeypatch)
     assert [setup.PYTORCH_CPU_INDEX in command for command in commands] == [False, True, False, False]
 
 
-def test_where_no_source_has_a_cpu_wheel_the_one_with_cuda_is_taken_and_said_to_be_large(monkeypatch, capsys):
+def test_without_a_cpu_wheel_the_cuda_one_is_called_large(monkeypatch, capsys):
     commands = install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU]), monkeypatch)
     assert commands[2] == ["--no-deps", "torch==2.13.0"]
     assert "several GB larger" in capsys.readouterr().out
@@ -248,7 +248,7 @@ def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
         install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU, CONFIGURED_ANY]), monkeypatch)
 
 
-def test_a_wheel_that_a_constraint_of_pips_rules_out_counts_as_lacking(monkeypatch):
+def test_a_wheel_excluded_by_a_pip_constraint_is_lacking(monkeypatch):
     conflict = "Cannot install {torch} because these package versions have conflicting dependencies."
     commands = install_with(
         FakePip([("configured", "torch==2.14.1+cpu")], conflict), monkeypatch, [NEWER, OLDER]
@@ -256,7 +256,7 @@ def test_a_wheel_that_a_constraint_of_pips_rules_out_counts_as_lacking(monkeypat
     assert commands[-2][0] == f"torch=={OLDER.torch}"
 
 
-def test_another_failure_of_pip_is_shown_and_not_taken_for_a_missing_wheel(monkeypatch):
+def test_another_failure_of_pip_is_shown_as_it_is(monkeypatch):
     with pytest.raises(setup.SetupError, match="No space left"):
         install_with(FakePip([CONFIGURED_CPU], error="OSError: No space left on device"), monkeypatch)
 
@@ -281,7 +281,7 @@ def test_a_torch_for_another_cuda_that_pip_preferred_is_replaced(taken, expected
     assert [arguments[-1] for arguments in pip.commands[2:]] == expected
 
 
-def test_where_only_another_cudas_torch_is_to_be_had_the_cure_is_told(monkeypatch):
+def test_only_another_cudas_torch_is_refused_with_a_cure(monkeypatch):
     monkeypatch.setattr(setup.subprocess, "run", FakePip([("configured", "torch===2.13.0")]))
     monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.13.0+cu126"})
     monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)

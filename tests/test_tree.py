@@ -54,7 +54,7 @@ def test_a_public_function_takes_few_parameters() -> None:
 
 
 def defined_names(path: Path) -> Iterator[str]:
-    """Functions, classes and constants of a module; a decorator may register what nobody names, Python calls ``__getattr__`` and ``__dir__``."""
+    """Functions, classes and constants of a module, except decorated ones, ``__getattr__`` and ``__dir__``."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield from [node.name] if not node.decorator_list and not node.name.startswith("__") else []

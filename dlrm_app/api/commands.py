@@ -162,9 +162,9 @@ def _check_days(config: Any) -> None:
     for name, words in sample_words(config).items() if has_files else ():
         try:
             schema = schema_of(name)
-            problems += [f"{name}.{each}" for each in compose_config(name, schema, words).problems()]
+            problems += [each.within(name, ".") for each in compose_config(name, schema, words).problems()]
         except ConfigError as error:
-            problems += [f"{name}.{each}" for each in error.problems]
+            problems += [each.within(name, ".") for each in error.problems]
     refuse_if(problems)
 
 

@@ -21,8 +21,8 @@ def words_of(schema: type[Any], settings: Sequence[Settings], keywords: Mapping[
         elif isinstance(given, str | os.PathLike):
             words.append(os.fspath(given))
         else:
-            rule = "a setting is text as it is typed, or a mapping of keys to values"
-            raise ConfigError([f"{rule}, got {given!r}"])
+            rule = "must be text as it is typed, or a mapping of keys to values"
+            raise ConfigError(Problem("a setting", rule, value=given))
     return words
 
 
@@ -41,7 +41,7 @@ def _value(key: str, value: Any) -> str:
         return as_typed(_plain(value))
     except TypeError as error:
         rule = "takes text, numbers, true or false, None, paths, and lists and mappings of these"
-        raise ConfigError([Problem(key, rule, value=value)]) from error
+        raise ConfigError(Problem(key, rule, value=value)) from error
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,7 @@ from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import file_difference
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocessing.encode.dense import is_target
@@ -32,7 +32,7 @@ from dlrm_app.preprocessing.units.executor import num_cores
 from dlrm_app.progress import work_bar
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
-from dlrm_app.text import NONE, bullets, bytes_text, count, percent, short
+from dlrm_app.text import NONE, bytes_text, count, percent, short
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Findings(Result):
     """split → rows read, and positives read."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     def unseen_share(self, feature: str, split: str) -> float | None:
         """The share of a split's lookups whose ids the studied splits do not have; None if not counted."""
@@ -103,14 +103,15 @@ def conclude(findings: Findings) -> Findings:
     """``findings`` of an intact dataset. Otherwise logs them, and raises DataError naming every problem."""
     if findings.problems:
         logger.info("%s\n", findings)
-        found = f"{findings.manifest.folder}: {count(len(findings.problems), 'problem')} found; {SUGGESTION}"
-        raise DataError(f"{found}:\n{bullets(findings.problems)}")
+        rule = f"has {count(len(findings.problems), 'problem')}"
+        raise DataError(Problem(str(findings.manifest.folder), rule, SUGGESTION), *findings.problems)
     return findings
 
 
-def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
+def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[Problem], set[str]]:
     """Checks the files. Returns (every problem, the paths of the intact shards)."""
-    shards, problems, whole = manifest.shards, [], set()
+    shards, whole = manifest.shards, set()
+    problems: list[Problem] = []
     with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
         found = map_in_order(
             lambda s: _shard_problem(manifest.folder / s.path, s), shards, num_threads, num_threads
@@ -129,18 +130,18 @@ def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[s
         with rejects.open("rb") as file:
             num_lines = sum(1 for _ in file)
     if num_lines != expected:
-        held = f"{REJECTS} holds {count(num_lines, 'line')}"
-        problems.append(f"{held}, the manifest says that {expected:,} were left out")
+        rule = f"holds {count(num_lines, 'line')}, the manifest says that {expected:,} were left out"
+        problems.append(Problem(REJECTS, rule))
     return problems, whole
 
 
-def _shard_problem(path: Path, shard: Shard) -> str | None:
+def _shard_problem(path: Path, shard: Shard) -> Problem | None:
     """A problem of a shard's bytes or row groups; None if it is intact."""
     try:
         difference = file_difference(path, shard.bytes, shard.checksum)
         return difference or row_group_difference(pq.read_metadata(path), path, shard)
     except (OSError, pa.ArrowException) as error:
-        return f"{path} cannot be read: {error}"
+        return Problem(str(path), f"cannot be read ({error})")
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
             bar.update(group.rows)
     for (path, column, rule), same in faults.items():
         together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
-        findings.problems.append(f"{path}: {together}")
+        findings.problems.append(Problem(path, f"is wrong in {together}"))
     findings.overlap = hashes.overlaps({name: findings.rows[name] for name in splits})
     if not findings.problems and all(shard.path in whole for shard in manifest.shards):
         findings.problems = _disagreements(findings)
@@ -264,7 +265,7 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
             findings.dense[name].add(dense)
 
 
-def _disagreements(findings: Findings) -> list[str]:
+def _disagreements(findings: Findings) -> list[Problem]:
     """Problems: sums over all values that differ from the manifest's."""
     problems = []
     rows = sum(findings.rows[name] for name in findings.studied)
@@ -272,7 +273,11 @@ def _disagreements(findings: Findings) -> list[str]:
         positives = findings.positives[name]
         if split.positives is not None and positives != split.positives:
             problems.append(
-                f"{name} has {positives:,} positives, the manifest says {split.positives:,}: preprocess again"
+                Problem(
+                    f"the {name} split",
+                    f"has {positives:,} positives, the manifest says {split.positives:,}",
+                    "preprocess again",
+                )
             )
     for column in findings.manifest.sparse:
         if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
@@ -285,8 +290,11 @@ def _disagreements(findings: Findings) -> list[str]:
         expected = round(column.missing_rate * rows)
         if missing != expected:
             problems.append(
-                f"{column.name} is missing in {missing:,} of {rows:,} rows, the manifest says in {expected:,}: "
-                "preprocess again"
+                Problem(
+                    f"column {column.name}",
+                    f"is missing in {missing:,} of {rows:,} rows, the manifest says in {expected:,}",
+                    "preprocess again",
+                )
             )
     return problems
 

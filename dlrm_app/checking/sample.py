@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.beginning import BYTE_ORDER_MARK, refuse_other_file
 from dlrm_app.preprocessing.read.parquet_columns import READABLE, content_of, is_list, names_in
 from dlrm_app.preprocessing.read.parser import NULLS
@@ -123,10 +123,10 @@ class Sample(NamedTuple):
 def sample_rows(sources: Sequence[InputFile]) -> Sample:
     """Reads the sample. Raises ConfigError for files that are not logs, and for files of different kinds or columns."""
     if len({source.format == "parquet" for source in sources}) > 1:
-        raise ConfigError(["input names Parquet and text: check one kind at a time"])
+        raise ConfigError(Problem("input", "names Parquet and text", "check one kind at a time"))
     sample = _look_at_parquet(sources) if sources[0].format == "parquet" else _look_at_text(sources[0])
     if not sample.columns or not sample.columns[0].rows:
-        raise ConfigError([f"input: there are no rows in {sources[0].path}"])
+        raise ConfigError(Problem(str(sources[0].path), "has no rows", "give logs that have some"))
     sample.nulls.extend(sorted({word for column in sample.columns for word in _null_words(column)}))
     for column in sample.columns:
         for word in ("", *sample.nulls):
@@ -143,7 +143,9 @@ def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     chosen = sources[:: -(-len(sources) // _FILES)]
     for source in chosen:
         if lacking := [name for name in names if name not in names_in(source)]:
-            raise ConfigError([f"{source.path} lacks columns that the first file has: {listed(lacking)}"])
+            raise ConfigError(
+                Problem(str(source.path), f"lacks columns that the first file has, {listed(lacking)}")
+            )
         if units_of(source, len(columns), _BYTES // len(chosen)):
             feed = ParquetFeed(source, {name: name for name in columns}, _BYTES // len(chosen), (0,))
             for name, values in zip(columns, next(feed.items()).table.columns, strict=True):
@@ -160,7 +162,9 @@ def _look_at_text(source: InputFile) -> Sample:
     if not (lines := decoded.replace("\r\n", "\n").split("\n")[:-1]):
         return Sample([], {}, 0, {}, [])
     if "\r" in lines[0].rstrip("\r"):
-        raise ConfigError([f"{source.path}: its lines end in CR alone: write LF, as tr '\\r' '\\n' does"])
+        raise ConfigError(
+            Problem(str(source.path), "ends its lines in CR alone", "write LF, as tr '\\r' '\\n' does")
+        )
     delimiter, quote, top = _marks(lines[:_LINES], source.path)
     header = _is_header(top)
     refuse_other_file(source.path, text[:8], header)
@@ -178,7 +182,7 @@ def _look_at_text(source: InputFile) -> Sample:
 
 def _refuse_twice(path: str, names: Sequence[str]) -> None:
     twice = [name for name, times in Counter(names).items() if times > 1]
-    refuse_if([f"{path} names {name} twice: rename one" for name in twice])
+    refuse_if([Problem(str(path), f"names {name} twice", "rename one") for name in twice])
 
 
 def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
@@ -203,11 +207,11 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
             found.append((round(alike, 1), -place, delimiter, quote, rows))
     if not found and all("::" in line for line in lines):
         raise ConfigError(
-            [f"{path}: its fields are separated by ::, two characters: write one, as sed 's/::/\\t/g' does"]
+            Problem(path, "separates its fields by two characters, ::", "write one, as sed 's/::/\\t/g' does")
         )
     if not found:
         shown = ", ".join(map(repr, _DELIMITERS))
-        raise ConfigError([f"{path}: its first line has one column by any of the delimiters {shown}"])
+        raise ConfigError(Problem(path, f"has one column in its first line by any of the delimiters {shown}"))
     return max(found)[2:]
 
 

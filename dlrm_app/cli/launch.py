@@ -29,7 +29,7 @@ from dlrm_app.config.compose import (
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
-from dlrm_app.errors import DlrmError, SharedError, refuse_if
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 
@@ -160,7 +160,7 @@ def or_explain(work: Callable[[], Any]) -> Any:
     except DlrmError as error:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
-        if is_first_rank() or not isinstance(error, SharedError):  # else rank 0 has reported it
+        if is_first_rank() or not error.is_shared:  # else rank 0 has reported it
             rank = "" if is_first_rank() else f" (rank {os.environ['RANK']})"
             print(without_credentials(f"error{rank}: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)

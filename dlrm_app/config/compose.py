@@ -118,8 +118,9 @@ def compose_tree(
     # ValueError: from a user's defaults list
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = str(error).splitlines()[0]
-        cure = f": {install_command('sweep')} brings submitit's launchers" if "hydra/launcher" in text else ""
-        raise ConfigError([f"{text}{cure}"]) from error
+        is_launcher = "hydra/launcher" in text
+        cure = f"{install_command('sweep')} brings submitit's launchers" if is_launcher else ""
+        raise ConfigError(Problem("hydra/launcher" if is_launcher else "", text, cure)) from error
     choices = {
         str(group): choice
         for group, choice in whole.hydra.runtime.choices.items()
@@ -206,7 +207,7 @@ def checked_config(
     tree: DictConfig,
     schema: type[Schema],
     typed: Sequence[str],
-    problems: Sequence[str],
+    problems: Sequence[Problem],
     validate: Callable[[Schema], object],
 ) -> Schema:
     """Builds the configuration.
@@ -214,7 +215,7 @@ def checked_config(
     Raises one error with ``problems``, ``typed`` settings that are not read, and what ``validate`` finds.
     """
     found: list[Problem] = []
-    others: list[str] = []
+    others: list[Problem] = []
     config = build(schema, resolved(tree), found)
     for key, value in plain_values([*typed]).items():
         if config is not None and value is not None and (rule := config.unread(key)):
@@ -225,10 +226,9 @@ def checked_config(
         if not problems:
             raise
         # leaves out problems that only follow from these
-        reported = {re.split("[= ]", problem)[0] for problem in problems}
-        reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(problems)))
-        texts = error.problems if isinstance(error, ConfigError) else [str(error)]
-        others = [text for text in texts if not reported & {*re.findall(r"[\w.]+", text)}]
+        reported = {re.split("[= ]", problem.key)[0] for problem in problems}
+        reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(problem.cure for problem in problems)))
+        others = [each for each in error.problems if not reported & {*re.findall(r"[\w.]+", str(each))}]
     refuse_if([*problems, *others])
     assert config is not None  # otherwise a problem was found
     return config
@@ -239,6 +239,8 @@ def resolved(tree: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
+        raise ConfigError(
+            Problem(str(error.full_key), f"cannot be resolved: {str(error).splitlines()[0]}")
+        ) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

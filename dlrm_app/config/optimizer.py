@@ -118,7 +118,7 @@ class ScheduleConfig(Section):
     dense: ScheduleSettings = field(default_factory=ScheduleSettings)
 
 
-def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
+def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[Problem]:
     """Problems: decays that must end with a run of ``num_steps``, but would not begin before its end."""
     problems = []
     for part, settings in (("sparse", schedule.sparse), ("dense", schedule.dense)):
@@ -126,7 +126,11 @@ def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
         if is_open and num_steps and settings.first_decay_step >= num_steps:
             key = "warmup_steps" if settings.decay_start is None else "decay_start"
             problems.append(
-                f"schedule.{part}.{key} must be less than the run's {num_steps} steps, because the decay ends with "
-                f"the run, got {settings.first_decay_step}: lower it, train longer, or set schedule.{part}.decay_steps"
+                Problem(
+                    f"schedule.{part}.{key}",
+                    f"must be less than the run's {num_steps} steps, because the decay ends with the run",
+                    f"lower it, train longer, or set schedule.{part}.decay_steps",
+                    settings.first_decay_step,
+                )
             )
     return problems

@@ -36,7 +36,7 @@ SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 def check_overrides(
     words: Sequence[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[Problem]]:
     """Checks every override against ``schema`` and the groups in ``conf``. Returns the good ones in Hydra's form,
     and the problems of the others: unknown keys (with the nearest known one), wrong types and unknown choices.
 
@@ -47,14 +47,14 @@ def check_overrides(
     """
     reader = _Reader(schema, conf, command, is_sweep)
     checked: list[str] = []
-    unreadable: list[str] = []
-    problems: list[str] = []
+    unreadable: list[Problem] = []
+    problems: list[Problem] = []
     for word in words:
         text = HOME.sub(str(Path.home()), word)
         try:
             checked.append(reader.read(*reader.parsed(text), word))
         except HydraException:
-            unreadable.append(str(_unreadable(word, schema, words)))
+            unreadable.append(_unreadable(word, schema, words))
         except ConfigError as error:
             problems += error.problems
     if unreadable:
@@ -81,15 +81,13 @@ def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
 
-def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
+def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem:
     key, equals, value = word.partition("=")
     if key and equals:
         if type_of(key, schema) is None:
             return unknown_key(key, schema)
-        return (
-            f"cannot read {word!r}: write key=value, lists as 'key=[a,b]', with quotes around each text that has any of "
-            f"[ ] {{ }} , or quotes in it; one text is written {setting(key, value)}"
-        )
+        rule = "cannot be read: lists are written 'key=[a,b]', with quotes around each text that has any of [ ] { } , or quotes"
+        return Problem(repr(word), rule, f"one text is written {setting(key, value)}")
     cure = "no spaces around =, and quotes around any, as 'output=my run'"
     if not equals and ("/" in word or Path(word).exists()):
         kinds = {
@@ -148,17 +146,21 @@ class _Reader:
         is_setting = key in settings_named_as_groups(self.schema, self.conf)
         is_group = (self.conf / key).is_dir() and not is_setting and (kind is not None or key == "experiment")
         if override.package is not None or override.is_delete():
-            raise ConfigError([f"{word}: a key cannot be moved or deleted: write {key}={value or 'null'}"])
+            raise ConfigError(Problem(word, "moves or deletes a key", f"write {key}={value or 'null'}"))
         if re.match(r"hydra\b", key):
             if not key.startswith(HYDRA_KEYS) or "_target_" in text:  # _target_ names code to call
-                raise ConfigError([f"{word}: of Hydra's own settings there are {', '.join(HYDRA_KEYS)}"])
+                raise ConfigError(
+                    Problem(
+                        word, "is not one of Hydra's settings that can be set", f"use {', '.join(HYDRA_KEYS)}"
+                    )
+                )
             return text
         if kind is None and not is_group:
-            raise ConfigError([unknown_key(key, self.schema)])
+            raise ConfigError(unknown_key(key, self.schema))
         if len(values) > 1 and (is_setting or not self.is_sweep):
             each = "" if is_setting else "a run with each needs --multirun, "
             ways = f"a list is written {shlex.quote(f'{key}=[{value}]')}, one text {setting(key, value)}"
-            raise ConfigError([f"{word} gives several values: {each}{ways}"])
+            raise ConfigError(Problem(word, "gives several values", f"{each}{ways}"))
         if is_group and all(isinstance(value, str | None) for value in values):
             # without +: every group has its place in the defaults
             return f"{key}={','.join(self._choices(key, [each or 'null' for each in values]))}"
@@ -172,7 +174,7 @@ class _Reader:
         """Hydra's names of the choices ``given``."""
         folder, known = choices_of(group, self.conf, self.command)
         names, unknown = [], []
-        problems: list[str] = []
+        problems: list[Problem] = []
         for choice in given:
             if choice == "null" and (group == "experiment" or self._may_be_left_out(group)):
                 names.append(_register(NOTHING, group, {}, "_global_"))
@@ -180,7 +182,7 @@ class _Reader:
                 try:
                     names.append(self._register_file(Path(choice), group))
                 except ConfigError as error:
-                    problems += [f"{group}={choice}: {fault}" for fault in error.problems]
+                    problems += [fault.within(f"{group}={choice}") for fault in error.problems]
             else:
                 names.append(f"{folder}{choice}")
                 unknown += [choice] if choice not in known else []
@@ -188,8 +190,11 @@ class _Reader:
             near = [name for choice in unknown for name in difflib.get_close_matches(choice, known, n=1)]
             hint = f"did you mean {group}={','.join(near)}? " if near else ""
             problems.append(
-                f"{group}={','.join(unknown)} is not known: {hint}choose one of {', '.join(known)}, "
-                "or give the path of a YAML file"
+                Problem(
+                    f"{group}={','.join(unknown)}",
+                    "is not known",
+                    f"{hint}choose one of {', '.join(known)}, or give the path of a YAML file",
+                )
             )
         refuse_if(problems)
         return names
@@ -203,18 +208,18 @@ class _Reader:
         Raises ConfigError for keys outside of the schema.
         """
         if not path.is_file():
-            raise ConfigError([f"no such file (looked in {Path.cwd()})"])
+            raise ConfigError(Problem("", f"does not exist (looked in {Path.cwd()})"))
         try:
             text = HOME_IN_YAML.sub(str(Path.home()), yaml_text(path))
             content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
         except (
             Exception
         ) as error:  # the parser's errors have no common class; the file's author can fix all of them
-            raise ConfigError([f"is not readable YAML: {error}"]) from error
+            raise ConfigError(Problem("", f"is not readable YAML: {error}")) from error
         if not isinstance(content, dict):
-            raise ConfigError(["the file must hold keys and their values, got a list or a word"])
+            raise ConfigError(Problem("", "must hold keys and their values, not a list or a word"))
         if "hydra" in str(content.get("defaults", "")):
-            raise ConfigError(["a file cannot set hydra: type hydra.KEY=VALUE on the command line"])
+            raise ConfigError(Problem("", "cannot set hydra", "type hydra.KEY=VALUE on the command line"))
         is_recipe = group == "experiment"
         values = {key: value for key, value in content.items() if key != "defaults"}
         refuse_if([*mapping_problems(values, self.schema, "" if is_recipe else f"{group}.")])

@@ -7,7 +7,7 @@ A field without a default, or with "???", is required.
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -156,9 +156,9 @@ class Section:
 
     __slots__ = ()
 
-    def problems(self, prefix: str = "") -> list[Problem | str]:
+    def problems(self, prefix: str = "") -> list[Problem]:
         """Problems of all sections: values outside of their range or choices, and those from ``rules``."""
-        found: list[Problem | str] = []
+        found: list[Problem] = []
         for field, (name, annotation) in zip(
             fields(cast(Any, self)), types_of(type(self)).items(), strict=True
         ):
@@ -167,7 +167,7 @@ class Section:
                 found += value.problems(f"{key}.")
             else:
                 found += value_problems(key, value, annotation)
-        return [*found, *(replace(each, key=f"{prefix}{each.key}".strip(".")) for each in self.rules())]
+        return [*found, *(each.within(prefix.rstrip("."), ".") for each in self.rules())]
 
     def rules(self) -> Iterable[Problem]:
         """Problems of several keys together. Keys are named as in this section; "" is the section itself."""

@@ -190,8 +190,10 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     config = build(TrainConfig, values, problems)
     if config is None or problems:
         raise DataError(
-            f"checkpoint {folder} has the configuration of another version: {problems[0].key} is not known, missing or "
-            "of another type; use the dlrm-app that saved it"
+            Problem(
+                str(folder), "has the configuration of another version", "use the dlrm-app that saved it"
+            ),
+            *problems,
         )
     return config
 

@@ -81,9 +81,9 @@ def file_problems(key: str, value: Any) -> Iterator[Problem]:
         yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
-def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
+def one_of(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
     """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
-    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
+    return [] if value in choices else [Problem(key, f"must be one of {', '.join(choices)}", value=value)]
 
 
 @cache

@@ -48,7 +48,7 @@ from dlrm_app.daily.words import (
     train_words,
 )
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import from_json
@@ -273,7 +273,7 @@ class Day:
         try:
             return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): {redo([path])}") from error
+            raise DataError(Problem(str(path), f"is damaged ({error})", redo([path]))) from error
 
     @property
     def _log(self) -> Path:
@@ -306,7 +306,7 @@ def read_judgement(model: Path) -> Judgement | None:
     try:
         evaluation = RunResult.from_json(json.loads(path.read_text(encoding="utf-8"))).evals.get("val")
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({error}): {redo([model])}") from error
+        raise DataError(Problem(str(path), f"is damaged ({error})", redo([model]))) from error
     return evaluation.judgement if evaluation is not None else None
 
 
@@ -359,7 +359,11 @@ def publish(folder: Path) -> None:
     output = folder.parents[1]
     link, target = output / "published", folder.relative_to(output)
     if link.exists() and not link.is_symlink():
-        raise DataError(f"{link} is no link to the day that is published: remove it and run the same command")
+        raise DataError(
+            Problem(
+                str(link), "is no link to the day that is published", "remove it and run the same command"
+            )
+        )
     if not link.is_symlink() or link.readlink() != target:
         temporary = output / ".published.partial"
         temporary.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, rea
 from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.folders import NoFilesError
@@ -29,12 +29,12 @@ from dlrm_app.preprocessing.units.source import InputFile, has_changed
 from dlrm_app.preprocessing.units.unit_text import beginning_of
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
-from dlrm_app.text import bullets, count, fixed, listed, percent
+from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
-_MEND = "mend its files or the settings and run the same command; a day without files is left out"
+_CURE = "correct its files or the settings and run the same command; a day without files is left out"
 _MIN_HELD_OUT = 5
 """Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
 Changed = Callable[[InputFile, ManifestSource], bool]
@@ -90,9 +90,8 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
         new, missing, late = days_to_do(config, [record.day for record in records])
         if missing and not (records or new):
             files = config.input.days.format(day=date.fromisoformat(missing[0]))
-            raise _NoDaysError(
-                f"input.days has no files, or too few rows, from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
-            )
+            rule = f"has no files, or too few rows, from {missing[0]} to {missing[-1]}"
+            raise _NoDaysError(Problem("input.days", f"{rule} (looked for {files} in {Path.cwd()})"))
         if new:
             _refuse_unlabelled(config)
         if ranks.is_first:  # if the published day was deleted, the one before is published again
@@ -107,9 +106,11 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
                 if is_encoded and not isinstance(error, ConfigError):
                     raise
                 # a configuration error comes after work was started, so it is not one that started nothing
-                problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-                text = as_typed(bullets(problems))
-                raise DataError(f"{day} failed, {_MEND}:\n{text}") from error
+                details = [
+                    replace(p, key=as_typed(p.key), rule=as_typed(p.rule), cure=as_typed(p.cure))
+                    for p in error.problems
+                ]
+                raise DataError(Problem(day.isoformat(), "failed", _CURE), *details) from error
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
             if ranks.is_first:
@@ -130,8 +131,10 @@ def _refuse_unlabelled(config: DaysConfig) -> None:
     """Raises ConfigError for a description of a log without clicks, from which no model can learn."""
     columns = composed("preprocess", sample_words(config)["preprocess"])["dataset"]["columns"]
     if not any(column["role"] == "label" for column in columns):
-        problem = f"dataset={config.dataset} has no column with the role label"
-        raise ConfigError([f"{problem}: give the one that tells clicks this role"])
+        rule = "has no column with the role label"
+        raise ConfigError(
+            Problem(f"dataset={config.dataset}", rule, "give the one that tells clicks this role")
+        )
 
 
 class _NoDaysError(DataError):
@@ -177,7 +180,7 @@ def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], lis
     for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
         if (first := day_of.setdefault(path, day)) != day:
             cure = "write two digits, as {day} does, or a delimiter after the day"
-            raise ConfigError([f"input.days takes {path} for {first} and for {day}: {cure}"])
+            raise ConfigError(Problem("input.days", f"takes {path} for {first} and for {day}", cure))
     missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
     late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
     return [day for day in files if day.isoformat() not in (*missing, *late)], missing, late

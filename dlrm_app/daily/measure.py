@@ -21,7 +21,7 @@ from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids
 from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.preprocessing.passes.contents import CONTENTS, read_contents
 from dlrm_app.preprocessing.units.lake import partition_of
@@ -138,7 +138,7 @@ def read_profile(folder: Path) -> Profile:
         return from_json(Profile, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}): delete {folder} and run the same command"
+            Problem(str(path), f"cannot be read ({error})", f"delete {folder} and run the same command")
         ) from error
 
 
@@ -171,7 +171,8 @@ def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
     try:
         own, others = read_contents(folder / CONTENTS), [read_contents(path) for path in paths]
     except DataError as error:
-        raise DataError(f"{error}; or delete this file, and no rows of its day are looked for") from error
+        cure = "or delete this file, and no rows of its day are looked for"
+        raise DataError(*(problem.also(cure) for problem in error.problems)) from error
     rows = own.seen_in(others).rows  # those whose hashes all samples would hold
     contents = replace(own, counts=np.ones_like(own.counts)).seen_in(others)
     return 1 - (contents.rows - contents.known) / max(rows, 1)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
 from dlrm_app.records import from_json
@@ -165,9 +165,11 @@ def _read(path: Path) -> DayRecord:
         if version == VERSION:
             return from_json(DayRecord, value)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({error!r}): {redo([path.parent])}") from error
+        raise DataError(Problem(str(path), f"is damaged ({error!r})", redo([path.parent]))) from error
     cure = f"use the dlrm-app that wrote it, or {redo([path.parent])}"
-    raise DataError(f"{path} has version {version!r}, this program reads version {VERSION}: {cure}")
+    raise DataError(
+        Problem(str(path), f"has version {version!r}, this program reads version {VERSION}", cure)
+    )
 
 
 def redo(paths: Sequence[Path]) -> str:

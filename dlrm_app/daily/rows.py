@@ -23,7 +23,7 @@ from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, shard_s
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
 from dlrm_app.preprocessing.passes.shuffle import ShardWriter
@@ -122,8 +122,11 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if names := _other_columns(manifest, dataset):
         raise DataError(
-            f"{manifest.folder} has other columns than {dataset.folder} ({listed(names)}), so no model can learn both: "
-            "give the columns of the days before, or another output"
+            Problem(
+                str(manifest.folder),
+                f"has other columns than {dataset.folder} ({listed(names)}), so no model can learn both",
+                "give the columns of the days before, or another output",
+            )
         )
     known = {
         column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))

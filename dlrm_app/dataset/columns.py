@@ -11,9 +11,9 @@ from typing import Any
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import bullets, day_number
+from dlrm_app.text import day_number
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
@@ -63,20 +63,20 @@ def refuse_other_columns(
 
     ``encoding``: the setting to preprocess with, as a cure; other arguments as in ``column_problems``.
     """
-    refusals = []
+    refusals: list[Problem] = []
     if not label.accepts and (differ := other_labels(label_in(manifest), known)):
         given, then = differ
+        rule = f"has the label {given.text}, {model} has learnt {then.text}"
+        cure = f"give a dataset with dataset.label={then.name}"
         refusals.append(
-            f"the label of {manifest.path} is {given.text}, {model} has learnt {then.text}: give a dataset with "
-            f"dataset.label={then.name}{label.setting and f', or add {label.setting}'}"
+            Problem(str(manifest.path), rule, cure).also(label.setting and f"or add {label.setting}")
         )
     if problems := column_problems(known, manifest, features, takes):
-        refusals.append(
-            f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
-            f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
-        )
+        rule = f"is encoded in another way than what {model} was trained on"
+        cure = f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
+        refusals += [Problem(str(manifest.path), rule, cure), *first_problems(problems, 8)]
     if refusals:
-        raise DataError("\n".join(refusals))
+        raise DataError(*refusals)
 
 
 def read_as_known(
@@ -100,7 +100,7 @@ def read_as_known(
 
 def column_problems(
     known: dict[str, Any], manifest: Manifest, features: Collection[str], takes: Collection[str] = ()
-) -> list[str]:
+) -> list[Problem]:
     """Reasons why rows of ``manifest`` do not have the same meaning as those of a model's own dataset, ``known``.
 
     ``features``: the sparse columns that the model reads. A vocabulary of another day is accepted if its ``Relation``
@@ -111,7 +111,7 @@ def column_problems(
     is_taken = relation.kind in takes
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
-        problems = [f"its dense columns are {', '.join(names[1])}, the model's {', '.join(names[0])}"]
+        problems = [Problem("dense", f"columns are {', '.join(names[1])}, the model's {', '.join(names[0])}")]
     else:
         problems = [
             problem
@@ -125,30 +125,33 @@ def column_problems(
         if name not in features:
             continue
         if name not in there:
-            problems.append(f"it has no sparse column {name}")
+            problems.append(Problem(name, "is not one of its sparse columns"))
         elif relation.day is None or not _is_same_kind_of_file(column["encoding"], there[name]["encoding"]):
             problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
         elif not is_taken:
             days = [
                 f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)
             ]
-            problems.append(f"{name}: its vocabulary is of {days[0]}, the model's of {days[1]}")
+            problems.append(Problem(name, f"has a vocabulary of {days[0]}, the model's of {days[1]}"))
         elif relation.kind == "older":
             again = known["lineage"]["given_again"].get(name)
             if again is not None and day_number(again) > relation.day:
-                problems.append(
-                    f"{name}: ids of its vocabulary were given to other values since, on day {again}"
-                )
+                rule = f"has a vocabulary whose ids were given to other values since, on day {again}"
+                problems.append(Problem(name, rule))
     return problems
 
 
-def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:
     """Problems: features that give a value another row in their table than the table's first feature does."""
     columns = {column.name: column for column in manifest.sparse}
     cures = {"vocab": "encoding.shared=[[{}, {}]]", "hash": "one encoding.num_embeddings for {} and {}"}
     return [
-        f"table {table.name} is read by {first.name} and {name}, which give the same value different rows: "
-        f"give each a table, or preprocess with {cures.get(first.encoding['kind'], '').format(first.name, name)}"
+        Problem(
+            f"table {table.name}",
+            f"is read by {first.name} and {name}, which give the same value different rows",
+            "give each a table, or preprocess with "
+            f"{cures.get(first.encoding['kind'], '').format(first.name, name)}",
+        )
         for table in tables
         for first in [columns[table.features[0]]]
         for name in table.features
@@ -162,11 +165,11 @@ def _id_rule(column: SparseColumn) -> list[object]:
     return [*rule, column.num_embeddings if column.encoding["kind"] == "hash" else None]
 
 
-def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
+def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[Problem]:
     return [
-        f"{known['name']}: its {known[key]['file']} holds other values"
+        Problem(known["name"], f"has other values in its {known[key]['file']}")
         if _is_same_kind_of_file(known[key], given[key]) and known[key]["checksum"] != given[key]["checksum"]
-        else f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
+        else Problem(known["name"], f"has {key} {given[key]!r}, the model knows {known[key]!r}")
         for key in keys
         if known[key] != given[key]
     ]

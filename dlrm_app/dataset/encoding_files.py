@@ -5,7 +5,7 @@ A file is accepted only if its checksum is the one in the manifest, and if its t
 
 import shutil
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import file_difference, written_whole
-from dlrm_app.text import bullets
 
 _CURE = "copy the dataset folder again from where it is whole, or preprocess again"
 
@@ -90,7 +89,11 @@ def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa
     table = _read(folder, column.encoding, names, column.num_embeddings - first, nullable={"value"})
     if not np.array_equal(numbers_of(table.column("id")), np.arange(first, column.num_embeddings)):
         raise DataError(
-            f"{folder / column.encoding['file']} does not give the ids from {first} on in their order: {_CURE}"
+            Problem(
+                str(folder / column.encoding["file"]),
+                f"does not give the ids from {first} on in their order",
+                _CURE,
+            )
         )
     return table
 
@@ -106,7 +109,11 @@ def read_clicks(
     rows, clicks, log_odds = (numbers_of(column) for column in table.columns)
     if not (np.isfinite(log_odds).all() and ((clicks >= 0) & (clicks <= rows)).all()):
         raise DataError(
-            f"{folder / transform['file']} has more clicks than rows, or values that are not finite: {_CURE}"
+            Problem(
+                str(folder / transform["file"]),
+                "has more clicks than rows, or values that are not finite",
+                _CURE,
+            )
         )
     return rows, clicks, log_odds.astype(np.float32)
 
@@ -114,7 +121,7 @@ def read_clicks(
 def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
     """Raises DataError if the bytes of the file have changed."""
     if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
-        raise DataError(f"{difference}: {_CURE}")
+        raise DataError(replace(difference, cure=_CURE))
 
 
 def _read(
@@ -127,19 +134,24 @@ def _read(
         with pq.ParquetFile(path) as file:
             table = file.read([name for name in columns if name in file.schema_arrow.names])
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; {_CURE}") from error
+        raise DataError(
+            Problem(str(path), f"cannot be read ({str(error).splitlines()[0]})", _CURE)
+        ) from error
     if len(table) != rows or any(
         table.column(name).null_count for name in table.column_names if name not in nullable
     ):
         raise DataError(
-            f"{path} has {len(table):,} lines, the manifest says {rows:,}, all with values: {_CURE}"
+            Problem(
+                str(path), f"has {len(table):,} lines, the manifest says {rows:,}, all with values", _CURE
+            )
         )
     return table
 
 
-def encoding_file_problems(manifest: Manifest) -> list[str]:
+def encoding_file_problems(manifest: Manifest) -> list[Problem]:
     """A problem for each file for encoding that has changed."""
-    folder, problems = manifest.folder, []
+    folder = manifest.folder
+    problems: list[Problem] = []
     sizes = {column.name: column.num_embeddings for column in manifest.sparse}
     looks: dict[str, Callable[[], object]] = {}
     for column in manifest.sparse:
@@ -157,14 +169,14 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
         try:
             look()
         except DataError as error:
-            problems.append(str(error))
+            problems += error.problems
     return problems
 
 
 def verify_encoding_files(manifest: Manifest) -> None:
     """Raises DataError naming every file for encoding that has changed."""
     if problems := encoding_file_problems(manifest):
-        raise DataError(f"{manifest.folder} cannot encode raw rows:\n{bullets(problems)}")
+        raise DataError(Problem(str(manifest.folder), "cannot encode raw rows"), *problems)
 
 
 def copy_encoding_files(manifest: Manifest, folder: Path) -> None:

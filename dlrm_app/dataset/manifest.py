@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.dataset.lineage import Lineage
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes, write_json
 from dlrm_app.records import from_json
 
@@ -214,29 +214,42 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(
-            f"no dataset at {folder}: give its folder, or make one with dlrm-preprocess output={folder}"
+            Problem(
+                str(folder),
+                "does not exist",
+                f"give the folder of a dataset, or make one with dlrm-preprocess output={folder}",
+            )
         )
     if not path.is_file():
         raise DataError(
-            f"{folder} holds no {MANIFEST}: it is no dataset, or its preprocessing has not finished; "
-            "then run the same dlrm-preprocess command again, it resumes where it stopped"
+            Problem(
+                str(folder),
+                f"holds no {MANIFEST}, so it is no dataset, or its preprocessing has not finished",
+                "then run the same dlrm-preprocess command again, it resumes where it stopped",
+            )
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}): {SUGGESTION}") from error
+        raise DataError(Problem(str(path), f"is not JSON ({error})", SUGGESTION)) from error
     written = value if isinstance(value, dict) else {}
     if (written.get("format"), written.get("version")) != (FORMAT, VERSION):
         raise DataError(
-            f"{path} is {written.get('format')!r} version {written.get('version')!r}, this program reads "
-            f"{FORMAT!r} version {VERSION}: use the dlrm-app that made it, or {SUGGESTION}"
+            Problem(
+                str(path),
+                f"is {written.get('format')!r} version {written.get('version')!r}, this program reads {FORMAT!r} "
+                f"version {VERSION}",
+                f"use the dlrm-app that made it, or {SUGGESTION}",
+            )
         )
     try:
         manifest = from_json(Manifest, {key: value[key] for key in _KEYS & value.keys()})
     except ValueError as error:
-        raise DataError(f"{path} lacks a field or has a wrong one ({error}): {SUGGESTION}") from error
+        raise DataError(
+            Problem(str(path), f"lacks a field or has a wrong one ({error})", SUGGESTION)
+        ) from error
     if faults := _faults(manifest):
-        raise DataError(f"{path} is damaged: {', '.join(faults)}: {SUGGESTION}")
+        raise DataError(Problem(str(path), f"is damaged ({', '.join(faults)})", SUGGESTION))
     return replace(manifest, path=folder)
 
 
@@ -277,11 +290,18 @@ def label_of(manifest: Manifest, split: str) -> str:
     """The name of the label's column. Raises DataError if ``split`` is missing or has no labels."""
     if split not in manifest.splits:
         raise DataError(
-            f"{manifest.folder} has no {split} split, only {', '.join(manifest.splits)}: preprocess with one"
+            Problem(
+                str(manifest.folder),
+                f"has no {split} split, only {', '.join(manifest.splits)}",
+                "preprocess with one",
+            )
         )
     if manifest.label is None or manifest.splits[split].positives is None:
         raise DataError(
-            f"the {split} split of {manifest.folder} has no labels: it can be predicted on, "
-            "but to train or evaluate preprocess a labelled input"
+            Problem(
+                str(manifest.folder),
+                f"has no labels in its {split} split",
+                "it can be predicted on, but to train or evaluate preprocess a labelled input",
+            )
         )
     return manifest.label

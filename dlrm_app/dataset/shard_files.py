@@ -1,6 +1,7 @@
 """Checks shard files against the manifest, and reads their row groups and the mean numbers of ids of a row."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.manifest import Manifest, Shard
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import differences, file_difference
-from dlrm_app.text import bullets, listed
+from dlrm_app.text import listed
 
 SUGGESTION = "copy the files again from an intact dataset, or preprocess again"
 
@@ -24,10 +25,10 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False, part: int = 0,
     folder, shards_of_part = manifest.folder, list(manifest.shards)[part::num_parts]
     shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in shards_of_part}
     if problems := differences(folder, shards):
-        raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
+        raise DataError(Problem(str(folder), "is damaged", SUGGESTION), *problems)
 
 
-def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
+def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> Problem | None:
     """The difference between the row groups of the file at ``path`` and those of the manifest, if there is one."""
     row_groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if row_groups == shard.row_groups:
@@ -35,7 +36,7 @@ def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) ->
     given, known = (
         f"{len(rows):,} row groups of {listed(rows)} rows" for rows in (row_groups, shard.row_groups)
     )
-    return f"{path} holds {given}, the manifest says {known}"
+    return Problem(str(path), f"holds {given}, the manifest says {known}")
 
 
 FOOTERS = 256
@@ -68,16 +69,20 @@ class ShardReader:
                 return file.read_row_group(index, columns=self._columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             if difference := file_difference(path, shard.bytes, shard.checksum):
-                raise DataError(f"{difference}; {SUGGESTION}") from error
+                raise DataError(replace(difference, cure=SUGGESTION)) from error
             raise DataError(
-                f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"
+                Problem(
+                    str(path),
+                    f"cannot be decoded, though its checksum is right ({error})",
+                    "preprocess again",
+                )
             ) from error
 
     def _read_footer(self, shard: Shard) -> pq.FileMetaData:
         path = self._folder / shard.path
         footer = pq.read_metadata(path)
         if difference := row_group_difference(footer, path, shard):
-            raise DataError(f"{difference}: preprocess again")
+            raise DataError(replace(difference, cure="preprocess again"))
         return footer
 
 
@@ -97,7 +102,7 @@ def mean_ids(manifest: Manifest) -> dict[str, float]:
     try:
         footer = pq.read_metadata(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
+        raise DataError(Problem(str(path), f"cannot be read ({error})", "preprocess again")) from error
     counts = dict.fromkeys(wanted, 0)
     for group in range(footer.num_row_groups):
         for index in range(footer.num_columns):

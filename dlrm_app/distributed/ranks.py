@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed
 
 
@@ -56,10 +56,13 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
         rank, world_size = joined.get_rank(), joined.get_world_size()
     elif tasks != "1" and "WORLD_SIZE" not in os.environ:
         raise ConfigError(
-            [
-                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be a separate run: start "
-                "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
-            ]
+            Problem(
+                "srun",
+                f"started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would "
+                "be a separate run",
+                "start ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with "
+                "different outputs, set WORLD_SIZE=1",
+            )
         )
     return Ranks(
         rank=rank,
@@ -89,7 +92,9 @@ def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
             return True
         cause = f"torch sees no GPU: {driver.fault or _why_no_gpu()}. dlrm-doctor says what to do"
     cure = "to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
-    raise ConfigError([f"there is an NVIDIA driver ({driver}), but {cause}; {cure}"])
+    raise ConfigError(
+        Problem("the GPU", f"of the NVIDIA driver {driver} cannot be used, because {cause}", cure)
+    )
 
 
 def visible_gpus() -> list[str]:
@@ -123,12 +128,17 @@ def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: P
     return max(1, int(min(limits)))
 
 
-def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> list[str]:
+def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> list[Problem]:
     """Problems: too few cores from Slurm. Each rank with a GPU needs one to launch kernels and one to read data."""
     needed = CORES_PER_GPU * ranks.local_world_size
     if ranks.device_type != "cuda" or "SLURM_JOB_ID" not in environment or cores >= needed:
         return []
     return [
-        f"{ranks.local_world_size} rank(s) with GPUs share {cores} core(s) of this machine: Slurm gives one unless it is asked "
-        f"for more. Submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which srun takes too"
+        Problem(
+            "--cpus-per-task",
+            f"gives {cores} core(s) of this machine to {ranks.local_world_size} rank(s) with GPUs, "
+            "because Slurm gives one unless it is asked for more",
+            f"submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which "
+            "srun takes too",
+        )
     ]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 
 TIMEOUT = timedelta(minutes=10)
 """The default time that a rank waits for another: long enough to write a checkpoint that others wait for."""
@@ -141,7 +141,7 @@ def join(ranks: Ranks, timeout: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
-def group_problems(device_type: str) -> list[str]:
+def group_problems(device_type: str) -> list[Problem]:
     """Problems: a process group that the process has already, and that cannot carry a job's messages."""
     has = dict(part.partition(":")[::2] for part in str(dist.get_backend_config()).split(","))
     wanted = {"cpu": "gloo", "cuda": "nccl"} if device_type == "cuda" else {"cpu": "gloo"}
@@ -149,8 +149,11 @@ def group_problems(device_type: str) -> list[str]:
         return []
     needed = ",".join(f"{device}:{backend}" for device, backend in wanted.items())
     return [
-        f"this process has a process group with the backends {dist.get_backend_config()}, a job needs {needed}: make it with "
-        f'init_process_group("{needed}"), or leave making it to the job'
+        Problem(
+            "the process group",
+            f"has the backends {dist.get_backend_config()}, a job needs {needed}",
+            f'make it with init_process_group("{needed}"), or leave making it to the job',
+        )
     ]
 
 

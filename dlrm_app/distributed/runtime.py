@@ -24,7 +24,7 @@ from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_
 from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
-from dlrm_app.errors import DlrmError, SharedError, refuse_if
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.machine import explain_missing
 
 _NO_MEMORY = re.compile(
@@ -105,7 +105,7 @@ class Runtime(Ranks):
             torch.cuda.set_device(self.device)
 
     def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
+        """Runs ``work`` on every rank; if it fails on any, every rank raises the same error, which is shared.
 
         For steps outside of training, where an error on one rank must not leave the others waiting.
         ``group``: all ranks over separate connections, for work at the same time as training.
@@ -117,9 +117,9 @@ class Runtime(Ranks):
         except DlrmError as error:
             failure = error
         if self.world_size > 1:
-            texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, group)
-            failure = next((SharedError(*text) for text in texts if text), None)
+            failure = next((each for each in all_gather_objects(failure, group) if each is not None), None)
         if failure is not None:
+            failure.is_shared = failure.is_shared or self.world_size > 1
             raise failure
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
@@ -181,7 +181,7 @@ def start_runtime(
                     dist.barrier()  # no rank leaves while another still sends
             except BaseException as error:
                 failure = fixable(error) or error
-                if runtime.world_size > 1 and not isinstance(error, SharedError):
+                if runtime.world_size > 1 and not (isinstance(error, DlrmError) and error.is_shared):
                     _failed.append(failure)
                 if failure is not error:
                     raise failure from error

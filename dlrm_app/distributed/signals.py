@@ -29,8 +29,7 @@ GRACE_SECONDS = 2.0
 class Stopped(SharedError):  # noqa: N818 - a requested stop is not an error
     """Raised by every rank that stops after a signal, with a checkpoint to resume from."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, RESUMABLE)
+    exit_code = RESUMABLE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
@@ -140,9 +140,8 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
         own = known_rows(trained, read_manifest(Path(trained.data_path)))
         files = _files(own, config.split)
         if not files or files != _files(manifest, config.split):
-            raise DataError(
-                f"{error}; nor was {own.path} made of the same files: preprocess these"
-            ) from error
+            rule = "was not made of the same files, which would do too"
+            raise DataError(*error.problems, Problem(str(own.path), rule, "preprocess these")) from error
     refuse_if(group_problems(own, trained.features, config.group_by))
     refuse_shared(own, config.split, config.group_by)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
@@ -163,8 +162,12 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
     """
     if not all(all_gather_objects(torch.equal(first.labels, second.labels))):
         raise DataError(
-            f"{first.path} and {second.path} cannot be compared: the labels of their datasets' rows are not "
-            "the same in the same order; preprocess both alike, but for the encoding"
+            Problem(
+                str(first.path),
+                f"cannot be compared with {second.path}, because the labels of their datasets' rows are "
+                "not the same in the same order",
+                "preprocess both alike, but for the encoding",
+            )
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import percent
 
 MOST_SHARED = 0.1
@@ -25,9 +25,12 @@ def refuse_shared(manifest: Manifest, split: str, group_by: str | None) -> None:
     shared, why = shared_rows(manifest, split, column)
     if shared > MOST_SHARED:
         raise DataError(
-            f"group_by={group_by}: about {percent(shared)} of the rows of {split} in {manifest.path} are in "
-            "groups of several "
-            f"values, because {why}; GAUC allows {percent(MOST_SHARED)}: preprocess with keep=[{group_by}]"
+            Problem(
+                f"group_by={group_by}",
+                f"puts about {percent(shared)} of the rows of {split} in {manifest.path} in groups of "
+                f"several values, because {why}; GAUC allows {percent(MOST_SHARED)}",
+                f"preprocess with keep=[{group_by}]",
+            )
         )
 
 

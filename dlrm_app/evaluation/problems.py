@@ -1,46 +1,57 @@
 """Checks evaluations before any work starts. Does not import torch."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
-from dlrm_app.errors import DataError, refuse_all, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_all, refuse_if
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
 from dlrm_app.tables.specs import Table
 
 
-def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]) -> list[str]:
+def evaluation_problems(
+    config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]
+) -> list[Problem]:
     """Problems: settings of a training run's evaluations that the dataset does not allow."""
     features = [name for table in tables for name in table.features]
-    problems = [f"evaluation.{each}" for each in group_problems(manifest, features, config.group_by)]
+    problems = [
+        each.within("evaluation", ".") for each in group_problems(manifest, features, config.group_by)
+    ]
     if has_labelled_val(manifest):
         return problems + [
-            f"evaluation.{key} compares AUCs on val, and {fault}"
+            replace(fault, key=f"evaluation.{key}", rule=f"compares AUCs on {fault.key}, which {fault.rule}")
             for key in ("target_auc", "patience")
             for fault in one_class_problems(manifest, "val")
             if getattr(config, key) is not None
         ]
     return problems + [
-        f"evaluation.{key} needs a labelled val split, which {manifest.path} does not have: set it to null, "
-        "or preprocess with split.val=0.1"
+        Problem(
+            f"evaluation.{key}",
+            f"needs a labelled val split, which {manifest.path} does not have",
+            "set it to null, or preprocess with split.val=0.1",
+        )
         for key in ("every_steps", "per_epoch", "target_auc", "patience")
         if getattr(config, key) is not None
     ]
 
 
-def one_class_problems(manifest: Manifest, split: str) -> list[str]:
+def one_class_problems(manifest: Manifest, split: str) -> list[Problem]:
     """The problem that the rows of ``split`` have labels of one class, so that they have no AUC; none otherwise."""
     rows, positives = manifest.splits[split].rows, manifest.splits[split].positives or 0
     if 0 < positives < rows:
         return []
     kind = "positive" if positives else "negative"
     return [
-        f"all {rows:,} rows of {split} in {manifest.path} are {kind}: set it to null, "
-        f"or preprocess with a {split} split that has both"
+        Problem(
+            split,
+            f"has only {kind} rows in {manifest.path}",
+            f"set it to null, or preprocess with a {split} split that has both",
+        )
     ]
 
 
@@ -49,16 +60,18 @@ def has_labelled_val(manifest: Manifest) -> bool:
     return "val" in manifest.splits and manifest.splits["val"].positives is not None
 
 
-def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
+def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[Problem]:
     """Reasons why the rows cannot be grouped by ``group_by``. ``features``: those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
     names = list(dict.fromkeys([*(column.name for column in manifest.kept), *one_hot]))
     if group_by is None or group_by in names:
         return []
     return [
-        f"group_by={group_by} is no one-hot feature that the model reads, "
-        f"and no column that {manifest.path} keeps (keep=): "
-        f"use one of {', '.join(names)}"
+        Problem(
+            f"group_by={group_by}",
+            f"is no one-hot feature that the model reads, and no column that {manifest.path} keeps (keep=)",
+            f"use one of {', '.join(names)}",
+        )
     ]
 
 
@@ -70,7 +83,9 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     paths = [Path(path) for path in (config.checkpoint, config.against) if path]
     looks = [lambda path=path: refuse_no_checkpoint(path) for path in paths]
     problems += [
-        f"scores={path} is no file: name a Parquet file" for path in config.scores if not is_file(Path(path))
+        Problem(f"scores={path}", "is no file", "name a Parquet file")
+        for path in config.scores
+        if not is_file(Path(path))
     ]
     refuse_all(problems, *looks, lambda: _check_rows(config))
 
@@ -93,5 +108,9 @@ def refuse_moved(path: Path, model: str) -> None:
     """Raises DataError if the dataset at ``path``, on which ``model`` was trained, no longer exists."""
     if not path.is_dir():
         raise DataError(
-            f"{path}, the dataset that {model} was trained on, is not there: if it was moved, add data.path=FOLDER"
+            Problem(
+                str(path),
+                f"does not exist, and {model} was trained on the dataset there",
+                "if it was moved, add data.path=FOLDER",
+            )
         )

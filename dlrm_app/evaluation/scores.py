@@ -23,7 +23,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.text import listed
@@ -104,7 +104,9 @@ def _read_rows(
     if manifest is None:
         known = next((each.labels for each in files if each.labels is not None), None)
         if known is None:
-            raise DataError(f"scores={files[0].path} has no column label: give data.path=DATASET")
+            raise DataError(
+                Problem(f"scores={files[0].path}", "has no column label", "give data.path=DATASET")
+            )
         labels = known
     else:
         kept = [column for column in manifest.kept if column.name == config.group_by]
@@ -122,14 +124,20 @@ def _read_rows(
     for each in files:
         if len(each.logits) != len(labels):
             raise DataError(
-                f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: "
-                "give a score for each row of the split, and no others"
+                Problem(
+                    f"scores={each.path}",
+                    f"has {len(each.logits):,} rows, the others {len(labels):,}",
+                    "give a score for each row of the split, and no others",
+                )
             )
         if each.labels is not None and not torch.equal(each.labels, labels):
             raise DataError(
-                f"scores={each.path} has other labels than the rows that it is compared on: "
-                "write the scores of the split's "
-                "rows in their order, or with the columns shard and row, or file and line, of dlrm-predict"
+                Problem(
+                    f"scores={each.path}",
+                    "has other labels than the rows that it is compared on",
+                    "write the scores of the split's rows in their order, or with the columns shard and row, "
+                    "or file and line, of dlrm-predict",
+                )
             )
     return files, labels, groups
 
@@ -141,12 +149,19 @@ def _refuse_unlike(files: Sequence[GivenScores]) -> None:
         given, known = (" and ".join(each.columns) for each in (places, then))
         if given != known:
             raise DataError(
-                f"scores={path} has {given}, {first} {known}, which only a dataset can compare: add data.path=DATASET"
+                Problem(
+                    f"scores={path}",
+                    f"has {given}, {first} {known}, which only a dataset can compare",
+                    "add data.path=DATASET",
+                )
             )
         if not places.are_those_of(then):
             raise DataError(
-                f"scores={path} has scores of other rows than {first}: their columns {given} differ; "
-                "give scores of the same rows"
+                Problem(
+                    f"scores={path}",
+                    f"has scores of other rows than {first}",
+                    f"their columns {given} differ; give scores of the same rows",
+                )
             )
 
 
@@ -180,11 +195,17 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(
-            f"scores={path} cannot be used ({reason}): it must be Parquet with a column score of numbers and, "
-            "if you like, label, none of them missing"
+            Problem(
+                f"scores={path}",
+                f"cannot be used ({reason})",
+                "it must be Parquet with a column score of numbers and, if you like, label, none of them "
+                "missing",
+            )
         ) from error
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
-        raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
+        raise DataError(
+            Problem(f"scores={path}", "must hold probabilities, from 0 to 1, in the column score")
+        )
     p = np.clip(scores, SMALLEST, 1 - SMALLEST)
     return GivenScores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels, places)
 
@@ -209,9 +230,12 @@ def _order(
         found = [_known_name(name, expected, is_path=place[0] == "file") for name in names]
         if others := [name for name, known in zip(names, found, strict=True) if known is None]:
             raise DataError(
-                f"scores={path} has scores of {listed(others)}, "
-                f"which the {split} split of {manifest.path} was not made of: "
-                f"give scores of its rows, which are in {listed([*expected])}"
+                Problem(
+                    f"scores={path}",
+                    f"has scores of {listed(others)}, which the {split} split of {manifest.path} was not made "
+                    "of",
+                    f"give scores of its rows, which are in {listed([*expected])}",
+                )
             )
         known, names = [*expected], [name for name in found if name is not None]
     number = np.array([known.index(name) for name in names], np.int64)[codes]
@@ -221,8 +245,12 @@ def _order(
     again = np.flatnonzero((number[1:] == number[:-1]) & (rows[1:] == rows[:-1]))
     if len(again):
         raise DataError(
-            f"scores={path} has {place[1]} {rows[again[0]]:,} of {known[number[again[0]]]} more than once "
-            f"({len(again):,} rows too many): give one score for each row"
+            Problem(
+                f"scores={path}",
+                f"has {place[1]} {rows[again[0]]:,} of {known[number[again[0]]]} more than once ({len(again):,} "
+                "rows too many)",
+                "give one score for each row",
+            )
         )
     if expected is not None:
         _refuse_other_rows(path, place[1], split, expected, number, rows)
@@ -283,8 +311,11 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
     is_dealt = origin == "train" and shares and manifest.config.get("split", {}).get("by") == "content"
     if is_shuffled or is_dealt or sum(map(len, lines.values())) != manifest.splits[split].rows:
         raise DataError(
-            f"scores={path} has file and line, by which the rows of {split} in {manifest.path} cannot be found: "
-            "give scores with shard and row, as dlrm-predict data.path= writes them"
+            Problem(
+                f"scores={path}",
+                f"has file and line, by which the rows of {split} in {manifest.path} cannot be found",
+                "give scores with shard and row, as dlrm-predict data.path= writes them",
+            )
         )
     return lines
 
@@ -311,5 +342,9 @@ def _refuse_other_rows(
             if len(different)
         ]
         raise DataError(
-            f"scores={path} {' and '.join(faults)}: give a score for each row of the split, and no others"
+            Problem(
+                f"scores={path}",
+                " and ".join(faults),
+                "give a score for each row of the split, and no others",
+            )
         )

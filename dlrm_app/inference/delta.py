@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, differences, write_json
 from dlrm_app.inference.record import (
     DELTA,
@@ -34,7 +34,7 @@ from dlrm_app.inference.record import (
     read_record,
     refuse_other_base,
 )
-from dlrm_app.text import bullets, bytes_text
+from dlrm_app.text import bytes_text
 
 _HEAD_BYTES = 1 << 10
 _BLOCK_BYTES = 1 << 23
@@ -217,7 +217,7 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
     write_json(target / RECORD, asdict(record.record))
     marks[RECORD] = ((target / RECORD).stat().st_size, record.result)
     if problems := differences(target, marks):
-        raise DataError(f"{delta} does not give the export that it was made of:\n{bullets(problems)}")
+        raise DataError(Problem(str(delta), "does not give the export that it was made of"), *problems)
     return record
 
 

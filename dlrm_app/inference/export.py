@@ -18,7 +18,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
@@ -198,8 +198,12 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
         if held_out and 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
             return name
     raise DataError(
-        f"{manifest.path} has no {' or '.join(wanted)} split with two rows of each label to verify the export on: give data.path= a dataset that "
-        "has one (preprocessed with encoding=from_dataset), or split=train"
+        Problem(
+            str(manifest.path),
+            f"has no {' or '.join(wanted)} split with two rows of each label to verify the export on",
+            "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or "
+            "split=train",
+        )
     )
 
 
@@ -313,11 +317,15 @@ def _table_bytes(source: _Source) -> int:
     return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
 
 
-def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[str]:
+def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[Problem]:
     """Problems: formats that hold tables of ``table_bytes`` more often than ``memory`` bytes allow."""
     return [
-        f"format={name} holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} in all, and this machine "
-        f"has {bytes_text(memory)}: {cure}"
+        Problem(
+            f"format={name}",
+            f"holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} "
+            f"in all, and this machine has {bytes_text(memory)}",
+            cure,
+        )
         for name, (copies, cure) in COPIES.items()
         if name in formats and copies * table_bytes > memory
     ]

@@ -15,7 +15,7 @@ import torch
 from dlrm_app.dataset.columns import describe_columns, read_as_known
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.inference.formats import LOADERS, Inputs, Run, cpu_instructions
 from dlrm_app.inference.record import (
     ENCODING,
@@ -25,7 +25,6 @@ from dlrm_app.inference.record import (
     installed,
     read_record,
 )
-from dlrm_app.text import bullets
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
 WITHOUT_LABELS = LabelRule(setting="labels=false")
@@ -77,8 +76,11 @@ def open_export(folder: Path) -> ExportedModel:
     kinds = [name for name in record.formats if name in LOADERS]
     if not kinds:
         raise DataError(
-            f"{folder} holds plain weights ({', '.join(record.formats)}), which do not score by themselves: "
-            "dlrm-export with format=aoti as well"
+            Problem(
+                str(folder),
+                f"holds plain weights ({', '.join(record.formats)}), which do not score by themselves",
+                "dlrm-export with format=aoti as well",
+            )
         )
     refuse_other_machine(folder, record, kinds[0])
     file, load = LOADERS[kinds[0]]
@@ -93,8 +95,12 @@ def refuse_other_scores(folder: Path, file: str, run: Run, num_dense: int) -> No
     difference = float((run(inputs)[0] - expected).abs().max())
     if not difference <= TOLERANCE:
         raise DataError(
-            f"{folder / file} gives its reference rows other scores here than the model that it was made from (by "
-            f"{difference:.2g}, {TOLERANCE} is rounding): export it again on this machine"
+            Problem(
+                str(folder / file),
+                "gives its reference rows other scores here than the model that it was made from (by "
+                f"{difference:.2g}, {TOLERANCE} is rounding)",
+                "export it again on this machine",
+            )
         )
 
 
@@ -102,37 +108,49 @@ def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
     """Raises DataError if the export was compiled for other libraries or for another CPU."""
     made, here = record.versions, installed()
     problems = [
-        f"it was made with {name} {made.get(name)}, this is {name} {here.get(name)}: install {name}=={made.get(name)}, or export "
-        "again here"
+        Problem(
+            name,
+            f"is {here.get(name)} here, the export was made with {made.get(name)}",
+            f"install {name}=={made.get(name)}, or export again here",
+        )
         for name in ("torch", "fbgemm-gpu")
         if made.get(name) != here.get(name)
     ]
     if kind == "aoti" and (lacking := sorted(set(record.cpu) - cpu_instructions())):
         problems.append(
-            f"it needs a CPU with {', '.join(lacking)}, which this one lacks: export with cpu=avx2, or on such a machine"
+            Problem(
+                "the CPU",
+                f"lacks {', '.join(lacking)}, which the export uses",
+                "export with cpu=avx2, or on such a machine",
+            )
         )
     if problems:
-        raise DataError(f"{folder} cannot run here:\n{bullets(problems)}")
+        raise DataError(Problem(str(folder), "cannot run here"), *problems)
 
 
 def check_inputs(inputs: Inputs, num_dense: int, features: Sequence[ExportedFeature]) -> None:
     """Raises DataError for inconsistent shapes and ids outside their tables. The compiled model checks nothing."""
     dense, values, lengths = inputs
     if dense.dim() != 2 or dense.shape[1] != num_dense:
-        raise DataError(f"the dense features must be [rows, {num_dense}], got {list(dense.shape)}")
+        raise DataError(Problem("dense", f"must be [rows, {num_dense}]", value=list(dense.shape)))
     if lengths.shape != (len(features), len(dense)):
-        raise DataError(f"the lengths must be [{len(features)}, {len(dense)}], got {list(lengths.shape)}")
+        raise DataError(
+            Problem("lengths", f"must be [{len(features)}, {len(dense)}]", value=list(lengths.shape))
+        )
     counts = lengths.sum(1)
     total = int(counts.sum())
     if values.dim() != 1 or total != len(values) or (lengths.numel() and int(lengths.min()) < 0):
-        raise DataError(f"the lengths add up to {total}, there are {len(values)} ids")
+        raise DataError(Problem("lengths", f"add up to {total}, there are {len(values)} ids"))
     sizes = torch.tensor([feature.num_embeddings for feature in features])
     is_wrong = (values < 0) | (values >= sizes.repeat_interleave(counts, output_size=total))
     if is_wrong.any():
         first = int(is_wrong.nonzero()[0])
         feature = features[int((counts.cumsum(0) <= first).sum())]
         raise DataError(
-            f"feature {feature.name}: id {int(values[first])} is outside its table of {feature.num_embeddings:,} rows"
+            Problem(
+                f"feature {feature.name}",
+                f"has the id {int(values[first])}, outside its table of {feature.num_embeddings:,} rows",
+            )
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dlrm_app.errors import DataError, DlrmError
+from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.files import ensure_room
 from dlrm_app.kernels.install import keep_freed_memory
 
@@ -202,7 +202,7 @@ def _loading(path: Path) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise DataError(
-            f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}; export again"
+            Problem(str(path), f"cannot be loaded ({str(error).splitlines()[0][:300]})", "export again")
         ) from error
 
 

@@ -8,7 +8,7 @@ from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
-from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_all, refuse_if
 from dlrm_app.files import output_problems
 from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
 from dlrm_app.preprocessing.units.find_sources import find_files
@@ -24,7 +24,9 @@ def check_export(config: ExportConfig) -> None:
         problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
     if num_started() > 1:
         problems.append(
-            "dlrm-export is one process for any number of training ranks: start it without torchrun"
+            Problem(
+                "dlrm-export", "is one process for any number of training ranks", "start it without torchrun"
+            )
         )
 
     def look_at_exports() -> None:
@@ -72,13 +74,14 @@ def _look_at_model(path: str) -> None:
     if not path or is_export(Path(path)):
         return
     if not Path(path).is_dir():
-        raise ConfigError([f"no model at {path}: give an export, a run folder or a checkpoint"])
+        raise ConfigError(
+            Problem(f"model={path}", "does not exist", "give an export, a run folder or a checkpoint")
+        )
     try:
         refuse_no_checkpoint(Path(path))
     except DataError as error:
-        raise DataError(
-            f"model={path} is no export (of a delta dlrm-export base=EXPORT apply=DELTA makes one), and {error}"
-        ) from error
+        cure = "of a delta dlrm-export base=EXPORT apply=DELTA makes one"
+        raise DataError(Problem(f"model={path}", "is no export", cure), *error.problems) from error
 
 
 def _look_at_dataset(path: str | None) -> None:
@@ -92,9 +95,15 @@ def check_serve(config: ServeConfig) -> None:
     lacking = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if lacking:
         names = ", ".join(lacking)
-        problems.append(f"dlrm-serve needs {names}, which this Python lacks: {install_command('serve')}")
+        problems.append(
+            Problem("dlrm-serve", f"needs {names}, which this Python lacks", install_command("serve"))
+        )
     if path and not is_export(Path(path)):
         problems.append(
-            f"no export at model={path}: make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT"
+            Problem(
+                f"model={path}",
+                "is no export",
+                "make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT",
+            )
         )
     refuse_if(problems)

@@ -12,10 +12,9 @@ from pathlib import Path
 from dlrm_app import machine
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, describe_files, differences, escapes
 from dlrm_app.records import T, from_json
-from dlrm_app.text import bullets
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
 FORMAT, DELTA_FORMAT = "dlrm-export", "dlrm-delta"
@@ -158,24 +157,32 @@ def read_delta(folder: Path) -> DeltaRecord:
     """Reads FOLDER/delta.json. Raises DataError if it is missing, damaged or of another version."""
     record = _read(folder / DELTA, DeltaRecord, DELTA_FORMAT, "delta")
     if outside := [name for name in record.record.files if escapes(name)]:
-        raise DataError(f"{folder / DELTA} names a file outside its folder, {outside[0]!r}: export again")
+        raise DataError(
+            Problem(str(folder / DELTA), f"names a file outside its folder, {outside[0]!r}", "export again")
+        )
     return record
 
 
 def _read(path: Path, kind: type[T], form: str, what: str) -> T:
     if not path.is_file():
         raise DataError(
-            f"no {what} at {path.parent}: it has no {path.name}; name a folder that dlrm-export wrote"
+            Problem(
+                str(path.parent),
+                f"holds no {what}, because it has no {path.name}",
+                "name a folder that dlrm-export wrote",
+            )
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (form, VERSION):
             raise DataError(
-                f"{path} is not what this program reads, {form!r} version {VERSION}: export again"
+                Problem(
+                    str(path), f"is not what this program reads, {form!r} version {VERSION}", "export again"
+                )
             )
         return from_json(kind, value)
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}): export again") from error
+        raise DataError(Problem(str(path), f"is damaged ({error})", "export again")) from error
 
 
 def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
@@ -183,8 +190,12 @@ def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
     if checksum(base / RECORD) != record.base:
         found = read_record(base)
         raise DataError(
-            f"apply={delta} was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, step "
-            f"{found.step}), by the checksum of {RECORD}: give base= the export that since= named, or take the full export"
+            Problem(
+                f"apply={delta}",
+                f"was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, "
+                f"step {found.step}), by the checksum of {RECORD}",
+                "give base= the export that since= named, or take the full export",
+            )
         )
 
 
@@ -192,7 +203,7 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
     """Compares every file with its mark. Raises DataError naming each that differs."""
     if problems := differences(folder, {name: (mark.bytes, mark.checksum) for name, mark in files.items()}):
         raise DataError(
-            f"export {folder} is damaged or was changed; copy it again, or export again:\n{bullets(problems)}"
+            Problem(str(folder), "is damaged or was changed", "copy it again, or export again"), *problems
         )
 
 

@@ -29,7 +29,7 @@ from torchrec.modules.embedding_configs import DataType
 from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import listed
@@ -61,11 +61,9 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
         fitting = [kind for pattern, kind in by_pattern.items() if fnmatchcase(table.name, pattern)]
         types[table.name] = fitting[-1] if fitting else default
     narrow = [table.name for table in tables if types[table.name] == "int2" and table.dim % _INT2_DIM]
-    rule = (
-        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not: use quantize=int4, or "
-        "quantize_tables={TABLE: int4} for each of them"
-    )
-    refuse_if([rule] if narrow else [])
+    rule = f"needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not"
+    cure = "use quantize=int4, or quantize_tables={TABLE: int4} for each of them"
+    refuse_if([Problem("quantize=int2", rule, cure)] if narrow else [])
     return types
 
 

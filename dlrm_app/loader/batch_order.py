@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.errors import Problem
 from dlrm_app.text import count
 
 USUAL_LANES = 64
@@ -181,26 +182,38 @@ def enough_lanes(world_size: int) -> int:
     return -(-USUAL_LANES // world_size) * world_size
 
 
-def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
+def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[Problem]:
     """Reasons why ``rows`` training rows cannot be divided in this way, each with its cure."""
-    problems = []
+    problems: list[Problem] = []
     if rows < global_batch_size:  # the suggested size fits the lanes too
         smaller = rows // lanes * lanes or "a larger dataset"
         problems.append(
-            f"the train split has {count(rows, 'row')}, fewer than one trainer.global_batch_size "
-            f"({global_batch_size}): use {smaller}"
+            Problem(
+                "trainer.global_batch_size",
+                f"must be at most the {count(rows, 'row')} of the train split",
+                f"use {smaller}",
+                global_batch_size,
+            )
         )
     elif global_batch_size % lanes:
         below = global_batch_size // lanes * lanes
         choices = f"{below} or {below + lanes}" if below else f"{lanes}"
         problems.append(
-            f"trainer.global_batch_size must be a multiple of data.lanes ({lanes}), got {global_batch_size}: "
-            f"use {choices}"
+            Problem(
+                "trainer.global_batch_size",
+                f"must be a multiple of data.lanes ({lanes})",
+                f"use {choices}",
+                global_batch_size,
+            )
         )
     if lanes % world_size:
         nearest = max(1, round(lanes / world_size)) * world_size
         problems.append(
-            f"{world_size} ranks do not divide data.lanes ({lanes}): use a number of ranks that does, "
-            f"or data.lanes={nearest} and a trainer.global_batch_size that is a multiple of it"
+            Problem(
+                f"data.lanes={lanes}",
+                f"is not a multiple of the {world_size} ranks",
+                f"use a number of ranks that does, or data.lanes={nearest} and a "
+                "trainer.global_batch_size that is a multiple of it",
+            )
         )
     return problems

@@ -15,7 +15,7 @@ from dlrm_app.dataset.manifest import KeptColumn, Manifest, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.loader.batch_order import Order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
@@ -69,7 +69,7 @@ class TableReader:
                     sparse[number] = with_ids(sparse[number], known)
             return Columns(dense, sparse, labels)
         except ColumnError as error:
-            raise DataError(f"{origin}: {error}: preprocess again") from error
+            raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
 
 
 class SplitReader:
@@ -104,7 +104,9 @@ class SplitReader:
                 try:
                     parts.append(read_keys(shards.read(shard, index), column)[low:high])
                 except ColumnError as error:
-                    raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
+                    raise DataError(
+                        Problem(str(self._folder / shard.path), f"is wrong in {error}", "preprocess again")
+                    ) from error
         return np.concatenate(parts)
 
     def describe(self, group: int) -> str:

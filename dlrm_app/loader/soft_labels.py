@@ -18,7 +18,7 @@ from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import setting
 
 KEY = "distillation.scores"
@@ -43,8 +43,12 @@ class SoftLabels:
         table = self._read(first_row, len(labels))
         if not np.array_equal(numbers_of(table.column("label")), labels):
             raise DataError(
-                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made from "
-                "another dataset, or of this one before it was made again; score it again with dlrm-predict"
+                Problem(
+                    f"{KEY}={self.path}",
+                    f"has other labels than the rows from {first_row:,} on of the train split, because it was "
+                    "made from another dataset, or of this one before it was made again",
+                    "score it again with dlrm-predict",
+                )
             )
         scores = numbers_of(table.column("score")).astype(np.float32)
         return (self._share * scores + (1 - self._share) * labels).astype(np.float32)
@@ -71,7 +75,7 @@ def open_soft_labels(path: Path, share: float, manifest: Manifest, runtime: Runt
 
 def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> None:
     if problems := soft_label_problems(path, manifest):
-        raise DataError("; ".join(problems))
+        raise DataError(*problems)
     if not looks_at_all:
         return
     with pq.ParquetFile(path) as file:
@@ -83,7 +87,7 @@ def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> 
                 raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
 
 
-def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
+def soft_label_problems(path: Path, manifest: Manifest) -> list[Problem]:
     """Reasons, from the file's footer, why the file at ``path`` cannot hold a score for every training row."""
     try:
         metadata = pq.read_metadata(path)
@@ -99,6 +103,6 @@ def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
     return []
 
 
-def _refusal(path: Path, manifest: Manifest, why: str) -> str:
+def _refusal(path: Path, manifest: Manifest, why: str) -> Problem:
     command = f"dlrm-predict model=TEACHER {setting('data.path', manifest.folder)} split=train"
-    return f"{KEY}={path} {why}: make it with {command} {setting('output', path)}"
+    return Problem(f"{KEY}={path}", why, f"make it with {command} {setting('output', path)}")

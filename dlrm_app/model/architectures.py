@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.config.values import one_of
+from dlrm_app.errors import Problem
 from dlrm_app.tables.specs import Table
 
 if TYPE_CHECKING:
@@ -161,15 +162,17 @@ class ModelSpec:
         return numbers if self.config.dense_embedding_dim else ()
 
 
-def model_problems(config: ModelConfig) -> list[str]:
+def model_problems(config: ModelConfig) -> list[Problem]:
     """Problems: keys of ``model`` that its architecture needs and lacks, or does not have."""
     architecture = find_architecture(config.kind)
     if architecture is None:
         installed = [point.name for point in entry_points(group=ENTRY_POINTS)]
         (problem,) = one_of("model.kind", config.kind, [*ARCHITECTURES, *installed])
-        return [f"{problem}, or name the file that registers it: plugins=[FILE.py]"]
+        return [problem.also("or name the file that registers it: plugins=[FILE.py]")]
     problems = [
-        f"model.{key} is needed by model.kind={config.kind}: set it, or use model={config.kind}"
+        Problem(
+            f"model.{key}", f"is needed by model.kind={config.kind}", f"set it, or use model={config.kind}"
+        )
         for key in architecture.needs
         if not getattr(config, key)
     ]
@@ -177,18 +180,25 @@ def model_problems(config: ModelConfig) -> list[str]:
         if value := getattr(config, key):
             others = " or ".join(kind for kind, other in ARCHITECTURES.items() if key not in other.refuses)
             problems.append(
-                f"model.{key}={value} is no setting of model.kind={config.kind}: "
-                f"set model.{key}={type(value)() if isinstance(value, list | dict) else 'null'}, or use model={others}"
+                Problem(
+                    f"model.{key}={value}",
+                    f"is no setting of model.kind={config.kind}",
+                    f"set model.{key}={(type(value)() if isinstance(value, list | dict) else 'null')}, or use "
+                    f"model={others}",
+                )
             )
     if config.ensemble_size > 1 and not architecture.interacts:
         problems.append(
-            f"model.ensemble_size={config.ensemble_size} needs tables of one width, which model.kind={config.kind} "
-            "does not ask for: set model.ensemble_size=1, or use model=dlrm, dcn or projection"
+            Problem(
+                f"model.ensemble_size={config.ensemble_size}",
+                f"needs tables of one width, which model.kind={config.kind} does not ask for",
+                "set model.ensemble_size=1, or use model=dlrm, dcn or projection",
+            )
         )
     return problems
 
 
-def model_table_problems(spec: ModelSpec) -> list[str]:
+def model_table_problems(spec: ModelSpec) -> list[Problem]:
     """Reasons why the architecture cannot use these tables and dense features."""
     config, tables = spec.config, spec.tables
     architecture = find_architecture(config.kind)
@@ -197,19 +207,29 @@ def model_table_problems(spec: ModelSpec) -> list[str]:
     problems = []
     if spec.num_dense == 0:
         problems.append(
-            f"the dataset has no dense column, which model={config.kind} needs: add one, or use model=concat"
+            Problem(
+                f"model={config.kind}",
+                "needs a dense column, which the dataset does not have",
+                "add one, or use model=concat",
+            )
         )
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
         problems.append(
-            f"the interaction needs tables of one width, these differ: {examples}; give all the same dim, "
-            "or use model=concat, which takes any widths"
+            Problem(
+                f"model={config.kind}",
+                f"needs tables of one width, and {examples}",
+                "give all the same dim, or use model=concat, which takes any widths",
+            )
         )
     elif dims[0] % count:
         step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
         problems.append(
-            f"model.ensemble_size={count} must divide the tables' width, got {dims[0]}: "
-            f"use {-(-dims[0] // step) * step}"
+            Problem(
+                f"model.ensemble_size={count}",
+                f"must divide the tables' width {dims[0]}",
+                f"use {-(-dims[0] // step) * step}",
+            )
         )
     return problems

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
@@ -18,11 +18,15 @@ from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
 
 
-def name_problems(tables: Sequence[Table]) -> list[str]:
+def name_problems(tables: Sequence[Table]) -> list[Problem]:
     """Problems: table names that torch cannot store."""
     taken = nn.ModuleDict()  # torchrec keeps tables by name in one, beside the ModuleDict's own attributes
     return [
-        f"a table cannot be named {table.name}, because torch's ModuleDict has that attribute: name it t_{table.name}"
+        Problem(
+            f"table {table.name}",
+            "cannot have this name, because torch's ModuleDict has that attribute",
+            f"name it t_{table.name}",
+        )
         for table in tables
         if hasattr(taken, table.name)
     ]

@@ -31,13 +31,13 @@ def _load(name: str, expected: str) -> str:
     path = Path(name).expanduser().absolute()
     if path.suffix != ".py" or not path.is_file():
         raise ConfigError(
-            [Problem(_KEY, "must be local Python files", "give the path of a file NAME.py", name)]
+            Problem(_KEY, "must be local Python files", "give the path of a file NAME.py", name)
         )
     digest = checksum(path)
     if expected and digest != f"sha256:{expected}":
         rule = f"names a file that has changed: it is {digest} now"
         raise ConfigError(
-            [Problem(_KEY, rule, "give the file that the run was made with", f"{name}{_MARK}{expected}")]
+            Problem(_KEY, rule, "give the file that the run was made with", f"{name}{_MARK}{expected}")
         )
     module_name = f"dlrm_plugin_{path.stem}_{digest.removeprefix('sha256:')[:16]}"
     if module_name not in sys.modules:
@@ -56,7 +56,9 @@ def _load(name: str, expected: str) -> str:
                 if frame.filename == str(path)
             ]
             place = f"{name}:{lines[-1]}" if lines else name
-            raise ConfigError([f"{_KEY}: {place}: {type(error).__name__}: {error}"]) from error
+            raise ConfigError(
+                Problem(_KEY, f"has a file that fails, {place}: {type(error).__name__}: {error}")
+            ) from error
     return f"{name}@{digest}"
 
 
@@ -70,11 +72,11 @@ def refuse_other_plugins(kind: str, plugins: Sequence[str], run: str) -> None:
         return
     files = ", ".join(plugins)
     if found is not None:
-        what = f"{run} was made with model.kind={kind} of {files}, and another file registers it now ({found.origin})"
-        raise ConfigError([f"{what}: give plugins= the same file"])
+        rule = (
+            f"was made with model.kind={kind} of {files}, and another file registers it now ({found.origin})"
+        )
+        raise ConfigError(Problem(run, rule, "give plugins= the same file"))
     name = plugins[0].partition(_MARK)[0] if plugins else "FILE.py"
-    what = (
-        f"{run} has model.kind={kind}, which is not registered here"
-        + f"; it was made with {files}" * bool(files)
-    )
-    raise ConfigError([f"{what}: add plugins=[{name}]"])
+    rule = f"has model.kind={kind}, which is not registered here"
+    made = f"; it was made with {files}" * bool(files)
+    raise ConfigError(Problem(run, f"{rule}{made}", f"add plugins=[{name}]"))

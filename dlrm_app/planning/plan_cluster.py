@@ -70,7 +70,7 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
             write_plan(path, plan)
     # rows and ranks do not change the plan
     problems = batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size)
-    return PlannedCluster(plan, floor, smallest, path, problems)
+    return PlannedCluster(plan, floor, smallest, path, [*map(str, problems)])
 
 
 def floor_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:

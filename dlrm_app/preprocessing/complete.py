@@ -11,7 +11,7 @@ from typing import Any
 from isal import isal_zlib
 
 from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, read_manifest, write_manifest
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.encode.columns import MadeColumns
@@ -52,14 +52,21 @@ def complete(
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty and not any(split.rejects for split in splits.values()):
         raise DataError(
-            f"the {empty[0]} split has no rows: split.{empty[0]}={plan.fractions.get(empty[0])} by "
-            f"split.by={plan.splits_by} is less than a row of so few: give a larger share, then delete {plan.output} "
-            "and start again"
+            Problem(
+                f"split.{empty[0]}={plan.fractions.get(empty[0])}",
+                f"gives the {empty[0]} split no rows, by split.by={plan.splits_by} it is less than a row "
+                "of so few",
+                f"give a larger share, then delete {plan.output} and start again",
+            )
         )
     if empty:
         raise DataError(
-            f"the {empty[0]} split has no rows, because all of its {splits[empty[0]].rejects:,} lines are malformed: "
-            f"correct its input, then delete {plan.output} and start again"
+            Problem(
+                f"input.{empty[0]}",
+                f"gives the {empty[0]} split no rows, because all of its {splits[empty[0]].rejects:,} lines "
+                "are malformed",
+                f"correct its input, then delete {plan.output} and start again",
+            )
         )
     for name, split in splits.items():
         _move(plan.output, [path for path, _ in shards[name]], split.shards)
@@ -113,7 +120,9 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
         if path.exists():
             path.replace(final)
         elif not final.exists():
-            raise DataError(f"{path} is gone: something deleted it; delete {output} and start again")
+            raise DataError(
+                Problem(str(path), "is gone, something deleted it", f"delete {output} and start again")
+            )
     sync_folder((output / shards[0].path).parent)
 
 

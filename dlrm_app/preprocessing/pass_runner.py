@@ -64,7 +64,8 @@ class PassRunner:
                         if check is not None:
                             check(record)
             except DamagedFileError as error:
-                raise DataError(f"{error}, then {self._repair_hint(error.source, work.journal)}") from error
+                hint = f"then {self._repair_hint(error.source, work.journal)}"
+                raise DataError(*(problem.also(hint) for problem in error.problems)) from error
         return _records(sources, work.journal)
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:

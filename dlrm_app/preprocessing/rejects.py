@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.journal import Journal
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
@@ -43,11 +43,10 @@ class RejectLimit:
         if rejects <= self.max_fraction * lines:
             return
         first = islice(rejects_of(self.plan, self.journal, units), _SHOWN)
-        shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
-        raise DataError(
-            f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; "
-            f"the first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
-        )
+        shown = [Problem(f"{each.file}:{each.line}", f"is malformed: {each.reason}") for each in first]
+        rule = f"allows fewer malformed lines than {rejects:,} of {lines:,}"
+        cure = "check dataset= and the files, or raise it to leave these lines out"
+        raise DataError(Problem(f"rejects.max_fraction={self.max_fraction:g}", rule, cure), *shown)
 
 
 def rejects_of(

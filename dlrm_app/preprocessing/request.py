@@ -11,7 +11,7 @@ from typing import Any
 from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
-from dlrm_app.errors import refuse_all, refuse_if
+from dlrm_app.errors import Problem, refuse_all, refuse_if
 from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, setting_problems
 from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, known_transform, read_known
 from dlrm_app.preprocessing.passes.plan import Plan
@@ -165,13 +165,13 @@ def with_file_specs(request: Request) -> Request:
     return replace(request, rows=replace(plan, file_specs=tuple(specs)))
 
 
-def _empty_splits(plan: Plan) -> list[str]:
+def _empty_splits(plan: Plan) -> list[Problem]:
     """A problem for each split whose files have no line."""
     by_split: dict[str, list[InputFile]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)
     return [
-        f"the {split} split has no rows: there is no line in the files of input.{split}"
+        Problem(f"input.{split}", "has no line in its files", "give files with rows")
         for split, sources in by_split.items()
         if all(_is_empty(source, plan.spec) for source in sources)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
-from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.preprocessing.choose import with_all_choices, with_choices
 from dlrm_app.preprocessing.passes.plan import Plan
@@ -27,7 +27,7 @@ from dlrm_app.preprocessing.units.work_folder import (
     write_run,
 )
 from dlrm_app.records import leaves
-from dlrm_app.text import first_lines, in_brief
+from dlrm_app.text import in_brief
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ def finished_dataset(request: Request) -> Manifest | None:
     if not is_file(output / MANIFEST):
         refuse_if(output_problems("output", output, is_folder=True))
         if output.exists() and any(output.iterdir()) and not (output / WORK).is_dir():
-            raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
+            raise ConfigError(
+                Problem(f"output={output}", "exists and is no dataset folder", "give another name")
+            )
         return None
     manifest = read_manifest(output)
     state, sources = "a finished dataset", request.rows.sources
@@ -54,8 +56,11 @@ def finished_dataset(request: Request) -> Manifest | None:
         _other_setting_problems(manifest.config, typed, output, state, _FREE_KEYS)
         or other_input_problems(versions, sources, output, state)
         or [
-            f"{source.path} has other bytes than were read, of the same size and date: delete {output} and run the "
-            "same command"
+            Problem(
+                str(source.path),
+                "has other bytes than were read, of the same size and date",
+                f"delete {output} and run the same command",
+            )
             for source in sources
             if has_changed(source, read[source.path])
         ]
@@ -64,7 +69,9 @@ def finished_dataset(request: Request) -> Manifest | None:
         verify_shards(manifest)
         verify_encoding_files(manifest)
     except DlrmError as error:
-        raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
+        again = f"or delete {output} and run the same command to make it again"
+        summary, *details = error.problems
+        raise DataError(summary.also(again), *details) from error
     shutil.rmtree(output / WORK, ignore_errors=True)  # left by a run that ended just before deleting it
     logger.info(f"{output} is finished already; nothing to do")
     return manifest
@@ -89,7 +96,7 @@ def begin_work(request: Request) -> tuple[DatasetPlan, bool]:
             return plan, True
     if problems:
         if begun_passes(output):
-            raise ConfigError(problems)
+            raise ConfigError(*problems)
         logger.info(f"{output} is unfinished, without work that could be kept: starting again")
         forget_passes(output)
     plan, run = _plan(request, {})
@@ -104,7 +111,7 @@ def _plan(request: Request, before: Mapping[str, Any]) -> tuple[DatasetPlan, Beg
     return plan, BegunRun(dict(plan.settings), request.rows.sources, fingerprint)
 
 
-def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[str]:
+def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[Problem]:
     """The differences of the unfinished run ``before`` from ``now``.
 
     Files without finished units may have been replaced, for example damaged ones.
@@ -120,26 +127,24 @@ def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[str
         encoding = now.config["encoding"]
         key = "path" if encoding["path"] else "grow_from"
         problems = [
-            f"the dataset at encoding.{key}={encoding[key]} has changed: delete {output} to start again"
+            Problem(f"encoding.{key}={encoding[key]}", "has changed", f"delete {output} to start again")
         ]
     return problems
 
 
 def _other_setting_problems(
     before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, free_keys: Sequence[str]
-) -> list[str]:
-    """The keys that differ, as then → now. ``state``: a description of ``output``.
+) -> list[Problem]:
+    """The keys that differ. ``state``: a description of ``output``.
 
     ``free_keys`` and the keys under them may differ.
     """
     old, new = dict(leaves(before)), dict(leaves(now))
     problems = [
-        f"{key}: {in_brief(old.get(key))} → {in_brief(new.get(key))}"
+        Problem(key, f"was {in_brief(old.get(key))}, is {in_brief(new.get(key))}")
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in free_keys))
     ]
-    hint = (
-        f"{output} holds {state} of another configuration (then → now): give the same values, or another output=, "
-        "or delete it"
-    )
-    return [*first_lines(problems, _MAX_DIFFERENCES), hint] if problems else []
+    cure = "give the same values, or another output=, or delete it"
+    hint = Problem(f"output={output}", f"holds {state} of another configuration", cure)
+    return [*first_problems(problems, _MAX_DIFFERENCES), hint] if problems else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.report import ReportConfig
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
 from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
@@ -29,9 +29,15 @@ def check_runs(config: ReportConfig) -> None:
     """Raises ConfigError with every invalid value and every folder without a run."""
     problems = config.problems()
     if not config.runs:
-        problems.append("name at least one run: dlrm-report RUN, or dlrm-report RUN RUN to compare them")
+        problems.append(
+            Problem(
+                "runs",
+                "must name at least one run",
+                "write dlrm-report RUN, or dlrm-report RUN RUN to compare them",
+            )
+        )
     problems += [
-        f"{folder} holds no run (no config.yaml in it or in the folders below): name a folder that dlrm-train wrote"
+        Problem(folder, "holds no run (no config.yaml in it or below)", "name a folder that dlrm-train wrote")
         for folder in config.runs
         if not run_folders(Path(folder))
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import yaml_text
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
@@ -43,9 +43,11 @@ def read_run(folder: Path) -> RunRecord:
     """Reads the record of the run in ``folder``, finished or not. Raises DataError if there is none."""
     config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
     if not _is_of_training(config):
-        raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
+        raise DataError(
+            Problem(str(folder), "holds no run (no config.yaml)", "name the folder that dlrm-train wrote")
+        )
     if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
-        raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {CURE}")
+        raise DataError(Problem(str(folder / "dataset.json"), "is not what dlrm-train wrote", CURE))
     events = read_events(folder)
     result = _read(folder / "result.json")
     last_step = max((event.step for event in events), default=0)
@@ -78,9 +80,9 @@ def _read(path: Path) -> dict[str, Any]:
         is_yaml = path.suffix == ".yaml"
         value = yaml.safe_load(yaml_text(path)) if is_yaml else json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path} was damaged after it was written ({error}): {CURE}") from error
+        raise DataError(Problem(str(path), f"was damaged after it was written ({error})", CURE)) from error
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise DataError(f"{path} is not what dlrm-train wrote: {CURE}")
+        raise DataError(Problem(str(path), "is not what dlrm-train wrote", CURE))
     return value

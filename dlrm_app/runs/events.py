@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import from_json
 from dlrm_app.runs.checkpoint.marker import Evaluation
 
@@ -80,7 +80,7 @@ def read_events(folder: Path) -> list[Event]:
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):  # the last line may be half written
                 raise DataError(
-                    f"{path}:{number} is not an event of a run ({error}): remove that line"
+                    Problem(f"{path}:{number}", f"is not an event of a run ({error})", "remove that line")
                 ) from error
     return events
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.machine import machine_memory
 
 if TYPE_CHECKING:  # checks of a configuration must not wait for torchrec
@@ -139,12 +139,11 @@ def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     described = described_cluster(config)
     asked, found = (f"{c.nodes} × {c.devices_per_node} {c.device} ranks" for c in (described, started))
     if asked != found:
-        problem = (
-            f"topology describes {asked}, but {found} were started: "
-            f"start them with torchrun --nnodes {described.nodes} "
-            f"--nproc-per-node {described.devices_per_node} …, plan only with dlrm-plan, or use topology=auto"
+        cure = (
+            f"start them with torchrun --nnodes {described.nodes} --nproc-per-node {described.devices_per_node} …, "
+            "plan only with dlrm-plan, or use topology=auto"
         )
-        raise ConfigError([problem])
+        raise ConfigError(Problem("topology", f"describes {asked}, but {found} were started", cure))
     return described
 
 

@@ -6,7 +6,6 @@ outside the backward pass steps it. Nothing here imports torch.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import filter as matching
 from fnmatch import fnmatchcase
@@ -15,7 +14,7 @@ from typing import Any
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.values import one_of
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import listed
@@ -35,11 +34,11 @@ def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     return {key: value for source in sources for key, value in source.items() if value is not None}
 
 
-def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_type: str) -> list[str]:
+def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_type: str) -> list[Problem]:
     """Problems: constraints that ``device_type`` or the tables do not allow, one problem for each cause."""
     names = [table.name for table in tables]
     problems = [
-        f"sharding.tables.{pattern} fits no table: they are {listed(names, 8)}"
+        Problem(f"sharding.tables.{pattern}", "fits no table", f"they are {listed(names, 8)}")
         for pattern in sharding.tables
         if not matching(names, pattern)
     ]
@@ -47,29 +46,28 @@ def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_
     return [*problems, *by_cause(causes)]
 
 
-def by_cause(causes: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """(table name, its causes) as one line for each cause: ``tables a, b: cause``."""
-    names: dict[str, list[str]] = defaultdict(list)
+def by_cause(causes: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:
+    """(table name, its causes) as one problem for each cause, of ``tables a, b``."""
+    found: dict[str, tuple[Problem, list[str]]] = {}
     for name, of_table in causes:
         for cause in of_table:
-            names[cause].append(name)
-    return [f"{table_names(tables)}: {cause}" for cause, tables in names.items()]
+            found.setdefault(str(cause), (cause, []))[1].append(name)
+    return [cause.within(table_names(tables)) for cause, tables in found.values()]
 
 
-def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> list[str]:
-    kernels, causes = constraints.get("kernels", []), []
+def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> list[Problem]:
+    kernels = constraints.get("kernels", [])
+    causes: list[Problem] = []
     if device_type == "cpu" and (uvm := [kernel for kernel in kernels if "uvm" in kernel]):
-        causes.append(
-            f"sharding kernel {uvm[0]} keeps weights in the host's memory for a GPU to read, and there is no GPU: "
-            "leave kernels out or use fused"
-        )
+        rule = "keeps weights in the host's memory for a GPU to read, and there is no GPU"
+        causes.append(Problem(f"sharding kernel {uvm[0]}", rule, "leave kernels out or use fused"))
     if "cache_load_factor" in constraints and "fused_uvm_caching" not in kernels:
-        causes.append(
-            "cache_load_factor needs the kernel fused_uvm_caching: add kernels: [fused_uvm_caching]"
-        )
+        rule = "needs the kernel fused_uvm_caching"
+        causes.append(Problem("cache_load_factor", rule, "add kernels: [fused_uvm_caching]"))
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
-        causes.append(f"min_partition={width} is wider than the table, {table.dim} columns: use that or less")
+        rule = f"is wider than the table, {table.dim} columns"
+        causes.append(Problem(f"min_partition={width}", rule, "use that or less"))
     return causes
 
 
@@ -118,13 +116,14 @@ def log_dense_kernel(
 ) -> None:
     """Logs which tables need a pass over all their rows in every step."""
     reasons = dense_kernel_tables(tables, settings, sharding, device_type)
-    for line in by_cause((name, [reason]) for name, reason in reasons.items()):
-        logger.info("%s, so every step passes over the whole table", line)
+    for reason in dict.fromkeys(reasons.values()):
+        names = table_names([name for name in reasons if reasons[name] == reason])
+        logger.info("%s: %s, so every step passes over the whole table", names, reason)
 
 
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
-) -> list[str]:
+) -> list[Problem]:
     """Problems: sparse optimizers that the device or the tables' own settings
     do not allow, one problem for each cause.
     """
@@ -135,13 +134,13 @@ def table_problems(
 
 def _table_problems(
     table: Table, settings: SparseSettings, sharding: ShardingConfig, device_type: str
-) -> list[str]:
+) -> list[Problem]:
     try:
         chosen = table_settings(table, settings)
     except ConfigError as error:
         return error.problems
     problems = one_of("optimizer.kind", chosen.kind, tuple(SPARSE_OPTIMIZERS))
-    problems += map(str, chosen.problems("optimizer.")) if table.optimizer else []
+    problems += chosen.problems("optimizer.") if table.optimizer else []
     if problems:
         return problems
     constraints = constraints_of(table, sharding)
@@ -151,31 +150,51 @@ def _table_problems(
     problems += _data_type_problems(table, is_fused, bool(chosen.stochastic_rounding), device_type)
     if chosen.max_gradient is not None and not is_fused:
         problems.append(
-            "max_gradient needs an optimizer inside the backward pass: set it to null, or choose kind, weight_decay "
-            "and sharding that are fused (docs/how-to/optimizers.md)"
+            Problem(
+                "max_gradient",
+                "needs an optimizer inside the backward pass",
+                "set it to null, or choose kind, weight_decay and sharding that are fused "
+                "(docs/how-to/optimizers.md)",
+            )
         )
     if SPARSE_OPTIMIZERS[chosen.kind].scales_by_weights and table.init == "zeros":
         problems.append(
-            f"{chosen.kind}'s steps are as long as a row's weights, so init zeros would never move: "
-            "use init normal or uniform"
+            Problem(
+                "init",
+                f"zeros would never move, because {chosen.kind}'s steps are as long as a row's weights",
+                "use init normal or uniform",
+            )
         )
     return problems
 
 
-def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, device_type: str) -> list[str]:
+def _data_type_problems(
+    table: Table, is_fused: bool, wants_rounding: bool, device_type: str
+) -> list[Problem]:
     """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is set."""
     if table.data_type == "bf16":
-        return ["fbgemm trains no bf16 tables, on CPU or CUDA: use data_type fp16 or fp32"]
+        return [
+            Problem(
+                "data_type", "bf16 is not trained by fbgemm, on CPU or CUDA", "use data_type fp16 or fp32"
+            )
+        ]
     if table.data_type == "fp32":
         return []
     if not is_fused:
         return [
-            "fp16 weights need an optimizer inside the backward pass, because outside it gradients and their squares "
-            "would be fp16 too: use data_type fp32, or see docs/how-to/optimizers.md for what is fused"
+            Problem(
+                "data_type",
+                "fp16 needs an optimizer inside the backward pass, because outside it gradients and "
+                "their squares would be fp16 too",
+                "use data_type fp32, or see docs/how-to/optimizers.md for what is fused",
+            )
         ]
     if wants_rounding and device_type == "cpu":
         return [
-            "stochastic rounding exists on CUDA only, fbgemm rounds to the nearest fp16 value on CPU: "
-            "set stochastic_rounding=null, or use data_type fp32"
+            Problem(
+                "stochastic_rounding",
+                "exists on CUDA only, fbgemm rounds to the nearest fp16 value on CPU",
+                "set stochastic_rounding=null, or use data_type fp32",
+            )
         ]
     return []

@@ -26,7 +26,7 @@ from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
 from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
@@ -141,10 +141,13 @@ def estimate_options(
         shared = tuple(estimator.options(work.tables[names[0]], allowed))
         if not shared:
             problems.append(
-                f"table {listed(names, 1)}: none of the sharding types "
-                f"{', '.join(allowed.sharding_types or ['any'])} runs "
-                f"with the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: "
-                "allow another type or kernel"
+                Problem(
+                    f"table {listed(names, 1)}",
+                    f"has no sharding type of {', '.join(allowed.sharding_types or ['any'])} that runs with the "
+                    "kernels "
+                    f"{', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}",
+                    "allow another type or kernel",
+                )
             )
         options.update(dict.fromkeys(names, shared))
     refuse_if(problems)

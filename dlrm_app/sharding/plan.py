@@ -28,7 +28,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.config.values import one_of
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
 from dlrm_app.files import write_text, yaml_text
 from dlrm_app.records import from_json
 from dlrm_app.sharding.cluster import Cluster
@@ -37,7 +37,7 @@ from dlrm_app.sharding.cost import KINDS, Workload, estimate_options
 from dlrm_app.sharding.placement import ON_NODES, Assignment, Loads, Placed, imbalance, rank_loads
 from dlrm_app.table import Column, Columns, Rows, share, text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import first_lines, listed, memory_text, percent
+from dlrm_app.text import listed, memory_text, percent
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0].lstrip(".")
         cure = "name a plan.yaml that dlrm-plan or dlrm-train wrote"
-        raise ConfigError([f"sharding.plan={path} cannot be read: {reason}; {cure}"]) from error
+        raise ConfigError(Problem(f"sharding.plan={path}", f"cannot be read ({reason})", cure)) from error
     assignment: Assignment = {}
     problems = _mismatches(file, work, cluster)
     problems = problems or by_cause((name, _faults(entry, cluster)) for name, entry in file.tables.items())
@@ -249,40 +249,45 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
         problems = by_cause(
             (name, _misplacements(file.tables[name], name, assignment, work, cluster)) for name in assignment
         )
-    refuse_if([f"sharding.plan={path}: {problem}" for problem in first_lines(problems, 12)])
+    refuse_if([problem.within(f"sharding.plan={path}") for problem in first_problems(problems, 12)])
     return assignment
 
 
-def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[str]:
+def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[Problem]:
     """Problems: the file is for other ranks or other tables."""
     made_for = f"{file.nodes} × {file.devices_per_node} ranks"
     here = f"{cluster.nodes} × {cluster.devices_per_node} ranks"
     needs_nodes = any(entry.sharding_type in ON_NODES for entry in file.tables.values())
     if file.nodes * file.devices_per_node != cluster.num_ranks or (needs_nodes and made_for != here):
-        return [f"it is made for {made_for}, this cluster has {here}: start as many, or plan again"]
+        return [
+            Problem("", f"is made for {made_for}, this cluster has {here}", "start as many, or plan again")
+        ]
     unknown = [name for name in file.tables if name not in work.tables]
     missing = [name for name in work.tables if name not in file.tables]
     hint = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
-    said = {"it has entries for tables that are not here": unknown, "it has no entry for": missing}
-    return [f"{problem}: {listed(names, 5)}; {hint}" for problem, names in said.items() if names]
+    said = {"has entries for tables that are not here": unknown, "has no entry for": missing}
+    return [Problem("", f"{rule}: {listed(names, 5)}", hint) for rule, names in said.items() if names]
 
 
-def _faults(entry: _Entry, cluster: Cluster) -> list[str]:
+def _faults(entry: _Entry, cluster: Cluster) -> list[Problem]:
     """Problems of one entry, without looking at its table."""
     kind, kernel, share = entry.sharding_type, entry.compute_kernel, entry.cache_load_factor
     faults = one_of("sharding_type", kind, SHARDING_TYPES) + one_of("compute_kernel", kernel, KERNELS)
     if "uvm" in kernel and cluster.device == "cpu":
-        faults.append(f"the kernel {kernel} needs CUDA, these ranks compute on CPU")
+        faults.append(Problem(f"compute_kernel {kernel}", "needs CUDA, these ranks compute on CPU"))
     if share is not None and not 0 < share <= 1:
-        faults.append(f"cache_load_factor must lie in (0, 1], got {share!r}")
+        faults.append(Problem("cache_load_factor", "must lie in (0, 1]", value=share))
     if faults or kind == "data_parallel":
         return faults
     is_whole = bool(entry.shards) and all(len(shard) == 5 and min(shard) >= 0 for shard in entry.shards)
     ranks = [shard[-1] for shard in entry.shards if shard]
     if not is_whole or ranks != entry.ranks or max(ranks) >= cluster.num_ranks:
         return [
-            "shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, "
-            f"and ranks their last numbers, at most {cluster.num_ranks - 1}"
+            Problem(
+                "shards",
+                "must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and "
+                f"ranks their last numbers, at most {cluster.num_ranks - 1}",
+            )
         ]
     return []
 
@@ -313,19 +318,29 @@ def _assign(entries: Mapping[str, _Entry], work: Workload, cluster: Cluster) -> 
 
 def _misplacements(
     entry: _Entry, name: str, assignment: Assignment, work: Workload, cluster: Cluster
-) -> list[str]:
+) -> list[Problem]:
     """Problems: shards that torchrec would cut or place in another way, or a kernel that cannot train the table."""
     option, table, width = assignment[name].option, work.tables[name], cluster.devices_per_node
     kind, ranks = option.sharding_type, entry.ranks
     if name in work.dense_kernel and option.kernel != "dense":
-        return [f"its optimizer needs the kernel dense here, not {option.kernel}: plan again with it"]
+        return [
+            Problem(
+                "compute_kernel",
+                f"must be dense here for its optimizer, not {option.kernel}",
+                "plan again with it",
+            )
+        ]
     if kind == "data_parallel":
         return []
     expected, given = np.hstack([option.offsets, option.sizes]), np.array(entry.shards)[:, :4]
     if not np.array_equal(expected, given):
         return [
-            f"{kind} cuts its {table.rows:,} × {table.dim} weights into {expected[:2].tolist()}… on these ranks, not "
-            f"{given[:2].tolist()}…: plan again"
+            Problem(
+                "shards",
+                f"are {given[:2].tolist()}…, but {kind} cuts its {table.rows:,} × {table.dim} weights into "
+                f"{expected[:2].tolist()}… on these ranks",
+                "plan again",
+            )
         ]
     nodes = [rank // width for rank in ranks]
     is_right = {
@@ -337,5 +352,7 @@ def _misplacements(
         ),
     }
     return (
-        [] if is_right.get(kind, True) else [f"{kind} does not put shards on ranks {ranks[:8]}…: plan again"]
+        []
+        if is_right.get(kind, True)
+        else [Problem("shards", f"are on ranks {ranks[:8]}…, where {kind} does not put them", "plan again")]
     )

@@ -19,7 +19,7 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import CollectivesConfig, ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
@@ -96,7 +96,7 @@ def find_assignment(work: Workload, cluster: Cluster) -> Assignment:
     return assignment
 
 
-def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
+def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[Problem]:
     """Problems: the fullest rank, if a plan from a file gives it more than its memory can hold."""
     loads = rank_loads(assignment, cluster.num_ranks)
     for what, needed, room in (
@@ -105,9 +105,13 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
     ):
         if needed.max() > room:
             return [
-                f"sharding.plan={path} gives rank {needed.argmax()} {memory_text(needed.max())} of tables, but "
-                f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
-                "the rest): plan again for ranks like these, or leave sharding.plan out"
+                Problem(
+                    f"sharding.plan={path}",
+                    f"gives rank {needed.argmax()} {memory_text(needed.max())} of tables, but "
+                    f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is "
+                    "kept for the rest)",
+                    "plan again for ranks like these, or leave sharding.plan out",
+                )
             ]
     return []
 

@@ -29,7 +29,7 @@ from dlrm_app.dataset.manifest import (
     Split,
     write_manifest,
 )
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import checksum, folder_written_whole, output_problems, room_problems, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
@@ -166,7 +166,7 @@ def write_inputs(config: GenerateConfig) -> ModelInputs:
     output = Path(config.output)
     refuse_if(output_problems("output", output, is_folder=True))
     if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
-        refuse_if([f"output={output} exists and is no dataset folder: give another name"])
+        refuse_if([Problem(f"output={output}", "exists and is no dataset folder", "give another name")])
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -183,11 +183,12 @@ def _features(config: GenerateConfig) -> list[Feature]:
     for table in resolve_tables(config.tables, None):
         name = f"table {table.name}"
         if table.rows >= 2**31:
-            problems.append(f"{name} has {table.rows:,} rows: ids are int32, give at most 2^31 - 1")
+            rule = f"has {table.rows:,} rows, but ids are int32"
+            problems.append(Problem(name, rule, "give at most 2^31 - 1"))
         for feature, num_ids in zip(table.features, table.expected_pooling_factors, strict=True):
             if not num_ids.is_integer():
-                rule = f"feature {feature} has the pooling factor {num_ids}"
-                problems.append(f"{name}: {rule}: give a whole number")
+                rule = f"reads feature {feature} with the pooling factor {num_ids}"
+                problems.append(Problem(name, rule, "give a whole number"))
             features.append(Feature(feature, table.rows, int(num_ids)))
     refuse_if(problems)
     return features

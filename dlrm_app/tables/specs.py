@@ -18,7 +18,7 @@ A spec names an embedding table and the features that read it:
       count: 16              # makes 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -30,8 +30,8 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.config.values import Count, Positive, value_problems
-from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.text import first_lines, listed
+from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
+from dlrm_app.text import listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -97,21 +97,26 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     None: no dataset is given. Raises ConfigError with every problem: unknown features, too few rows,
     a feature read twice, and so on.
     """
-    specs, lacking = config.specs, "tables.specs is empty: give at least one table, or choose tables=dataset"
+    specs, lacking = (
+        config.specs,
+        Problem("tables.specs", "is empty", "give at least one table, or choose tables=dataset"),
+    )
     if config.from_dataset:
         if config.specs:
-            raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
+            raise ConfigError(
+                Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
+            )
         specs = [  # a CSV's header may have dots, torch's module names may not
             {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
             for feature, rows in (feature_rows or {}).items()
         ]
-        lacking = (
-            "the dataset has no sparse column to make a table for: preprocess with one, "
-            "or with dense.bucket_columns=all"
+        rule = "finds no sparse column in the dataset to make a table for"
+        lacking = Problem(
+            "tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all"
         )
     if not specs:
-        raise ConfigError([lacking])
-    faults: dict[str, list[str]] = defaultdict(list)
+        raise ConfigError(lacking)
+    faults: dict[str, tuple[Problem, list[str]]] = {}
     tables: list[Table] = []
     for index, spec in enumerate(specs):
         try:
@@ -119,14 +124,15 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         except ConfigError as error:
             name = f" ({spec.get('name', 'no name')})" if isinstance(spec, Mapping) else ""
             for fault in error.problems:
-                faults[fault].append(f"tables.specs[{index}]{name}")
+                _, where = faults.setdefault(str(fault), (fault, []))
+                where.append(f"tables.specs[{index}]{name}")
     problems = [
-        f"{where[0]}{f' and {len(where) - 1} more' * (len(where) > 1)}: {fault}"
-        for fault, where in faults.items()
+        fault.within(f"{where[0]}{f' and {len(where) - 1} more' * (len(where) > 1)}")
+        for fault, where in faults.values()
     ]
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
-        problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
+        problems += first_problems(_misfits(tables, feature_rows), MAX_MISFITS)
     refuse_if(problems)
     return tables
 
@@ -134,12 +140,13 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
 def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     """The tables of one spec. Raises ConfigError with all its problems."""
     if not isinstance(spec, Mapping):
-        raise ConfigError([f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"])
+        raise ConfigError(Problem("", f"must be a mapping with {', '.join(_TYPES)}", value=spec))
     needed = {"name": "name", "rows": "rows", "features": "features"}
     if config.embedding_dim is None:
         needed["dim"] = "dim (or tables.embedding_dim)"
-    unknown = [f"{key} is not a key of a table: use {', '.join(_TYPES)}" for key in spec if key not in _TYPES]
-    refuse_if([*unknown, *(f"{name} is missing" for key, name in needed.items() if key not in spec)])
+    cure = f"use {', '.join(_TYPES)}"
+    unknown = [Problem(str(key), "is not a key of a table", cure) for key in spec if key not in _TYPES]
+    refuse_if([*unknown, *(Problem(name, "is missing") for key, name in needed.items() if key not in spec)])
     kept = ("pooling", "data_type", "init", "init_scale")
     values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
     faults: list[Problem] = []
@@ -161,11 +168,11 @@ def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
     return replace(table, data_type=data_types[fitting[-1]], precision_by=fitting[-1]) if fitting else table
 
 
-def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:
+def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[Problem]:
     names = [table.name for table in tables]
     faults = [f for kind in data_types.values() for f in value_problems("tables.data_types", kind, DataType)]
-    return [*map(str, faults)] + [
-        f"tables.data_types.{pattern} fits no table: they are {listed(names, 30)}"
+    return faults + [
+        Problem(f"tables.data_types.{pattern}", "fits no table", f"they are {listed(names, 30)}")
         for pattern in data_types
         if names and not any(fnmatchcase(name, pattern) for name in names)
     ]
@@ -176,9 +183,9 @@ def _numbered(table: Table, number: int) -> Table:
     return replace(table, name=f"{table.name}_{number}", features=features)
 
 
-def _table_faults(table: Table) -> list[Problem | str]:
+def _table_faults(table: Table) -> list[Problem]:
     """Other problems of a table whose values have the right types and ranges."""
-    faults: list[Problem | str] = []
+    faults: list[Problem] = []
     name = table.name
     # used as a name of a torch module and as part of a file's name
     if not (isinstance(name, str) and name.isprintable() and name.strip()) or {".", "/"} & {*name}:
@@ -191,38 +198,49 @@ def _table_faults(table: Table) -> list[Problem | str]:
         faults.append(Problem("pooling_factors", rule, value=list(table.pooling_factors)))
     faults += constraint_faults("sharding", table.sharding)
     unknown = [key for key in table.optimizer if key not in OPTIMIZER_KEYS]
-    return faults + [f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}" for key in unknown]
+    cure = f"use {', '.join(OPTIMIZER_KEYS)}"
+    return faults + [Problem(f"optimizer.{key}", "is not known", cure) for key in unknown]
 
 
-def _conflicts(tables: list[Table]) -> list[str]:
+def _conflicts(tables: list[Table]) -> list[Problem]:
     counted = Counter(table.name for table in tables)
-    problems = [f"two tables are named {name}: names must be unique" for name in counted if counted[name] > 1]
+    rule = "is the name of several tables"
+    problems = [Problem(f"table {n}", rule, "names must be unique") for n in counted if counted[n] > 1]
     owner: dict[str, str] = {}
     for table in tables:
         for feature in table.features:
             if feature in owner:
                 problems.append(
-                    f"feature {feature} is read by tables {owner[feature]} and {table.name}: "
-                    "a feature reads one table; give the dataset a second column for the second table"
+                    Problem(
+                        f"feature {feature}",
+                        f"is read by tables {owner[feature]} and {table.name}, but a feature reads one table",
+                        "give the dataset a second column for the second table",
+                    )
                 )
             owner[feature] = table.name
     return problems
 
 
-def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
-    problems = []
+def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[Problem]:
+    problems: list[Problem] = []
     for table in tables:
         for feature in table.features:
             if feature not in feature_rows:
                 problems.append(
-                    f"table {table.name} reads feature {feature}, which the dataset does not have; "
-                    f"it has {listed([*feature_rows], 30)}"
+                    Problem(
+                        f"table {table.name}",
+                        f"reads feature {feature}, which the dataset does not have",
+                        f"it has {listed([*feature_rows], 30)}",
+                    )
                 )
             elif feature_rows[feature] > table.rows:
                 problems.append(
-                    f"table {table.name} has {table.rows:,} rows, but feature {feature} has ids up to "
-                    f"{feature_rows[feature] - 1:,}: give it rows: {feature_rows[feature]}, use tables=dataset, "
-                    "or preprocess with a smaller encoding.num_embeddings"
+                    Problem(
+                        f"table {table.name}",
+                        f"has {table.rows:,} rows, but feature {feature} has ids up to {feature_rows[feature] - 1:,}",
+                        f"give it rows: {feature_rows[feature]}, use tables=dataset, "
+                        "or preprocess with a smaller encoding.num_embeddings",
+                    )
                 )
     return problems
 

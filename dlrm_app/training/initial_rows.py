@@ -23,7 +23,7 @@ from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import VocabularyRows, read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
 from dlrm_app.preprocessing.encode.sparse import SparseEncoder
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
@@ -72,7 +72,7 @@ def _histories(tables: Sequence[Table], manifest: Manifest) -> Iterator[tuple[Ta
             yield table, read_rows(manifest.folder, column)
 
 
-def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:
     """Problems of the files of vectors that ``tables`` name, found in the files' footers."""
     columns = {column.name: column for column in manifest.sparse}
     problems = []
@@ -82,19 +82,28 @@ def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
         kind = columns[table.features[0]].encoding["kind"]
         if kind not in ("hash", "vocab"):
             problems.append(
-                f"{_key(table)}: {table.features[0]} has no raw values to find vectors by ({kind}): leave it out"
+                Problem(
+                    _key(table),
+                    f"needs raw values to find vectors by, which {table.features[0]} does not have ({kind})",
+                    "leave it out",
+                )
             )
             continue
         try:
             schema = pq.read_schema(table.init_from)
         except (pa.ArrowException, OSError) as error:
             reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            problems.append(f"{_key(table)} cannot be read ({reason}): name a Parquet file, or leave it out")
+            problems.append(
+                Problem(_key(table), f"cannot be read ({reason})", "name a Parquet file, or leave it out")
+            )
             continue
         if not {"value", "vector"} <= {*schema.names} or not _is_vector(schema.field("vector").type):
             problems.append(
-                f"{_key(table)} must have the columns value and vector, a list of floats; it has "
-                f"{', '.join(f'{field.name}: {field.type}' for field in schema)}"
+                Problem(
+                    _key(table),
+                    "must have the columns value and vector, a list of floats, it has "
+                    + ", ".join(f"{field.name}: {field.type}" for field in schema),
+                )
             )
     return problems
 
@@ -145,7 +154,7 @@ def _batches(table: Table) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(table.init_from) as file:
             yield from file.iter_batches(_ROWS, columns=["value", "vector"])
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{_key(table)} cannot be read: {str(error).splitlines()[0]}") from error
+        raise DataError(Problem(_key(table), f"cannot be read ({str(error).splitlines()[0]})")) from error
 
 
 def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
@@ -154,9 +163,11 @@ def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch
     cursor = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_batches([batch.select(["value"])]), 0, True), spec)
     keys = [raw.one_hot[0].copy() for raw in cursor.rows(_ROWS, None)]
     if rejects := cursor.take_rejects():
-        raise DataError(f"{_key(table)}: {rejects[0].reason}; correct or remove such values")
+        raise DataError(
+            Problem(_key(table), f"has values of another kind: {rejects[0].reason}", "correct or remove them")
+        )
     if batch.column("value").null_count:
-        raise DataError(f"{_key(table)} has vectors without a value: remove them")
+        raise DataError(Problem(_key(table), "has vectors without a value", "remove them"))
     ids, _ = SparseEncoder([column], folder).apply(JaggedColumns.joined(keys))
     return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
 
@@ -167,10 +178,14 @@ def _vectors(table: Table, batch: pa.RecordBatch, num_models: int) -> torch.Tens
     widths = pc.unique(pc.list_value_length(lists)).to_pylist()
     if len(widths) != 1 or widths[0] not in wanted:
         raise DataError(
-            f"{_key(table)} must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
-            f"or as one model's share of them; it has {', '.join(map(str, widths))}"
+            Problem(
+                _key(table),
+                f"must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
+                "or as one model's share of them",
+                value=widths,
+            )
         )
     vectors = torch.from_numpy(numbers_of(lists.flatten()).astype(np.float32)).view(len(batch), -1)
     if not vectors.isfinite().all():
-        raise DataError(f"{_key(table)} holds NaN or inf: remove such vectors")
+        raise DataError(Problem(_key(table), "holds NaN or inf", "remove such vectors"))
     return vectors.repeat(1, table.dim // vectors.shape[1])

@@ -36,10 +36,10 @@ T = TypeVar("T")
 def read_trainable(folder: str) -> Manifest:
     """The manifest of a dataset with a labelled train split. Raises DlrmError."""
     if not folder:
-        raise ConfigError([required("data.path")])
+        raise ConfigError(required("data.path"))
     manifest = read_manifest(Path(folder))
     if "train" not in manifest.splits or manifest.label is None:
-        raise DataError(f"{folder} has no labelled train split: preprocess with input.train=…")
+        raise DataError(Problem(str(folder), "has no labelled train split", "preprocess with input.train=…"))
     return manifest
 
 
@@ -95,16 +95,15 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
     """Checks like ``check_training``, and for a labelled val split. A trial's own values are checked when it starts."""
     manifest, _ = check_training(config, ranks)
     if not has_labelled_val(manifest):
-        problem = f"dlrm-tune compares trials on val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
-        raise ConfigError([problem])
+        rule = f"compares trials on val, and {manifest.path} has no labelled val split"
+        raise ConfigError(Problem("dlrm-tune", rule, "preprocess with split.val=0.1"))
     if config.tune.metric == "auc" and (faults := one_class_problems(manifest, "val")):
         cure = "set tune.metric=logloss, or preprocess with a val split that has both"
-        raise ConfigError(
-            [f"tune.metric=auc compares AUCs on val, and {faults[0].partition(':')[0]}: {cure}"]
-        )
+        rule = f"compares AUCs on val, which {faults[0].rule}"
+        raise ConfigError(Problem("tune.metric=auc", rule, cure))
 
 
-def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
+def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[Problem]:
     """Problems of dividing batches of ``rows`` training rows among the ranks."""
     batch_size = config.trainer.global_batch_size
     return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
@@ -135,12 +134,12 @@ class _Checks:
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
-        self._wrong = [*map(str, config.problems()), *model_problems(config.model)]
-        self._errors: list[DlrmError] = [ConfigError(self._wrong)] if self._wrong else []
+        self._wrong = [*config.problems(), *model_problems(config.model)]
+        self._errors: list[DlrmError] = [ConfigError(*self._wrong)] if self._wrong else []
 
     def result(self, work: Callable[[], T], needs: Sequence[str] = ()) -> T | None:
         """The result of ``work``; None if it fails, or if a key or section that it ``needs`` is already wrong."""
-        if any(problem.startswith(tuple(needs)) for problem in self._wrong):
+        if any(problem.key.startswith(tuple(needs)) for problem in self._wrong):
             return None
         try:
             return work()
@@ -148,10 +147,10 @@ class _Checks:
             self._errors.append(error)
         return None
 
-    def add(self, find_problems: Callable[[], Sequence[Problem | str]], needs: Sequence[str] = ()) -> None:
+    def add(self, find_problems: Callable[[], Sequence[Problem]], needs: Sequence[str] = ()) -> None:
         """Adds the problems from ``find_problems``, unless something that it ``needs`` is already wrong."""
         if problems := self.result(find_problems, needs):
-            self._errors.append(ConfigError(problems))
+            self._errors.append(ConfigError(*problems))
 
     def refuse(self) -> None:
         """Raises all errors as one."""
@@ -199,7 +198,7 @@ class _Checks:
         path, resume = self._config.output, self._config.resume
         if not path:
             return
-        problems: Sequence[Problem | str] = output_problems("output", Path(path), is_folder=True)
+        problems: Sequence[Problem] = output_problems("output", Path(path), is_folder=True)
         if starts_run and not problems:  # otherwise it cannot be read
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)

@@ -13,7 +13,7 @@ from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_trained, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
@@ -44,10 +44,12 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
         if lanes % num_ranks:
             fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
             raise ConfigError(
-                [
-                    f"{num_ranks} ranks do not divide data.lanes, which is {lanes} in the run that {checkpoint.folder} "
-                    f"belongs to: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
-                ]
+                Problem(
+                    f"data.lanes={lanes}",
+                    f"of the run that {checkpoint.folder} belongs to is not a multiple of the {num_ranks} "
+                    "ranks",
+                    f"use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run",
+                )
             )
     return replace(config, data=replace(config.data, lanes=lanes))
 
@@ -63,8 +65,12 @@ def check_resumable(
     saved = read_saved_config(checkpoint.marker.config, folder)
     if checkpoint.marker.dataset != manifest.fingerprint():
         raise DataError(
-            f"checkpoint {folder} was trained on another dataset ({saved.data.path} as it was then) than "
-            f"{config.data.path} is now: name that one, or start a new run with resume=none and another output"
+            Problem(
+                str(folder),
+                f"was trained on another dataset ({saved.data.path} as it was then) than "
+                f"{config.data.path} is now",
+                "name that one, or start a new run with resume=none and another output",
+            )
         )
     previous = describe_trained(folder, checkpoint.marker)
     keys = list(FIXED_KEYS)
@@ -72,39 +78,46 @@ def check_resumable(
     if typed is not None and (begun is None or Path(typed).resolve() != Path(begun).resolve()):
         keys.append("warm_start.checkpoint")
     problems = [*other_values(keys, config, saved, folder), *_changed_tables(previous, tables)]
-    refuse_if([f"{problem}, or start a new run" for problem in problems])
+    refuse_if([problem.also("or start a new run") for problem in problems])
     return previous, saved
 
 
-def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[str]:
+def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[Problem]:
     """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint ``folder``."""
     return [
-        f"{key} is {now}, in {folder} {then}: give {key}={as_typed(then)}"
+        Problem(key, f"is {now}, in {folder} {then}", f"give {key}={as_typed(then)}")
         for key in keys
         if (now := attrgetter(key)(config)) != (then := attrgetter(key)(saved))
     ]
 
 
-def _changed_tables(previous: TrainedModel, tables: Sequence[Table]) -> list[str]:
+def _changed_tables(previous: TrainedModel, tables: Sequence[Table]) -> list[Problem]:
     ordered = in_order(tables, previous.order)
     if unmatched := sorted({table.name for table in previous.tables} ^ {table.name for table in ordered}):
-        return [f"tables: {listed(unmatched)} are not in both, this run and {previous.folder}"]
+        return [
+            Problem("tables", f"differ: {listed(unmatched)} are not in both, this run and {previous.folder}")
+        ]
     return other_tables(("rows", "dim", "pooling", "features"), ordered, previous)
 
 
-def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: TrainedModel) -> list[str]:
+def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: TrainedModel) -> list[Problem]:
     """Problems: the ``keys`` in which ``tables`` differ from the tables of the same name in ``previous``."""
     known = {table.name: table for table in previous.tables}
     return [
-        f"tables: {key} of {table.name} is {as_typed(now, str)}, in {previous.folder} {as_typed(then, str)}: "
-        f"give {key}={as_typed(then, str)}"
+        Problem(
+            f"tables.{table.name}.{key}",
+            f"is {as_typed(now, str)}, in {previous.folder} {as_typed(then, str)}",
+            f"give {key}={as_typed(then, str)}",
+        )
         for key in keys
         for table in tables
         if table.name in known and (now := getattr(table, key)) != (then := getattr(known[table.name], key))
     ]
 
 
-_HINT = "warm_start.checkpoint: keys of model, tables and optimizer that are not typed take that run's values"
+_HINT = Problem(
+    "warm_start.checkpoint", "gives its values to all keys of model, tables and optimizer that are not typed"
+)
 _FREE_KEYS = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that do not change the shape or meaning of its weights."""
 _DECISIVE_KEYS = ("kind", "ensemble_size")
@@ -135,7 +148,7 @@ def check_warm_start(
     if config.warm_start.optimizer and not problems:
         problems = _optimizer_problems(previous, then.optimizer, config.optimizer, tables)
     if problems:
-        raise ConfigError([*problems, _HINT])
+        raise ConfigError(*problems, _HINT)
     return previous
 
 
@@ -162,20 +175,22 @@ def _check_columns(
 
 def _changed_columns(
     kind: str, then: Sequence[str], now: Sequence[str], folder: Path, allow: Sequence[str]
-) -> list[str]:
+) -> list[Problem]:
     """Problems: columns that only one of the two runs reads, unless ``allow`` has their ``kind``."""
     gone, new = ([name for name in one if name not in other] for one, other in ((then, now), (now, then)))
     if kind in allow or not (gone or new):
         return []
     said = [f"{listed(new)} new" if new else "", f"{listed(gone)} left out" if gone else ""]
-    columns = "features" if kind == "features" else "dense columns"
     return [
-        f"{columns}: {' and '.join(filter(None, said))}, compared with {folder}: begin with what both have by "
-        f"warm_start.allow={as_typed([*allow, kind], str)}"
+        Problem(
+            kind,
+            f"differ from {folder}: {' and '.join(filter(None, said))}",
+            f"begin with what both have by warm_start.allow={as_typed([*allow, kind], str)}",
+        )
     ]
 
 
-def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> list[str]:
+def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> list[Problem]:
     """Problems: keys of the model that differ. With ``layers`` allowed, those that change dense layers' shapes may."""
     allow = config.warm_start.allow
     problems = other_values([f"model.{key}" for key in _DECISIVE_KEYS], config, then, folder)
@@ -183,42 +198,57 @@ def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> lis
         return problems
     free = {field.name for field in fields(ModelConfig)} - {*_FREE_KEYS, *_DECISIVE_KEYS}
     keys = [f"model.{field.name}" for field in fields(ModelConfig) if field.name in free]
-    cure = f", or draw what has another shape by warm_start.allow={as_typed([*allow, 'layers'], str)}"
-    return problems + [f"{problem}{cure}" for problem in other_values(keys, config, then, folder)]
+    cure = f"or draw what has another shape by warm_start.allow={as_typed([*allow, 'layers'], str)}"
+    return problems + [problem.also(cure) for problem in other_values(keys, config, then, folder)]
 
 
-def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[str]:
+def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[Problem]:
     """Problems: tables and features that would read other rows than before."""
     readers = {feature: table.name for table in previous.tables for feature in table.features}
     known = {table.name: table for table in previous.tables}
     problems, where = other_tables(("dim", "pooling"), tables, previous), f"in {previous.folder}"
     for table in tables:
         problems += [
-            f"tables: {feature} is read by {table.name}, {where} by {readers[feature]}: let it read that one"
+            Problem(
+                f"tables.{table.name}",
+                f"reads {feature}, which {where} is read by {readers[feature]}",
+                "let it read that one",
+            )
             for feature in table.features
             if readers.get(feature, table.name) != table.name
         ]
         then = known.get(table.name, table)
         if table.rows < then.rows:
             problems.append(
-                f"tables: {table.name} has {table.rows} rows, {where} {then.rows}: give rows={then.rows} or more"
+                Problem(
+                    f"tables.{table.name}",
+                    f"has {table.rows} rows, {where} {then.rows}",
+                    f"give rows={then.rows} or more",
+                )
             )
         if not {*table.features} & {*then.features}:
             problems.append(
-                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows belong to "
-                "other values; give the table another name"
+                Problem(
+                    f"tables.{table.name}",
+                    f"reads {listed(table.features)}, {where} {listed(then.features)}, so its rows belong to "
+                    "other values",
+                    "give the table another name",
+                )
             )
     return problems
 
 
 def _optimizer_problems(
     previous: TrainedModel, before: OptimizerConfig, after: OptimizerConfig, tables: Sequence[Table]
-) -> list[str]:
+) -> list[Problem]:
     then = {"the dense part": before.dense.kind, **optimizer_kinds(previous.tables, before.sparse)}
     now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
     return [
-        f"the optimizer of {name} is {kind}, in {previous.folder} {then[name]}: take that one, or let every optimizer begin again "
-        "with warm_start.optimizer=false"
+        Problem(
+            "optimizer",
+            f"of {name} is {kind}, in {previous.folder} {then[name]}",
+            "take that one, or let every optimizer begin again with warm_start.optimizer=false",
+        )
         for name, kind in now.items()
         if kind != then.get(name, kind)
     ][:1]

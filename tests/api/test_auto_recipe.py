@@ -58,7 +58,7 @@ def test_the_rows_decide(
     assert rows // batch >= 100
 
 
-def test_linear_decay_is_the_defaults_for_one_epoch_with_rates_that_fall_to_0() -> None:
+def test_linear_decay_is_the_defaults_with_rates_falling_to_0() -> None:
     words = [
         "trainer.epochs=1",
         "trainer.tf32=true",
@@ -95,7 +95,7 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
         ("tables.embedding_dim=8", "model.ensemble_size=1", "tables.embedding_dim model.ensemble_size"),
     ],
 )
-def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
+def test_a_typed_word_drops_what_fits_only_the_recipes_value(
     small: Manifest, typed: str, changes: str, left_out: str
 ) -> None:
     """``changes``: what, typed too behind what is left of the recipe, makes the same configuration."""
@@ -109,7 +109,7 @@ def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
     check_training(config, Ranks(0, 0, 1, 1, "cpu"))
 
 
-def test_tables_of_ones_own_leave_out_the_recipes_and_the_ensemble_that_they_are_wide_for(
+def test_typed_tables_drop_the_recipes_tables_and_ensemble(
     small: Manifest,
 ) -> None:
     _, recipe = choose_recipe(small, 64)

@@ -105,7 +105,7 @@ def unchanged(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_training_is_the_commands_to_the_bit_and_leaves_no_trace(
+def test_training_by_library_equals_the_command_to_the_bit(
     dataset: Path, auc: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Twice, and after an error of configuration."""
@@ -178,7 +178,7 @@ def test_a_hydra_application_keeps_its_own_configuration(dataset: Path, tmp_path
         assert compose("mine") == {"a": 1}
 
 
-def test_the_steps_from_a_log_to_scores_return_what_commands_print(
+def test_steps_from_log_to_scores_return_what_commands_print(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with unchanged(capfd):

@@ -83,7 +83,7 @@ def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
         assert findings.positives[split] == sum(table["label"])
 
 
-def test_little_memory_counts_the_ids_of_small_tables_and_compares_a_sample_of_rows(tmp_path: Path) -> None:
+def test_little_memory_counts_small_tables_and_samples_rows(tmp_path: Path) -> None:
     lines = make_clicks(3000).splitlines(keepends=True)
     (tmp_path / "train.tsv").write_bytes(b"".join(lines))
     (tmp_path / "val.tsv").write_bytes(b"".join(lines[:1500]))
@@ -112,7 +112,7 @@ def test_every_damaged_file_is_named(folder: Path) -> None:
     assert "train/part-00001.parquet has other bytes than were written" in message
     assert "train/part-00002.parquet has" in message
     assert "val/part-00000.parquet is missing" in message
-    assert "3 problems found" in message
+    assert "has 3 problems: " in message
 
 
 def test_every_wrong_value_is_named(folder: Path) -> None:
@@ -129,11 +129,11 @@ def test_every_wrong_value_is_named(folder: Path) -> None:
     }
     rewrite(folder, name, change)
     message = problems_of(folder)
-    assert f"{name}: column c0: 2 ids are outside its table of 50 rows, such as 50" in message
-    assert f"{name}: column i1: 1 values are not finite, such as nan" in message
-    assert f"{name}: column label: 1 labels are neither 0 nor 1, such as 2" in message
-    assert f"{name}: column i0: it is double, the manifest promises float" in message
-    assert f"{name}: column c1: 1 values are missing" in message
+    assert f"{name} is wrong in column c0: 2 ids are outside its table of 50 rows, such as 50" in message
+    assert f"{name} is wrong in column i1: 1 values are not finite, such as nan" in message
+    assert f"{name} is wrong in column label: 1 labels are neither 0 nor 1, such as 2" in message
+    assert f"{name} is wrong in column i0: it is double, the manifest promises float" in message
+    assert f"{name} is wrong in column c1: 1 values are missing" in message
 
 
 def test_counts_that_disagree_with_the_manifest_are_named(folder: Path) -> None:
@@ -145,7 +145,7 @@ def test_counts_that_disagree_with_the_manifest_are_named(folder: Path) -> None:
     write_manifest(folder, manifest)
     message = problems_of(folder)
     positives = manifest.splits["test"].positives
-    assert f"test has {positives - 1} positives, the manifest says {positives}" in message
+    assert f"the test split has {positives - 1} positives, the manifest says {positives}" in message
     assert "rejects.jsonl holds 0 lines, the manifest says that 3 were left out" in message
 
 
@@ -181,7 +181,7 @@ def test_files_of_encodings_that_are_not_as_written_are_named(tmp_path: Path) ->
     assert "vocab/cat_0.parquet has other bytes than were written" in message
     assert "vocab/cat_2.parquet is missing" in message
     assert "target/cat_3.parquet has other bytes than were written" in message
-    assert "3 problems found" in message
+    assert "has 3 problems: " in message
 
 
 def test_rows_that_train_has_as_well_are_counted(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_leak_of_training_rows_is_pointed_out(
     assert "note: val share more rows with train than repeats within train explain" in str(findings)
 
 
-def test_an_unlabelled_split_and_a_dataset_without_train_are_looked_at(tmp_path: Path) -> None:
+def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_bytes(make_clicks(300, labelled=False))
     options = (f"input.test={tmp_path}/test.tsv", "input.unlabelled=[test]")
     run(tmp_path / "out", "dataset=criteo_kaggle", *options)

@@ -20,6 +20,7 @@ from dlrm_app.config.datasets import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.find_sources import find_files
 from tests.preprocessing.running import AUTO, CRITEO, NO_CRITEO, run
+from tests.refusals import refused
 
 ROWS = 600
 ROLES = {
@@ -160,7 +161,7 @@ def test_the_proposal_for_parquet_finds_roles_and_preprocesses(
     assert manifest.splits["train"].rows == 2 * ROWS
 
 
-def test_compressed_files_and_a_mark_at_the_beginning_change_nothing(
+def test_compression_and_a_byte_order_mark_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = text_of(values(), ",")
@@ -261,7 +262,7 @@ def test_a_log_of_numbers_alone_has_tables_of_their_buckets(
     check_raw("log.csv", "log.yaml")
     manifest = run(Path("out"), "dataset=log.yaml", "input.train=log.csv", *AUTO)
     assert [column.name for column in manifest.sparse] == ["position_bucket"]
-    with pytest.raises(ConfigError, match=r"no column would have a table.*dense.bucket_columns=all"):
+    with refused(ConfigError, "dataset.columns", "has no column that would have a table"):
         run(Path("out2"), "dataset=log.yaml", "input.train=log.csv", "dense.bucket_columns=null")
 
 
@@ -302,22 +303,22 @@ def parquet(*names: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("files", "fault"),
+    ("files", "key", "rule"),
     [
-        ({"a": b""}, "there are no rows"),
-        ({"a": b"only\nwords\n"}, "one column by any of the delimiters"),
-        ({"a": "x,y\n1,2\n".encode("utf-16")}, "is UTF-16"),
-        ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "byte order mark"),
-        ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "one kind at a time"),
-        ({"a": parquet("x", "y", "x")}, "a names x twice: rename one"),
-        ({"a": b"x,y,x\n1,u,2\n"}, "a names x twice: rename one"),
-        ({"a": parquet("x", "y"), "b": parquet("x")}, "b lacks columns that the first file has: y"),
+        ({"a": b""}, "a", "has no rows"),
+        ({"a": b"only\nwords\n"}, "a", "has one column in its first line by any of the delimiters..."),
+        ({"a": "x,y\n1,2\n".encode("utf-16")}, "a", "is UTF-16"),
+        ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "a", "is text behind a byte order mark..."),
+        ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "input", "names Parquet and text"),
+        ({"a": parquet("x", "y", "x")}, "a", "names x twice"),
+        ({"a": b"x,y,x\n1,u,2\n"}, "a", "names x twice"),
+        ({"a": parquet("x", "y"), "b": parquet("x")}, "b", "lacks columns that the first file has, y"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:
+def test_what_is_no_log_is_refused(tmp_path: Path, files: dict[str, bytes], key: str, rule: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=fault):
+    with refused(ConfigError, key if key == "input" else str(tmp_path / key), rule):
         sample_rows(find_files("input", [str(tmp_path / name) for name in files]))
 
 
@@ -429,17 +430,19 @@ def test_labels_of_other_numbers_are_named_with_the_line(tmp_path: Path, no: str
 
 
 @pytest.mark.parametrize(
-    ("content", "fault", "cure"),
+    ("content", "rule", "cure"),
     [
-        (b"click,user\r0,a\r1,b\r", "its lines end in CR alone", "tr '"),
-        (b"1::1193::5::978300760\n1::661::3::978302109\n", "its fields are separated by ::", "sed 's"),
+        (b"click,user\r0,a\r1,b\r", "ends its lines in CR alone", "write LF, as tr ..."),
+        (
+            b"1::1193::5::9783\n1::661::3::9783\n",
+            "separates its fields by two characters, ::",
+            "write one, as sed ...",
+        ),
     ],
 )
-def test_files_in_forms_that_are_not_read_are_named_with_a_cure(
-    tmp_path: Path, content: bytes, fault: str, cure: str
+def test_forms_that_are_not_read_are_named_with_a_cure(
+    tmp_path: Path, content: bytes, rule: str, cure: str
 ) -> None:
     (tmp_path / "log.dat").write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, str(tmp_path / "log.dat"), rule, cure):
         sample_rows(find_files("input", str(tmp_path / "log.dat")))
-    assert fault in str(caught.value)
-    assert cure in str(caught.value)

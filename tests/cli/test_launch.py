@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.cli import launch
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from tests.commands import command, run
 
 TRAIN = Path(sys.executable).with_name("dlrm-train")
 
 
-def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path: Path) -> None:
+def test_silent_ranks_wait_until_the_first_has_reported(tmp_path: Path) -> None:
     """torchrun ends all ranks once one has ended: the message of the first would be lost."""
     words = command("train", "data.path=x", "trainer.epoch=3")
     second = subprocess.Popen(
@@ -38,7 +38,7 @@ def test_a_rank_whose_settings_alone_are_wrong_says_so(
     monkeypatch.setenv("RANK", "1")
 
     def refuse() -> None:
-        raise ConfigError(["no dataset at x"])
+        raise ConfigError(Problem("x", "does not exist"))
 
     with pytest.raises(SystemExit):
         launch.or_explain(refuse)
@@ -52,7 +52,7 @@ def test_a_reader_that_leaves_the_help_early_causes_no_traceback(tmp_path: Path)
     assert done.stderr == ""
 
 
-def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_during_imports_shows_no_traceback(tmp_path: Path) -> None:
     code = "import dlrm_app.cli; raise KeyboardInterrupt"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0

@@ -26,7 +26,7 @@ class Circle:
         self.me = self
 
 
-def test_nothing_is_collected_within_and_later_garbage_is_afterwards() -> None:
+def test_garbage_waits_until_imports_are_done() -> None:
     collections = []
     gc.callbacks.append(lambda phase, _: collections.append(phase))
     try:

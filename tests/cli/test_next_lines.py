@@ -48,7 +48,7 @@ def after_run(path: Path, evaluations: list[Evaluation], best: Evaluation | None
     return line
 
 
-def test_after_an_evaluation_comes_the_export_and_of_the_best_where_a_later_epoch_hurt() -> None:
+def test_evaluation_is_followed_by_an_export_of_the_best() -> None:
     first, second, test = evaluation("val", 0, 0.8), evaluation("val", 1, 0.7), evaluation("test", 1, 0.7)
     run = Path("my run")
     export = "next: dlrm-export 'checkpoint=my run' "

@@ -14,7 +14,7 @@ def test_one_that_fails_ends_the_sweep(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} & {"d10", "d-1", "d20"} == {"d10"}
 
 
-def test_two_files_of_one_name_are_two_choices_and_an_option_may_stand_among_words(tmp_path: Path) -> None:
+def test_sweeps_take_files_of_one_name_and_options_among_words(tmp_path: Path) -> None:
     for name, rows in (("a", 30), ("b", 40)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.yaml").write_text(f"rows: {rows}\n")
@@ -36,5 +36,5 @@ def test_a_setting_that_is_named_as_a_group_is_the_same_in_all(tmp_path: Path) -
     done = run(command("predict", *words), tmp_path)
     assert done.returncode == 2
     assert "combination 1: " in done.stderr
-    assert "no model at nowhere" in done.stderr
+    assert "model=nowhere does not exist" in done.stderr
     assert "Traceback" not in done.stderr

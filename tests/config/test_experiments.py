@@ -54,7 +54,7 @@ def test_a_recipe_has_no_problems(command, name: str) -> None:  # type: ignore[n
     assert command(f"experiment={name}").problems() == []
 
 
-def test_what_is_typed_wins_over_the_recipe_and_the_recipe_over_the_defaults() -> None:
+def test_typed_settings_win_over_recipes_over_defaults() -> None:
     assert compose_train().trainer.global_batch_size == 2048
     assert compose_train("experiment=kaggle_small").trainer.global_batch_size == 256
     typed = compose_train("experiment=kaggle_small", "trainer.global_batch_size=512")
@@ -104,7 +104,7 @@ def test_mlperf_dcnv2_is_the_reference() -> None:
         assert (schedule.kind, schedule.warmup_steps) == ("constant", 0)
 
 
-def test_mlperf_dcnv2_rcp_is_that_with_the_rate_of_the_convergence_points() -> None:
+def test_mlperf_dcnv2_rcp_has_the_reference_points_rate() -> None:
     """mlperf_logging's rcps_dlrm_dcnv2.json: opt_base_learning_rate 0.004 at 32,768 to 65,536."""
     changed = changed_keys(
         asdict(compose_train("experiment=mlperf_dcnv2")), asdict(compose_train("experiment=mlperf_dcnv2_rcp"))
@@ -169,7 +169,7 @@ def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:
     assert compose_preprocess("experiment=mlperf_dcnv2").multi_hot.sizes == MULTI_HOT
 
 
-def test_plans_of_mlperfs_models_expect_the_ids_that_their_rows_hold() -> None:
+def test_plans_of_mlperfs_models_expect_the_ids_of_their_rows() -> None:
     """214 a row in DLRM-DCNv2, one a feature in the DLRM before it; without a dataset the specs have to say so."""
     expected = {"mlperf_dcnv2": [float(size) for size in MULTI_HOT], "mlperf_dlrm_v1": [1.0] * 26}
     for name, sizes in expected.items():

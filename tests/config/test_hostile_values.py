@@ -1,6 +1,5 @@
 """Values that nobody means, given to every key of every command: refused by name, never an error of Python's."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError
+from tests.refusals import refused
 
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "train": (TrainConfig, ["data.path=x"]),
@@ -55,7 +55,7 @@ def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
             changed = tree.copy()
             OmegaConf.update(changed, key, value, force_add=True)
             if value == REFERENCE:
-                with pytest.raises(ConfigError, match=re.escape(key)):
+                with refused(ConfigError, key, "cannot be resolved: ..."):
                     resolved(changed)
             else:
                 config = build(schema, resolved(changed), [])
@@ -69,22 +69,25 @@ LISTS = [f"model.bottom_mlp={value}" for value in ("[[64]]", "64", "{a:64}", "[n
 @pytest.mark.parametrize(
     ("typed", "rule"),
     [
-        *((typed, r"model\.bottom_mlp must be a list of whole numbers") for typed in LISTS),
-        *((f"{key}=5", f"{key} must be a mapping") for key in ("sharding.tables", "tables.data_types")),
-        *((typed, "at most 63 bits") for typed in (f"trainer.epochs={2**63}", f"model.top_mlp=[1,{10**30}]")),
+        *((typed, "must be a list of whole numbers") for typed in LISTS),
+        *((f"{key}=5", "must be a mapping...") for key in ("sharding.tables", "tables.data_types")),
+        *(
+            (typed, "must be a number of at most 63 bits...")
+            for typed in (f"trainer.epochs={2**63}", f"model.top_mlp=[1,{10**30}]")
+        ),
     ],
 )
 def test_a_value_of_another_kind_is_refused(typed: str, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rule):
+    with refused(ConfigError, typed.partition("=")[0], rule):
         compose_config("train", TrainConfig, ["data.path=x", f"trainer.seed={2**63 - 1}", typed])
 
 
-def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_referenced_value_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPOCHS", "3")
     given = ["data.path=x", "trainer.epochs=${oc.env:EPOCHS}"]
     assert compose_config("train", TrainConfig, given).trainer.epochs == 3
     monkeypatch.setenv("EPOCHS", "some")
-    with pytest.raises(ConfigError, match=r"trainer\.epochs must be a whole number, got 'some'"):
+    with refused(ConfigError, "trainer.epochs", "must be a whole number"):
         compose_config("train", TrainConfig, given)
 
 

@@ -15,7 +15,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table, resolve_tables
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
-# and config_v3.py (the rest): pooling factor of the second feature, then (count, rows, width) of tables read by two features
+# and config_v3.py (the rest): pooling factor of the second feature, then (count, rows, width) of tables of two features
 # and of those read by one.
 PUBLISHED = {
     "tiny": (55, 4.2, 10,

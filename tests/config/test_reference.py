@@ -11,6 +11,7 @@ from dlrm_app.api.commands import COMMANDS, schema_of
 from dlrm_app.config.reference import help_text, json_schema, read_comments, read_reference
 from dlrm_app.errors import ConfigError
 from tests.pages import ROOT
+from tests.refusals import refused
 
 FILE = """# What the file is,
 # in two lines.
@@ -73,7 +74,7 @@ def test_the_page_has_every_key_of_every_command_in_whole_rows(capsys: pytest.Ca
     assert {row.replace("\\|", "").count("|") for row in rows} == {4}
 
 
-def test_help_of_a_key_has_the_keys_that_it_is_a_part_of_and_no_other() -> None:
+def test_help_of_a_word_shows_the_keys_that_contain_it() -> None:
     text = help_text("train", schema_of("train"), [], ["batch_size", "schedule"])
     keys = re.findall(r"^([a-z][\w.]+)=", text, re.MULTILINE)
     assert {"schedule", "schedule.sparse.kind", "trainer.global_batch_size", "evaluation.batch_size"} <= set(
@@ -85,7 +86,7 @@ def test_help_of_a_key_has_the_keys_that_it_is_a_part_of_and_no_other() -> None:
 
 
 def test_help_of_no_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"optimizr is not a known key: did you mean optimizer\?"):
+    with refused(ConfigError, "optimizr", "is not a known key"):
         help_text("train", schema_of("train"), [], ["optimizr"])
 
 

@@ -28,7 +28,7 @@ class Whole(Section):
         return [Problem("rows", "must be even", "add one", self.rows)] if self.rows % 2 else []
 
 
-def test_values_get_the_types_of_their_fields_and_defaults_where_they_are_missing() -> None:
+def test_values_get_their_fields_types_and_missing_ones_defaults() -> None:
     values = {"name": 7, "rows": "8", "fast": "auto", "part": {"share": 1, "sizes": ["2"]}}
     problems: list[Problem] = []
     config = build(Whole, values, problems)

@@ -1,4 +1,4 @@
-"""One rank among any number on GPUs, without the others and without weights: a fake process group and the meta device."""
+"""One rank of any number on GPUs, without the others and without weights: a fake process group, the meta device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
-"""A GPU that is make-believe: tensors that say they are on CUDA, computed on CPU, and a record of what a real one waits for.
+"""A simulated GPU: tensors that say they are on CUDA, computed on CPU, and a record of what a real one waits for.
 
-Unlike torch's FakeTensor they have values, so that whatever depends on them (sizes of masks, exchanges between ranks) runs
+Unlike torch's FakeTensor they have values, so code that depends on them (sizes of masks, exchanges between ranks) runs
 too, and results can be compared with the CPU's. What a GPU refuses is refused: tensors of two devices in one operation.
 """
 
@@ -138,7 +138,7 @@ class MakeBelieveGpu(TorchDispatchMode):
 
 
 def refuse_two_devices(operation: Any, given: Sequence[torch.Tensor]) -> None:
-    """Numbers may lie anywhere. A list of indices becomes a tensor before it comes here, of the meta device: not taken."""
+    """Numbers may be on any device. A list of indices arrives as a tensor of the meta device, which is left out."""
     assert not any(value.is_meta for value in given if not isinstance(value, OnGpu)), "index with a tensor"
     are_apart = any(not isinstance(value, OnGpu) and value.dim() for value in given)
     if are_apart and operation.overloadpacket not in TAKES_BOTH:
@@ -147,7 +147,7 @@ def refuse_two_devices(operation: Any, given: Sequence[torch.Tensor]) -> None:
 
 
 def refuse_gloo(operation: Any, given: Any) -> None:
-    """Tensors of the GPU go over the group of all ranks, which has NCCL for them; groups made beside it have gloo alone."""
+    """Tensors of the GPU travel in the group of all ranks, which has NCCL for them; other groups have only gloo."""
     if operation.namespace == "c10d":
         groups = [each for each in pytree.tree_leaves(given) if isinstance(each, torch.ScriptObject)]
         beside = [

@@ -100,7 +100,7 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
 
 
 def test_a_step_waits_for_no_message_of_ours(tmp_path: Path) -> None:
-    """Between two lines of the log; DDP sends the gradients, the request to stop or save travels beside the next step."""
+    """Between two log lines: DDP sends gradients; the request to stop or save travels beside the next step."""
     write_dataset(tmp_path / "data", rows={"train": 1000})
     keys = ["trainer.log_every_steps=4", "checkpoint.every_minutes=30", "optimizer.dense.clip_norm=1"]
     work = partial(noted_run, str(tmp_path / "data"), str(tmp_path / "run"), *keys)

@@ -1,4 +1,4 @@
-"""The optimizer states of CUDA's kernels have the names and shapes of the CPU's and of the registry: one checkpoint fits both."""
+"""States of CUDA's kernels have the names and shapes of the CPU's and of the registry: one checkpoint fits both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -69,7 +69,7 @@ class NoKernels(TorchDispatchMode):
 def train(
     model: nn.Module, config: TrainConfig, device: torch.device, gpu: MakeBelieveGpu | None = None
 ) -> list[Any]:
-    """Losses of steps with rows that are looked up already, their mean, the first bad step; no wait within the steps."""
+    """Losses of steps whose rows are looked up already, their mean, the first bad step; no wait within the steps."""
     task = ClickTask(model.to(device), device, config.trainer.precision == "bf16")
     optimizer = make_dense_optimizer(config.optimizer.dense, list(task.parameters()))
     meter = LossMeter(Runtime(0, 0, 1, 1, device.type, num_threads=1))
@@ -110,7 +110,7 @@ class Divisors(ExactMeanCollection):
         self._rows = None
 
 
-def test_mean_pooling_is_the_cpus_and_waits_for_nothing_after_the_first_step() -> None:
+def test_mean_pooling_matches_the_cpu_without_later_waits() -> None:
     lengths = torch.arange(len(FEATURES) * ROWS) % 3
     kjt = KeyedJaggedTensor(
         FEATURES, torch.zeros(int(lengths.sum()), dtype=torch.int32), lengths=lengths, stride=ROWS
@@ -132,7 +132,7 @@ def test_a_batch_is_sent_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
-def test_an_optimizer_beside_the_tables_waits_once_a_table_for_the_rows_that_were_hit(kind: str) -> None:
+def test_a_dense_kernel_optimizer_waits_once_for_each_table(kind: str) -> None:
     """And steps as on CPU."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(9, 4, generator=generator) for _ in range(2)]

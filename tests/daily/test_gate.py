@@ -131,7 +131,7 @@ def test_the_first_days_of_a_model_are_no_usual_change(gate: GateConfig) -> None
     assert held(a_day(auc=0.594), [a_day(auc=auc) for auc in aucs], gate) == ["auc"]
 
 
-def test_of_the_second_day_the_model_must_only_be_better_than_chance(gate: GateConfig) -> None:
+def test_the_second_day_must_only_be_better_than_chance(gate: GateConfig) -> None:
     first = a_day(next_day=None, holdout=Holdout(0.8))
     assert held(a_day(auc=0.49), [first], gate) == ["auc"]
     assert held(a_day(auc=0.7, unseen={"user": 1.0}), [first], gate) == []

@@ -4,10 +4,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from dlrm_app.daily.record import DAYS, RECORD, DayRecord, read_records
 from dlrm_app.errors import DataError
+from tests.refusals import refused
 
 DAY = DayRecord(day="2026-11-02", rows=9, positives=2, unseen={"c0": 0.5}, sources=[], published=True)
 
@@ -18,5 +17,5 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(asdict(DAY)))
     assert read_records(tmp_path) == [DAY]
     path.write_text(json.dumps({**asdict(DAY), "version": 2}))
-    with pytest.raises(DataError, match=r"day.json has version 2, this program reads version 1: .*delete"):
+    with refused(DataError, ".../days/2026-11-02/day.json", "has version 2, this program reads version 1"):
         read_records(tmp_path)

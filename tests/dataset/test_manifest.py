@@ -10,6 +10,7 @@ import pytest
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from tests.loader.dataset_fixture import write_dataset
+from tests.refusals import refused
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -49,18 +50,21 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: first_shard(value).update(row_groups=[99]), "has 100 rows, its row groups"),
         (lambda value: value["sparse"][0].update(num_embeddings=0), "c0 has 0 ids"),
         (lambda value: value["dense"].append(value["dense"][0]), "i0 occurs 2 times"),
-        (lambda value: value["splits"].update(val=value["splits"]["train"]), r"train/.* occurs 2 times"),
+        (lambda value: value["splits"].update(val=value["splits"]["train"]), "train/... occurs 2 times"),
         (
             lambda value: first_shard(value).update(row_groups=[100, None]),
-            r"row_groups\[1\] must be of type int",
+            "row_groups[1] must be of type int",
         ),
         (lambda value: value.pop("splits"), "expected the fields dataset, label"),
-        (lambda value: first_shard(value).update(path="../y.parquet"), r"'\.\./y\.parquet' is outside the"),
+        (
+            lambda value: first_shard(value).update(path="../y.parquet"),
+            "'../y.parquet' is outside the folder",
+        ),
         (lambda value: first_shard(value).update(path="train/../../y"), "is outside the folder"),
         (lambda value: first_shard(value).update(path="/etc/passwd"), "'/etc/passwd' is outside the folder"),
         (
             lambda value: value["sparse"][0].update(encoding={"kind": "vocab", "file": "../x.parquet"}),
-            r"'\.\./x\.parquet' is outside the folder",
+            "'../x.parquet' is outside the folder",
         ),
         (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is no file"),
         (lambda value: value["sparse"][0].update(encoding=WITHOUT_CHECKSUM), "'vocab/c0' has no checksum"),
@@ -69,16 +73,15 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
 def test_what_is_wrong_in_a_manifest_is_named(
     dataset: Path, tmp_path: Path, change: Change, part: str
 ) -> None:
-    with pytest.raises(DataError, match=part) as caught:
+    with refused(DataError, str(tmp_path / "manifest.json"), f"...{part}...") as caught:
         read_manifest(changed(dataset, tmp_path, change))
-    assert str(tmp_path / "manifest.json") in str(caught.value)
     assert "delete the folder and preprocess again" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', '{"format": []}', "{"])
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"manifest\.json is "):
+    with refused(DataError, str(tmp_path / "manifest.json"), "is ..."):
         read_manifest(tmp_path)
 
 

@@ -90,7 +90,7 @@ def judge_no_gpu(driver, **facts):
     return examine._judge_no_gpu(driver, Answer(facts))
 
 
-def test_a_driver_too_old_is_wrong_under_wheels_for_cuda_and_worth_a_note_under_those_for_cpu():
+def test_a_too_old_driver_is_wrong_for_cuda_and_a_note_for_cpu():
     old = Driver("seen", "535.183.01", (12, 2))
     assert [examine._judge_driver(old, is_for_gpus).state for is_for_gpus in (True, False)] == [
         State.WRONG,

@@ -78,7 +78,7 @@ def test_a_trio_that_runs_with_less_is_worth_a_note():
     assert nearest_trio(OLD).name == "2.11"
 
 
-def test_the_cure_for_cpu_never_lets_torchrec_pull_the_cuda_build():
+def test_the_cpu_cure_never_pulls_the_cuda_build():
     first, second, last = install_command("cpu", nearest_trio(CPU)).split(" && ")
     assert "uninstall" in first
     assert "torch==2.13.0+cpu" in second
@@ -92,7 +92,7 @@ def test_the_cure_keeps_to_the_trio_of_the_installed_torch():
     )
 
 
-def test_pip_takes_the_newest_trio_where_it_is_free_to_and_may_keep_the_oldest():
+def test_pip_may_take_the_newest_trio_and_keep_the_oldest():
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
     ranges = {name: re.search(rf'"{name}>=([\d.]+),<=?([\d.]+)"', text).groups() for name in THREE}
     oldest, newest = TRIOS[-1], TRIOS[0]

@@ -21,5 +21,5 @@ def failing_on_one(runtime: Runtime) -> str:
     return "well"
 
 
-def test_a_failure_is_raised_where_it_happened_and_nobody_waits_for_ever() -> None:
+def test_a_failure_on_one_rank_leaves_no_rank_waiting() -> None:
     assert on_ranks(failing_on_one, 2) == ["well", "no disk"]

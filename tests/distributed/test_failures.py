@@ -8,7 +8,10 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import fixable, is_lost_peer
 from dlrm_app.errors import DlrmError
 
-NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+)
 SYSTEM = (
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
 )
@@ -41,16 +44,16 @@ GLOO_RESET = (
 )
 GLOO_SETUP = "[../third_party/gloo/gloo/transport/tcp/device.cc:83] Unable to find address for: eth7"
 CUDA_MEMORY = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is free. "
-    "Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 70.11 GiB is allocated "
-    "by PyTorch, and 6.02 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is "
+    "free. Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 70.11 GiB "
+    "is allocated by PyTorch, and 6.02 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory "
+    "is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 RANK = Ranks(rank=3, local_rank=3, world_size=8, local_world_size=8, device_type="cuda")
 
 
 @pytest.mark.parametrize("text", [REMOTE, REMOTE_TOLD_AS_INTERNAL, TIMEOUT, GLOO_RESET])
-def test_remote_errors_resets_and_timeouts_are_a_lost_peer_and_keep_their_text(
+def test_remote_errors_resets_and_timeouts_are_a_lost_peer(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = RuntimeError(text)
@@ -62,9 +65,7 @@ def test_remote_errors_resets_and_timeouts_are_a_lost_peer_and_keep_their_text(
 
 
 @pytest.mark.parametrize("text", [DUPLICATE, BAD_NIC, INTERNAL, GLOO_SETUP])
-def test_an_error_of_this_rank_s_own_is_no_lost_peer_and_its_text_is_printed(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ranks_own_error_is_no_lost_peer(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = RuntimeError(text)
     assert not is_lost_peer(error)
     assert print_failure(error, RANK) == 1
@@ -73,7 +74,7 @@ def test_an_error_of_this_rank_s_own_is_no_lost_peer_and_its_text_is_printed(
     assert ("#errors-of-nccl" in told) == ("NCCL" in text)
 
 
-def test_memory_that_a_gpu_lacks_is_told_on_its_rank_with_the_keys_that_help(
+def test_too_little_gpu_memory_is_reported_with_a_cure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failure = fixable(torch.OutOfMemoryError(CUDA_MEMORY))
@@ -99,7 +100,7 @@ def test_memory_that_a_gpu_lacks_is_told_on_its_rank_with_the_keys_that_help(
         "NCCL error: unhandled cuda error, Last error: Cuda failure 2 'out of memory'",
     ],
 )
-def test_memory_that_other_libraries_lack_on_a_gpu_is_told_as_such(text: str) -> None:
+def test_other_libraries_gpu_memory_errors_are_recognized(text: str) -> None:
     failure = fixable(RuntimeError(text))
     assert failure is not None
     assert text.split(",")[0] in str(failure)

@@ -1,4 +1,4 @@
-"""Ranks end with the launcher that started them, other processes do not; a rank has the last word, and its code is the launcher's."""
+"""Ranks end with the launcher that started them, other processes do not; a rank's exit code is the launcher's."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def wait_until_gone(pids: list[int], seconds: float) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
 @pytest.mark.parametrize("by_torchrun", [True, False])
-def test_a_rank_ends_when_its_launcher_is_killed_and_others_live_on(by_torchrun: bool) -> None:
+def test_a_rank_ends_when_its_launcher_is_killed(by_torchrun: bool) -> None:
     environment = {**os.environ, **({"TORCHELASTIC_RUN_ID": "x"} if by_torchrun else {})}
     with subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, RANK],
@@ -55,7 +55,7 @@ def test_a_rank_ends_when_its_launcher_is_killed_and_others_live_on(by_torchrun:
 
 @pytest.mark.long
 @pytest.mark.parametrize("every_steps", [1000, 1])
-def test_ranks_whose_torchrun_is_killed_save_and_let_go_of_the_run(tmp_path: Path, every_steps: int) -> None:
+def test_ranks_of_a_killed_torchrun_save_and_release_the_run(tmp_path: Path, every_steps: int) -> None:
     """In the middle of an epoch, and while every step is saved; resume=auto continues from there, to rounding."""
     write_dataset(tmp_path / "clicks", rows={"train": 4000, "val": 501})
     keys = [f"data.path={tmp_path / 'clicks'}", *SMALL, "trainer.epochs=200", f"output={tmp_path / 'run'}"]

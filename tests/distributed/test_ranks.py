@@ -10,6 +10,7 @@ from dlrm_app.distributed import ranks
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, has_gpu, started_ranks, visible_gpus
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import Driver
+from tests.refusals import refused
 
 OLD = Driver("/proc/driver/nvidia is there", "535.183.01", (12, 2))
 NEW = Driver("/proc/driver/nvidia is there", "580.65.06", (13, 0))
@@ -45,9 +46,9 @@ def test_a_driver_that_is_too_old_is_refused_with_both_versions(monkeypatch: pyt
         assert part in str(refusal.value)
 
 
-def test_a_driver_without_a_device_is_refused_with_what_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_a_device_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "No CUDA GPUs are available")
-    with pytest.raises(ConfigError, match="torch sees no GPU: No CUDA GPUs are available"):
+    with refused(ConfigError, "the GPU", "...torch sees no GPU: No CUDA GPUs are available..."):
         has_gpu(NEW)
 
 
@@ -57,16 +58,14 @@ def test_hidden_gpus_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch, hidden: st
     assert not has_gpu(OLD)
 
 
-def test_wheels_for_cpu_beside_a_gpu_are_refused_unless_it_is_hidden(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cpu_wheels_beside_a_visible_gpu_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As in an image that was built where no GPU was seen; a machine with the driver alone has nothing else."""
     monkeypatch.setattr(ranks, "installed", lambda name: "1.8.0")
     assert not has_gpu(NEW, tmp_path)
     write(tmp_path / "dev/nvidiactl", "")
     assert not has_gpu(NEW, tmp_path)
     write(tmp_path / "dev/nvidia0", "")
-    with pytest.raises(ConfigError, match="fbgemm-gpu-cpu is installed") as refusal:
+    with refused(ConfigError, "the GPU", "...fbgemm-gpu-cpu is installed...") as refusal:
         has_gpu(NEW, tmp_path)
     for cure in ("make setup DEVICE=cuda", "CUDA_VISIBLE_DEVICES="):
         assert cure in str(refusal.value)
@@ -95,7 +94,16 @@ def test_tasks_of_srun_that_are_no_ranks_are_refused(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ranks, "find_driver", lambda: None)
-    with pytest.raises(ConfigError, match="torchrun") if is_refused else nullcontext():
+    with (
+        refused(
+            ConfigError,
+            "srun",
+            "started 8 tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each would be...",
+            cure="start ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with...",
+        )
+        if is_refused
+        else nullcontext()
+    ):
         started_ranks()
 
 
@@ -147,4 +155,4 @@ def test_a_slurm_job_without_cores_for_its_gpus_is_refused(
     ranks = Ranks(rank=0, local_rank=0, world_size=8, local_world_size=8, device_type=device)
     problems = core_problems(ranks, cores, environment)
     assert bool(problems) == is_refused
-    assert all("--cpus-per-task=96" in problem for problem in problems)
+    assert all("--cpus-per-task=96" in problem.cure for problem in problems)

@@ -21,7 +21,7 @@ def attempt(store: HashStore, ranks: range, world_size: int) -> list[int]:
         return list(pool.map(lambda rank: number_attempt(store, rank, world_size, TIMEOUT), ranks))
 
 
-def test_every_rank_gets_the_same_number_and_every_attempt_another() -> None:
+def test_ranks_share_a_number_that_differs_by_attempt() -> None:
     store = HashStore()
     assert [set(attempt(store, range(4), 4)) for _ in range(3)] == [{1}, {2}, {3}]
 
@@ -43,7 +43,7 @@ def test_keys_of_two_attempts_do_not_meet() -> None:
     assert not fresh_store(store, 0, 1, TIMEOUT).check(["address"])
 
 
-def test_it_is_an_interface_of_this_machine_that_is_found_even_where_the_way_leads_through_loopback() -> None:
+def test_finds_an_interface_despite_a_loopback_route() -> None:
     names = {name for _, name in socket.if_nameindex()}
     assert interface_towards("127.0.0.1") in names
 

@@ -58,7 +58,7 @@ def all_wishes(runtime: Runtime) -> list[Any]:
 
 @pytest.mark.parametrize(("num_ranks", "step"), [(1, 1), (2, 2)])
 def test_wishes_of_one_rank_are_agreed_on_by_all(num_ranks: int, step: int) -> None:
-    """A signal at an epoch's last step before the next; an overdue checkpoint once, with several ranks one step later, so
+    """A signal at an epoch's last step; an overdue checkpoint, saved once, with several ranks one step later, so
     that no step waits for the answer; and what was saved meanwhile is not saved again."""
     for stops, saves, others in on_ranks(all_wishes, num_ranks):
         assert stops == [False, True]

@@ -1,4 +1,4 @@
-"""Numbers below 1e-38, whose products take a hundred times as long on some CPUs, count as zero while a rank computes."""
+"""Numbers below 1e-38, whose products are a hundred times slower on some CPUs, count as zero on ranks."""
 
 import subprocess
 import sys

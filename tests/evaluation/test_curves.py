@@ -25,7 +25,7 @@ def curves_of(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("size", "scale"), [(10, 1.0), (5000, 1e-4), (5000, 1.5), (50_000, 8.0)])
 def test_every_roc_point_lies_on_scikit_learns_curve(size: int, scale: float) -> None:
-    """Whatever the scores' spread; the few points kept have nearly the area of all, and thresholds give their points."""
+    """For any spread of scores: the few points kept have nearly the area of all, and thresholds give their points."""
     logits, labels = draw_rows(size, scale)
     roc = curves_of(logits, labels)["roc"]
     false_rate, true_rate, _ = roc_curve(labels.numpy(), logits.numpy(), drop_intermediate=False)
@@ -72,7 +72,7 @@ def test_equal_scores_make_one_bin() -> None:
     assert curves["roc"]["true_positive_rate"] == [0, 1]
 
 
-def test_what_is_no_number_is_left_out_and_what_is_infinite_is_not() -> None:
+def test_curves_leave_out_nan_and_keep_infinity() -> None:
     logits = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1e9])
     curves = curves_of(logits, torch.tensor([True, True, False, False, True]))
     assert curves["num_samples"] == 4

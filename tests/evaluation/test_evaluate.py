@@ -94,7 +94,7 @@ def test_ids_of_the_next_batch_are_sent_before_the_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 3])
-def test_a_split_that_cannot_be_read_leaves_the_model_its_own_forward_and_nothing_under_way(
+def test_an_unreadable_split_restores_the_models_forward(
     fails_at: int,
 ) -> None:
     with start_runtime(num_threads=1) as runtime:

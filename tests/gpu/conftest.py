@@ -63,7 +63,7 @@ Reference = Callable[[tuple[str, ...]], tuple[Path, Path, list[str]]]
 
 @pytest.fixture(scope="session")
 def reference(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """model → (run of one step, run that resumes it, their settings), both on one process of the CPU; each is run once."""
+    """model → (run of one step, run that resumes it, their settings), on one process of the CPU; each is run once."""
 
     @cache
     def run(model: tuple[str, ...]) -> tuple[Path, Path, list[str]]:

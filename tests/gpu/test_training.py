@@ -1,4 +1,4 @@
-"""Trainings on the device have the losses of a CPU reference run; where a step waits, what commands do with a checkpoint."""
+"""Trainings on the device have a CPU run's losses; where a step waits; what commands do with a checkpoint."""
 
 import warnings
 from collections import Counter
@@ -78,9 +78,7 @@ def waits_of(leg: list[str]) -> Counter[str]:
     return Counter(place.rpartition("site-packages/")[2] for place in places)
 
 
-def test_a_checkpoint_of_the_device_is_evaluated_scored_and_exported(
-    settings: list[str], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_the_device_can_be_used_everywhere(settings: list[str], tmp_path: Path) -> None:
     leg = [*settings, f"output={tmp_path}/run"]
     start_ranks(partial(train_legs, [leg], {}), RANKS, RANKS, SECONDS)
     (found,) = start_ranks(partial(use_checkpoint, settings[0], tmp_path), 1, 1, SECONDS)

@@ -55,7 +55,7 @@ LEARNS = ["trainer.global_batch_size=64", "optimizer.sparse.lr=0.3"]  # so that 
 
 @pytest.fixture(scope="session")
 def trained(made_once: MadeOnce) -> Path:
-    """A folder with ``dataset`` and ``run``: one-hot and multi-hot features, a shared table, mean pooling, fp16 rows."""
+    """A folder with ``dataset`` and ``run``: one-hot and multi-hot features, a shared table, mean pooling, fp16."""
 
     def make(folder: Path) -> None:
         write_dataset(folder / "dataset", rows={"train": 2000, "val": 500, "test": 701}, multi_hot=(30, 30))

@@ -9,6 +9,7 @@ import torch
 from dlrm_app.errors import ConfigError
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables, table_types
 from dlrm_app.tables.specs import Table
+from tests.refusals import refused
 
 QUANTIZED = [
     Table("one", 40, 8, ("a",)),
@@ -90,7 +91,9 @@ def test_tables_of_one_width_are_stacked() -> None:
 
 def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:
     tables = [Table(name, 5, 12, (name,)) for name in "abcde"]
-    with pytest.raises(ConfigError, match=r"multiple of 8, but that of a, b is not: use quantize=int4, or"):
+    with refused(
+        ConfigError, "quantize=int2", "needs tables whose dim is a multiple of 8, but that of a, b is not"
+    ):
         table_types(tables, "fp16", {"[ab]": "int2"})
 
 

@@ -1,4 +1,4 @@
-"""Which losses of AUC are refused; and times of calls: those of the fastest ones, and where other programs took the cores."""
+"""Which losses of AUC are refused; times of the fastest calls, and of calls while other programs use the cores."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ def test_one_call_in_five_is_undisturbed(
 def loss_and_refusal(
     num_rows: int, noise: float, seed: int, max_auc_loss: float = 0.0005
 ) -> tuple[float, bool]:
-    """(AUC lost, whether the file is refused) where ``noise`` that knows no label is added to the logits of random rows."""
+    """(AUC lost, True if the file is refused), with ``noise`` added to the logits of random rows."""
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_rows, generator=draw)
     labels = torch.rand(num_rows, generator=draw) < logits.sigmoid()

@@ -78,7 +78,7 @@ def plain_losses(model: PlainModel, config: TrainConfig, sharding: str, bits: st
     )
 
 
-def test_losses_are_those_of_plain_torch_that_rounds_at_the_same_places() -> None:
+def test_losses_match_plain_torch_with_the_same_rounding() -> None:
     """Over 10 steps on 2 ranks; those that round nothing are far off."""
     config = compose_config("train", TrainConfig, [*COMMON, "optimizer=sgd"])
     with start_runtime(num_threads=1) as runtime:

@@ -114,9 +114,7 @@ def logs(folder: Path) -> str:
     return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("node-*.log")))
 
 
-def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the_same_end(
-    machines: Machines, dataset: Path, tmp_path: Path
-) -> None:
+def test_a_run_cut_in_two_resumes_to_the_same_end(machines: Machines, dataset: Path, tmp_path: Path) -> None:
     """Each side notices after trainer.timeout_minutes; the same command then ends like an undisturbed run."""
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()

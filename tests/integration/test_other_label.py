@@ -9,6 +9,7 @@ import pytest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.inference.conftest import export_here, predicted
 from tests.preprocessing.running import run as preprocess
+from tests.refusals import refused
 from tests.small_run import evaluate_here, train_here
 
 FORM = """
@@ -26,7 +27,7 @@ columns:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs with two labels; datasets ``click``, ``order`` and ``bare`` (without a label), and ``run``, which has learnt clicks."""
+    """Logs with two labels; datasets ``click``, ``order`` and ``bare`` (unlabelled); ``run`` has learnt clicks."""
     folder = tmp_path_factory.mktemp("labels")
     (folder / "log.yaml").write_text(FORM)
     draws = np.random.default_rng(0)
@@ -52,8 +53,11 @@ def made(output: Path, logs: Path, label: str, *overrides: str) -> None:
 
 def test_an_evaluation_by_another_label_is_typed(logs: Path) -> None:
     rows = [f"checkpoint={logs}/run", f"data.path={logs}/order", "split=val"]
-    with pytest.raises(
-        DataError, match=r"is order, .* has learnt click: .*dataset.label=click.*other_label=ignore"
+    with refused(
+        DataError,
+        ".../order",
+        "has the label order, .../run/checkpoints/step-000000011 has learnt click",
+        cure="...dataset.label=click...other_label=ignore",
     ):
         evaluate_here(*rows)
     (model,) = evaluate_here(*rows, "other_label=ignore").models
@@ -68,7 +72,12 @@ def test_a_warm_start_on_another_label_is_typed(logs: Path, tmp_path: Path) -> N
         "tables.embedding_dim=4",
         "trainer.max_steps=2",
     ]
-    with pytest.raises(DataError, match=r"is order, .* has learnt click: .*warm_start\.allow=\[label\]"):
+    with refused(
+        DataError,
+        ".../order",
+        "has the label order, .../run/checkpoints/step-000000011 has learnt click",
+        cure="...warm_start.allow=[label]",
+    ):
         train_here(tmp_path / "run", *keys)
     train_here(tmp_path / "run", *keys, "warm_start.allow=[label]")
 
@@ -76,7 +85,11 @@ def test_a_warm_start_on_another_label_is_typed(logs: Path, tmp_path: Path) -> N
 def test_a_run_is_not_resumed_on_another_label(logs: Path, tmp_path: Path) -> None:
     keys = ["tables.embedding_dim=4", "trainer.max_steps=2"]
     train_here(tmp_path / "run", f"data.path={logs}/click", *keys)
-    with pytest.raises(DlrmError, match="another dataset"):
+    with refused(
+        DlrmError,
+        ".../run/checkpoints/step-000000002",
+        "was trained on another dataset (.../click as it was then) than .../order is now",
+    ):
         train_here(tmp_path / "run", f"data.path={logs}/order", *keys[:1], "resume=auto")
 
 
@@ -86,18 +99,20 @@ def test_rows_of_another_label_are_scored_without_it(logs: Path, tmp_path: Path,
         export_here(f"checkpoint={logs}/run", f"output={tmp_path}/export", "format=torchscript", "split=val")
     path = logs / "run" if model == "run" else tmp_path / "export"
     keys = [f"model={path}", "split=val"]
-    with pytest.raises(DataError, match=r"is order, .* has learnt click: .*labels=false"):
+    with refused(DataError, f"{logs}/order", "has the label order, ... has learnt click", "...labels=false"):
         predicted(tmp_path / "a.parquet", *keys, f"data.path={logs}/order")
     right = predicted(tmp_path / "right.parquet", *keys, f"data.path={logs}/click")
     without = right.drop_columns(["label"])
     assert predicted(tmp_path / "b.parquet", *keys, f"data.path={logs}/order", "labels=false") == without
     assert predicted(tmp_path / "c.parquet", *keys, f"data.path={logs}/bare") == without
-    with pytest.raises(DataError, match="has no labels"):
+    with refused(DataError, ".../bare", "has no labels in its val split"):
         predicted(tmp_path / "d.parquet", *keys, f"data.path={logs}/bare", "labels=true")
 
 
 def test_an_export_is_not_verified_by_another_label(logs: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is order, .* has learnt click"):
+    with refused(
+        DataError, ".../order", "has the label order, .../run/checkpoints/step-000000011 has learnt click"
+    ):
         export_here(f"checkpoint={logs}/run", f"output={tmp_path}/x", f"data.path={logs}/order", "split=val")
 
 
@@ -112,15 +127,22 @@ def test_target_columns_of_another_label_are_refused(logs: Path, tmp_path: Path)
         keys = [f"dataset={logs}/log.yaml", f"dataset.label={label}", f"input.test={tmp_path}/new/new.csv"]
         preprocess(tmp_path / output, *keys, *overrides)
 
-    with pytest.raises(
-        ConfigError, match=r"label here is order, .* shares of click: give dataset\.label=click"
+    with refused(
+        ConfigError,
+        "encoding.path=.../rates",
+        "has target columns that are shares of click, the label here is order",
+        cure="give dataset.label=click...",
     ):
         new_rows("x", "order", *again)
     new_rows("same", "click", *again)
     new_rows("ids", "order", "encoding=from_dataset", f"encoding.path={logs}/click")  # ids are of no label
     new_rows("bare", "click", *again, "input.unlabelled=[test]")
     later = ["encoding=from_dataset", f"encoding.path={tmp_path}/bare"]
-    with pytest.raises(ConfigError, match=r"label here is order, .* shares of click"):
+    with refused(
+        ConfigError,
+        "encoding.path=.../bare",
+        "has target columns that are shares of click, the label here is order",
+    ):
         new_rows("chained", "order", *later)
     new_rows("chained", "click", *later)
     new_rows("bare again", "click", *later, "input.unlabelled=[test]")

@@ -14,6 +14,7 @@ from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.plan import plan_text
 from tests.commands import Typed, command, succeed
 from tests.integration.test_train import start
+from tests.refusals import refused
 from tests.small_run import losses
 
 TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]
@@ -91,14 +92,18 @@ def test_a_plan_for_more_memory_than_there_is_is_refused(tmp_path: Path) -> None
     made = [*TINY, "topology=a100_80g_8", "smallest=false"]
     plan_cluster(compose_config("plan", PlanConfig, [*made, f"output={tmp_path}"]))
     smaller = [*made, f"sharding.plan={tmp_path}/plan.yaml", "topology.memory_gib=1"]
-    with pytest.raises(ConfigError, match=r"gives rank \d 1\.\d GiB of tables, but 870 MiB are free"):
+    with refused(
+        ConfigError,
+        "sharding.plan=.../plan.yaml",
+        "gives rank 1 1.6 GiB of tables, but 870 MiB are free (topology.reserved_share=0.15...",
+    ):
         plan_cluster(compose_config("plan", PlanConfig, smaller))
 
 
 def test_the_next_step_says_what_training_on_so_many_ranks_wants(tmp_path: Path) -> None:
     overrides = [*TINY, "topology=a100_80g", "topology.nodes=16", "smallest=false", f"output={tmp_path}"]
     planned = plan_cluster(compose_config("plan", PlanConfig, [*overrides, "data.lanes=64"]))
-    assert any("128 ranks do not divide data.lanes (64)" in each for each in planned.batch_problems)
+    assert any("data.lanes=64 is not a multiple of the 128 ranks" in each for each in planned.batch_problems)
     assert plan_cluster(compose_config("plan", PlanConfig, overrides)).batch_problems == []
 
 

@@ -87,7 +87,7 @@ def small_disk(path: Path, megabytes: int) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_full_disk_is_said_clearly_and_the_run_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_explained_and_the_run_can_resume(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a tmpfs is not permitted here")
     (tmp_path / "log.tsv").write_bytes(make_clicks(60_000))

@@ -89,5 +89,5 @@ def test_a_name_that_is_too_long_is_refused_by_its_key(
     monkeypatch.chdir(folder)
     *keys_before, last = keys.split()
     output = "x" * 300 + Path(last).suffix
-    expected = [f"output={output}: File name too long: give another name"]
+    expected = [f"output={output} cannot be written (File name too long): give another name"]
     assert refused(name, [*keys_before, f"output={output}"]) == expected

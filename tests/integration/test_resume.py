@@ -12,6 +12,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.commands import command, wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
+from tests.refusals import refused
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 
@@ -80,7 +81,7 @@ def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[Any])
     assert count_lines(run_folder) >= count, "the run ended before it could be stopped"
 
 
-def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
+def test_other_ranks_and_plans_resume_with_the_same_batches(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """One rank table-wise, then two ranks row-wise, then with whole tables, then one again: losses agree to 1e-5."""
@@ -113,7 +114,7 @@ def test_damage_is_named_and_only_auto_goes_back_past_it(
     flip_a_byte(next((saved / "step-000000040").glob("*.tensors")))
     next((saved / "step-000000031").glob("*.tensors")).unlink()
     (saved / "step-000000030" / "complete.json").unlink()
-    with pytest.raises(DataError, match="step-000000040 is damaged") as named:
+    with refused(DataError, ".../run/checkpoints/step-000000040", "is damaged") as named:
         train_in(cut_run.parent / "other", dataset, f"resume={saved / 'step-000000040'}")
     assert "checksum" in str(named.value)
     caplog.set_level("INFO")
@@ -133,16 +134,25 @@ def test_another_model_dataset_or_row_order_is_refused_by_name(
     dataset: Path, cut_run: Path, tmp_path: Path
 ) -> None:
     resume = f"resume={cut_run}"
-    with pytest.raises(ConfigError, match=r"give model.top_mlp=\[16\]"):
+    with refused(
+        ConfigError,
+        "model.top_mlp",
+        "is [32], in .../run/checkpoints/step-000000040 [16]",
+        cure="give model.top_mlp=[16], or start a new run",
+    ):
         train_in(tmp_path / "a", dataset, resume, "model.top_mlp=[32]")
-    with pytest.raises(ConfigError, match=r"tables: dim of t_c0 is 4, in .* 8: give dim=8"):
+    with refused(ConfigError, "tables.t_c0.dim", "is 4, in ... 8", "give dim=8..."):
         train_in(tmp_path / "a", dataset, resume, "tables.embedding_dim=4")
     with pytest.raises(ConfigError) as order:
         train_in(tmp_path / "b", dataset, resume, "trainer.seed=5", "trainer.global_batch_size=256")
     assert "give trainer.seed=0" in str(order.value)
     assert "give trainer.global_batch_size=128" in str(order.value)
     write_dataset(tmp_path / "other", rows={"train": 4000, "val": 501}, seed=9)
-    with pytest.raises(DlrmError, match="was trained on another dataset"):
+    with refused(
+        DlrmError,
+        ".../run/checkpoints/step-000000040",
+        "was trained on another dataset (... as it was then) than .../other is now",
+    ):
         train_in(tmp_path / "c", tmp_path / "other", resume)
 
 

@@ -1,5 +1,7 @@
-"""Runs whose settings touch every rank and the checkpoint: batch norm and dropout, a compiled dense part, an ensemble, and
-what recipes for full data ask for all at once. They learn the same on any number of ranks, and when stopped and resumed."""
+"""Runs whose settings affect every rank and the checkpoint: batch norm, dropout, a compiled dense part, an ensemble.
+
+They learn the same on any number of ranks, and when stopped and resumed.
+"""
 
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from dlrm_app.errors import ConfigError
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
+from tests.refusals import refused
 from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
 
 GENTLE = ["optimizer=sgd", "optimizer.sparse.lr=0.01"]
@@ -162,7 +165,11 @@ def test_an_average_begins_where_a_run_without_one_goes_on(runs: Runs, tmp_path:
     """After its first step it is these weights; asked for of a checkpoint without one it is refused."""
     keys = [f"data.path={runs.folder}/dataset", "trainer.max_steps=2"]
     train_here(tmp_path / "late", *keys)
-    with pytest.raises(ConfigError, match=r"ema=true: .* has no average of its dense weights"):
+    with refused(
+        ConfigError,
+        "ema=true",
+        "needs an average of the dense weights, which .../late/checkpoints/step-000000002...",
+    ):
         evaluated(tmp_path / "late", "ema=true")
     late = ["trainer.max_steps=3", "optimizer.dense.ema_decay=0.5", "resume=auto"]
     train_here(tmp_path / "late", *keys, *late)

@@ -92,12 +92,12 @@ def test_every_sharding_trains_like_plain_torch() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-def test_every_sharding_and_every_optimizer_train_like_plain_torch(num_ranks: int) -> None:
+def test_every_sharding_and_optimizer_trains_like_plain_torch(num_ranks: int) -> None:
     assert_like_plain(MATRIX, sharded(MATRIX, num_ranks))
 
 
 @pytest.mark.long
-def test_types_that_know_of_nodes_train_like_plain_torch_on_two_nodes() -> None:
+def test_node_sharding_types_train_like_plain_torch() -> None:
     """Four ranks that take themselves for two nodes of two, over gloo."""
     of_nodes = ("table_row_wise", "table_column_wise", "grid_shard", "mixed")
     cases = [case for case in MATRIX if case[0] in of_nodes]

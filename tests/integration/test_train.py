@@ -85,5 +85,8 @@ def test_a_refusal_is_one_message_for_all_ranks(dataset: Path, tmp_path: Path) -
     keys = [f"data.path={dataset}", "data.lanes=64", "trainer.global_batch_size=192", "output=run"]
     done = start(tmp_path, *keys, ranks=3)
     assert done.returncode != 0
-    assert done.stderr.count("3 ranks do not divide data.lanes (64): use a number of ranks that does") == 1
+    assert (
+        done.stderr.count("data.lanes=64 is not a multiple of the 3 ranks: use a number of ranks that does")
+        == 1
+    )
     assert not (tmp_path / "run").exists()

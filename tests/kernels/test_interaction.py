@@ -50,7 +50,7 @@ def test_nan_and_inf_are_seen() -> None:
     assert torch.equal(found.isfinite(), plain.isfinite())
 
 
-def test_what_is_not_contiguous_or_not_float32_comes_out_the_same() -> None:
+def test_strided_and_other_dtypes_give_the_same_products() -> None:
     dense, sparse = (values.detach() for values in draw(16, 6, 8))
     expected = InteractionArch(3)(dense, sparse[:, ::2])
     torch.testing.assert_close(DotInteraction(3)(dense, sparse[:, ::2]), expected)

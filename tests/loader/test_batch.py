@@ -138,7 +138,7 @@ def test_batches_do_not_depend_on_the_number_of_workers(
     assert [rows_of(batch) for batch in train_batches(manifest, features, loading=loading)] == alone
 
 
-def test_batches_for_a_gpu_are_made_in_page_locked_memory_of_its_own_context(
+def test_gpu_batches_are_made_in_page_locked_memory(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that makes them has turned to the rank's GPU before it asks for the first such memory."""

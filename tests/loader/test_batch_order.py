@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrm_app.errors import Problem
 from dlrm_app.loader.batch_order import (
     GROUP_ORDER,
     ROW_ORDER,
@@ -43,7 +44,7 @@ def layouts(draw: st.DrawFn) -> dict[str, int]:
 
 
 @given(st.integers(1, 5000))
-def test_there_are_enough_lanes_for_any_number_of_ranks_and_64_for_those_that_divide_it(ranks: int) -> None:
+def test_lanes_fit_any_ranks_and_are_64_where_that_fits(ranks: int) -> None:
     lanes = enough_lanes(ranks)
     assert lanes % ranks == 0
     assert 64 <= lanes < max(64, ranks) + ranks
@@ -202,29 +203,49 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
     [
         (
             (100, 64, 1, 1000),
-            ["trainer.global_batch_size must be a multiple of data.lanes (64), got 100: use 64 or 128"],
+            [
+                Problem(
+                    "trainer.global_batch_size", "must be a multiple of data.lanes (64)", "use 64 or 128", 100
+                )
+            ],
         ),
         (
             (2048, 64, 3, 5000),
             [
-                "3 ranks do not divide data.lanes (64): use a number of ranks that does, "
-                "or data.lanes=63 and a trainer.global_batch_size that is a multiple of it"
+                Problem(
+                    "data.lanes=64",
+                    "is not a multiple of the 3 ranks",
+                    "use a number of ranks that does, or data.lanes=63 and a trainer.global_batch_size that is a "
+                    "multiple of it",
+                )
             ],
         ),
         (
             (2048, 64, 2, 1000),
-            ["the train split has 1,000 rows, fewer than one trainer.global_batch_size (2048): use 960"],
+            [
+                Problem(
+                    "trainer.global_batch_size",
+                    "must be at most the 1,000 rows of the train split",
+                    "use 960",
+                    2048,
+                )
+            ],
         ),
         (
             (2048, 64, 2, 1),
             [
-                "the train split has 1 row, fewer than one trainer.global_batch_size (2048): use a larger dataset"
+                Problem(
+                    "trainer.global_batch_size",
+                    "must be at most the 1 row of the train split",
+                    "use a larger dataset",
+                    2048,
+                )
             ],
         ),
     ],
 )
 def test_a_refusal_names_the_key_the_value_and_the_cure(
-    arguments: tuple[int, ...], problems: list[str]
+    arguments: tuple[int, ...], problems: list[Problem]
 ) -> None:
     """All problems at once, each with what to type."""
     assert check_lanes(*arguments) == problems

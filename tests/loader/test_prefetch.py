@@ -53,7 +53,7 @@ def test_an_error_comes_in_its_turn_with_its_own_traceback() -> None:
     assert threads() == []
 
 
-def test_items_are_prepared_while_the_consumer_works_and_the_thread_ends_with_it() -> None:
+def test_items_are_prepared_in_a_thread_that_ends_with_its_user() -> None:
     """By another thread, as many as the depth and no more."""
     made: list[str] = []
     two_made = threading.Event()

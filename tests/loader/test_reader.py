@@ -27,6 +27,7 @@ from dlrm_app.loader.rows import Ranges, Rows
 from tests.loader.dataset_fixture import write_dataset
 from tests.loader.test_rows import Row, copied, whole
 from tests.ranks import on_ranks
+from tests.refusals import refused
 
 FEATURES = ["c1", "m0", "c0"]
 
@@ -104,7 +105,7 @@ def test_training_reads_the_rows_that_the_order_names(manifest: Manifest) -> Non
 
 
 def test_a_rank_decodes_only_what_it_uses_and_that_once(manifest: Manifest) -> None:
-    """Recorded reads are the groups under the rank's lanes; at most three per lane are held, and three read beforehand."""
+    """Recorded reads are the groups of the rank's lanes; at most three per lane are held, and three prefetched."""
     for order in orders(SplitReader(manifest, "train", FEATURES).group_rows):
         reader = RecordingReader(manifest, "train")
         for _ in reader.read(order):
@@ -141,12 +142,12 @@ def test_reading_may_begin_anywhere(manifest: Manifest) -> None:
 
 def test_a_split_without_labels_is_refused(tmp_path: Path) -> None:
     manifest = write_dataset(tmp_path / "x", 100, labelled=False)
-    with pytest.raises(DataError, match=r"the test split of .* has no labels"):
+    with refused(DataError, ".../x", "has no labels in its test split"):
         SplitReader(manifest, "test", FEATURES)
 
 
 def test_a_split_that_is_not_there_is_named(manifest: Manifest) -> None:
-    with pytest.raises(DataError, match="has no holdout split, only train, val, test"):
+    with refused(DataError, ".../x", "has no holdout split, only train, val, test"):
         SplitReader(manifest, "holdout", FEATURES)
 
 
@@ -176,9 +177,9 @@ BAGS = pa.list_(pa.int32())
 @pytest.mark.parametrize(
     ("change", "group", "message"),
     [
-        (with_value("c0", 3, 50, pa.int32()), 0, "column c0: 1 ids .* its table of 50 rows, such as 50"),
-        (with_value("c0", 3, -1, pa.int32()), 0, "column c0: 1 ids .* its table of 50 rows, such as -1"),
-        (with_value("m0", 150, [1, 30], BAGS), 1, "column m0: 1 ids .* its table of 30 rows, such as 30"),
+        (with_value("c0", 3, 50, pa.int32()), 0, "column c0: 1 ids ... its table of 50 rows, such as 50"),
+        (with_value("c0", 3, -1, pa.int32()), 0, "column c0: 1 ids ... its table of 50 rows, such as -1"),
+        (with_value("m0", 150, [1, 30], BAGS), 1, "column m0: 1 ids ... its table of 30 rows, such as 30"),
         (with_value("m0", 150, [None], BAGS), 1, "column m0: 1 ids inside lists are missing"),
         (with_value("m0", 150, None, BAGS), 1, "column m0: 1 values are missing"),
         (with_value("c1", 3, None, pa.int32()), 0, "column c1: 1 values are missing"),
@@ -188,14 +189,14 @@ BAGS = pa.list_(pa.int32())
         (
             with_value("m0", 3, [1], pa.list_(pa.int64())),
             0,
-            "column m0: it is list<.*int64.*>, .* promises list<",
+            "column m0: it is list<...int64...>, ... promises list<",
         ),
         (with_value("label", 3, 1, pa.int8()), 0, "column label: it is int8, the manifest promises uint8"),
         (lambda table: table.drop_columns(["i1", "m0"]), 0, "column i1: it is missing"),
         (
             lambda table: table.slice(50),
             0,
-            r"holds 2 row groups of 100, 50 rows, the manifest says 2 row groups of 100, 100 rows",
+            "holds 2 row groups of 100, 50 rows, the manifest says 2 row groups of 100, 100 rows",
         ),
     ],
 )
@@ -204,7 +205,7 @@ def test_a_wrong_column_is_named_with_its_file(
 ) -> None:
     """Ids outside their table are errors, never clamped; so are missing values, types and columns."""
     reader = SplitReader(rewrite(own_manifest, change), "train", FEATURES)
-    with pytest.raises(DataError, match=rf"part-00000\.parquet.*{message}"):
+    with refused(DataError, "...part-00000.parquet", f"...{message}..."):
         reader.decode(group)
 
 
@@ -232,7 +233,7 @@ def damage(path: Path, how: str) -> None:
     ("how", "message"),
     [
         ("missing", "is missing"),
-        ("truncated", "has [0-9,]* bytes, not"),
+        ("truncated", "has ... bytes, not"),
         ("empty", "has 0 bytes"),
         ("flipped", "has other bytes"),
     ],
@@ -243,7 +244,7 @@ def test_a_damaged_shard_is_named(own_manifest: Manifest, how: str, message: str
     damage(own_manifest.path / own_manifest.splits["train"].shards[1].path, how)
     reader = SplitReader(own_manifest, "train", FEATURES)
     reader.decode(0)
-    with pytest.raises(DataError, match=rf"part-00001\.parquet {message}.*; copy the files"):
+    with refused(DataError, "...part-00001.parquet", f"{message}...", cure="copy the files..."):
         [reader.decode(group) for group in (2, 3)]
 
 

@@ -1,4 +1,4 @@
-"""A teacher's scores in the labels' place: the mix, row for row, whatever the order of the batches; other rows are refused."""
+"""A teacher's scores as labels are mixed row by row, in any order of batches; other rows are refused."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from dlrm_app.loader.batch import TrainBatches
 from dlrm_app.loader.soft_labels import SoftLabels, open_soft_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
+from tests.refusals import find_problem, refused
 from tests.small_run import losses, train_here
 
 ROWS = 2000
@@ -82,9 +83,9 @@ def test_the_loss_is_the_mix_of_two_losses(manifest: Manifest, tmp_path: Path) -
 def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) -> None:
     labels, good = labels_of(manifest), np.full(ROWS, 0.5)
     table = pq.read_table(write_scores(tmp_path / "good", good, labels))
-    place = r"does not hold score, label, shard and row of each of 2,000 rows .*: make it with dlrm-predict model="
+    place = "does not hold score, label, shard and row of each of 2,000 rows..."
     values = "lacks labels, or scores from 0 to 1"
-    for wrong, problem in (
+    for wrong, rule in (
         (table.slice(1), place),
         (table.select(["score"]), place),
         (table.rename_columns(["score", "label", "file", "line"]), place),  # may be told their own clicks
@@ -92,19 +93,27 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
         (table.set_column(0, "score", pa.array([None, *good[1:]])), values),
     ):
         pq.write_table(wrong, tmp_path / "wrong")
-        with pytest.raises(DataError, match=problem):
+        with refused(
+            DataError, f"distillation.scores={tmp_path}/wrong", rule, cure="make it with dlrm-predict ..."
+        ):
             opened(tmp_path / "wrong", 0.5, manifest)
     (tmp_path / "text").write_text("score\n0.5\n")
-    with pytest.raises(DataError, match=r"cannot be read"):
+    with refused(
+        DataError,
+        "distillation.scores=.../text",
+        "cannot be read (Parquet magic bytes not found in footer. Either the file is...",
+    ):
         opened(tmp_path / "text", 0.5, manifest)
     turned = opened(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
-    with pytest.raises(DataError, match=r"other labels than the rows from 0 on .* score it again"):
+    with refused(
+        DataError,
+        "distillation.scores=.../turned",
+        "has other labels than the rows from 0 on of the train split, because it was made...",
+    ):
         turned.mixed(0, labels[:100])
 
 
-def test_a_file_that_is_not_there_and_a_share_that_is_none_are_reported_together(
-    manifest: Manifest, tmp_path: Path
-) -> None:
+def test_a_missing_file_and_a_wrong_share_are_reported_together(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         train_here(
             tmp_path / "run",
@@ -112,7 +121,9 @@ def test_a_file_that_is_not_there_and_a_share_that_is_none_are_reported_together
             f"distillation.scores={tmp_path}/none",
             "trainer.global_batch_size=7",
         )
-    assert any("distillation.scores=" in each and "No such file" in each for each in caught.value.problems)
+    assert find_problem(
+        caught.value, f"distillation.scores={tmp_path}/none", "cannot be read (No such file..."
+    )
     assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match=r"distillation\.share must be at least 0 and at most 1, got 1\.5"):
+    with refused(ConfigError, "distillation.share", "must be at least 0 and at most 1"):
         compose_train("distillation.share=1.5")

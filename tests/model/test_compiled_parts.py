@@ -77,7 +77,7 @@ def test_logits_and_gradients_are_those_of_the_plain_model(
     assert [name for name, _ in compiled.named_parameters()] == [name for name, _ in plain.named_parameters()]
 
 
-def test_without_a_compiler_a_step_is_the_plain_one_and_the_log_says_why(
+def test_without_a_compiler_steps_run_eagerly_with_a_log_line(
     models: tuple[Model, Model], caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, compiled = models

@@ -15,7 +15,7 @@ from tests.plain_training import assert_trains_like_plain, compose_train
 CONCAT = ["model=concat", "model.bottom_mlp=[]", "model.top_mlp=[16]"]
 
 
-def test_a_value_becomes_itself_standardised_and_the_functions_of_its_waves() -> None:
+def test_a_value_becomes_itself_standardised_and_its_waves() -> None:
     embedding = PeriodicEmbedding(2, [0, 1], 3)
     rows = torch.tensor([[1.0, -2.0], [3.0, 5.0], [8.0, 0.5]])
     set_moments(embedding, rows)

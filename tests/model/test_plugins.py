@@ -13,6 +13,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.plugins import load_plugins
 from tests.loader.dataset_fixture import write_dataset
+from tests.refusals import refused
 
 MINE = """
 import dlrm_app as dlrm
@@ -51,7 +52,7 @@ def train(dataset: Path, output: Path, kind: str, *words: str, **more: Any) -> A
 def test_a_run_wants_the_file_that_it_was_made_with(dataset: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE.format(name="wanted"))
-    with pytest.raises(ConfigError, match=r"must be one of .*plugins=\[FILE\.py\]"):
+    with refused(ConfigError, "model.kind", "must be one of dlrm, dcn, dcn_parallel, projection, concat"):
         train(dataset, tmp_path / "run", "wanted")
     run = train(dataset, tmp_path / "run", "wanted", plugins=[file])
     (recorded,) = yaml.safe_load((run.path / "config.yaml").read_text())["plugins"]
@@ -65,9 +66,9 @@ def test_a_run_wants_the_file_that_it_was_made_with(dataset: Path, tmp_path: Pat
         > 0
     )
     file.write_text(MINE.format(name="wanted") + "# changed\n")
-    with pytest.raises(ConfigError, match="another file registers it now"):
+    with refused(ConfigError, ".../run/checkpoints/step-000000018", "...another file registers it now..."):
         dlrm.evaluate(checkpoint=run.path, split="val", plugins=[file], threads=1)
-    with pytest.raises(ConfigError, match="names a file that has changed"):
+    with refused(ConfigError, "plugins", "names a file that has changed: it is..."):
         dlrm.evaluate(checkpoint=run.path, split="val", plugins=[recorded], threads=1)
 
 
@@ -84,7 +85,7 @@ def test_the_files_that_a_run_names_are_not_executed_unasked(dataset: Path, tmp_
     assert not mark.exists()
 
 
-def test_an_architecture_that_python_has_registered_needs_no_file(dataset: Path, tmp_path: Path) -> None:
+def test_an_architecture_registered_in_python_needs_no_file(dataset: Path, tmp_path: Path) -> None:
     """It is the built-in one by another name: the same weights give the same evaluation."""
 
     @dlrm.architecture("imported")
@@ -117,23 +118,23 @@ def test_a_package_names_its_architectures(dataset: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "message"),
+    ("content", "name", "rule"),
     [
         (None, "nowhere.py", "must be local Python files"),
         ("x = 1", "mine.txt", "must be local Python files"),
-        ("x = 1\ny = x / 0\n", "mine.py", r"mine\.py:2: ZeroDivisionError"),
-        ("x = = 1", "mine.py", "SyntaxError"),
+        ("x = 1\ny = x / 0\n", "mine.py", "...mine.py:2: ZeroDivisionError..."),
+        ("x = = 1", "mine.py", "...SyntaxError..."),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(
-    content: str | None, name: str, message: str, tmp_path: Path
+    content: str | None, name: str, rule: str, tmp_path: Path
 ) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, "plugins", rule):
         load_plugins([str(tmp_path / name)])
 
 
 def test_a_built_in_architecture_has_no_settings_of_ones_own(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.settings=.*is no setting of model\.kind=dlrm"):
+    with refused(ConfigError, "model.settings={'scale': 2}", "is no setting of model.kind=dlrm"):
         train(dataset, tmp_path / "run", "dlrm", **{"model.settings": {"scale": 2}})

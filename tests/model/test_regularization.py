@@ -42,7 +42,7 @@ def on_rank(runtime: Runtime) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_any_number_of_ranks_equals_torchs_batch_norm_of_all_rows(num_ranks: int) -> None:
+def test_batch_norm_over_ranks_equals_torchs_over_all_rows(num_ranks: int) -> None:
     expected = train_norm(nn.BatchNorm1d(WIDTH))
     ranks = on_ranks(on_rank, num_ranks) if num_ranks > 1 else [train_norm(SyncedBatchNorm(WIDTH))]
     close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)

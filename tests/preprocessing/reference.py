@@ -1,4 +1,4 @@
-"""Preprocessing, slow and obvious: plain Python over lists, written from docs/how-to/preprocessing.md and not from the code."""
+"""Preprocessing, slow and obvious: plain Python over lists, written from docs/how-to/preprocessing.md alone."""
 
 import datetime
 import math

@@ -1,4 +1,4 @@
-"""What auto chooses: a pure function of a look at the rows, which leaves alone what is typed, and can be typed itself."""
+"""What auto chooses: a pure function of a look at the rows, which keeps what is typed, and can be typed itself."""
 
 import json
 import logging
@@ -28,6 +28,7 @@ from dlrm_app.preprocessing.passes.look import (
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.text import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
+from tests.refusals import refused
 
 ROWS = 3000
 COLUMNS = (
@@ -222,7 +223,7 @@ def test_a_finished_dataset_is_found_by_its_settings(
         with caplog.at_level(logging.INFO):
             run(auto, *words(shop, *same))
         assert "is finished already" in caplog.text
-    with pytest.raises(ConfigError, match=r'dense\.target_columns: "all" → null'):
+    with refused(ConfigError, "dense.target_columns", 'was "all", is null'):
         run(auto, *words(shop, "dense.target_columns=null"))
 
 

@@ -13,6 +13,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
 from tests.preprocessing.running import content, run, table_of
+from tests.refusals import refused
 
 COLUMNS = """
 name: shop
@@ -192,28 +193,42 @@ def days_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("given", "key", "rule"),
     [
-        (["encoding.day=yesterday"], "encoding.day must be a date"),
-        (["encoding.expire_days=3"], "encoding.expire_days is for vocabularies that grow"),
-        (["encoding.day=1", "encoding.top_k=5"], "encoding.top_k is for vocabularies that do not grow"),
-        (["encoding.grow_from={first}", "encoding.day=1"], "encoding.day=1 must come after day 1"),
-        (["encoding.grow_from={first}", "encoding.day=2026-11-02"], "must come after day 1"),
-        (["encoding.grow_from={first}", "encoding.capacity=5"], "ids never move: give at least that"),
+        (["encoding.day=yesterday"], "encoding.day", "must be a date"),
+        (["encoding.expire_days=3"], "encoding.expire_days", "is for vocabularies that grow"),
+        (["encoding.day=1", "encoding.top_k=5"], "encoding.top_k", "is for vocabularies that do not grow"),
+        (["encoding.grow_from={first}", "encoding.day=1"], "encoding.day=1", "must come after day 1 of ..."),
+        (
+            ["encoding.grow_from={first}", "encoding.day=2026-11-02"],
+            "encoding.day=2026-11-02",
+            "must come after day 1 of ...",
+        ),
+        (
+            ["encoding.grow_from={first}", "encoding.capacity=5"],
+            "encoding.capacity.item",
+            "is 5, ...ids never move",
+        ),
         (
             ["encoding.grow_from={first}", SHARED],
-            "encoding.shared comes with the dataset at encoding.grow_from",
+            "encoding.shared",
+            "comes with the dataset at encoding.grow_from",
         ),
         (
             ["encoding.grow_from={first}", "dense.target_columns=[item]"],
-            "comes with the dataset at encoding.grow",
+            "dense.target_columns",
+            "comes with the dataset at encoding.grow_from",
         ),
-        (["encoding.grow_from={hashed}"], "has no vocabulary that could grow"),
+        (
+            ["encoding.grow_from={hashed}"],
+            "encoding.grow_from=...hashed",
+            "has no vocabulary that could grow...",
+        ),
     ],
     ids=["day", "expire", "top_k", "earlier", "date", "capacity", "shared", "targets", "hashed"],
 )
-def test_what_cannot_grow_is_refused(parents: Path, given: list[str], problem: str) -> None:
+def test_what_cannot_grow_is_refused(parents: Path, given: list[str], key: str, rule: str) -> None:
     words = [text.format(first=parents / "first", hashed=parents / "hashed") for text in given]
-    with pytest.raises(ConfigError, match=problem):
+    with refused(ConfigError, key, rule):
         run(parents / "no", *days_of(parents), "encoding=vocab", *words)
     assert not (parents / "no").exists()

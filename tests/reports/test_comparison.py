@@ -73,7 +73,7 @@ def test_every_folder_without_a_run_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path}/run " not in str(error.value)
 
 
-def test_differences_are_the_keys_whose_values_are_not_all_the_same(tmp_path: Path) -> None:
+def test_differences_are_the_keys_whose_values_differ(tmp_path: Path) -> None:
     """Lists of named items by the items' names; where a run lies is no difference."""
     for name, rate, rows in (("a", 0.1, 10), ("b", 0.1, 20), ("c", 0.2, 20)):
         write_run(tmp_path / name)

@@ -37,7 +37,7 @@ def test_its_numbers_are_those_of_metrics_jsonl(tmp_path: Path) -> None:
     assert "best reachable 0.80000" in report.text
 
 
-def test_the_headline_is_the_last_test_evaluation_and_the_best_of_val(tmp_path: Path) -> None:
+def test_the_headline_is_the_last_test_and_the_best_val_result(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     with (tmp_path / "run/metrics.jsonl").open("a") as file:
         for event in [evaluation("val", 40, auc=0.61), evaluation("test", 40, auc=0.62)]:
@@ -80,7 +80,7 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
     assert "NaN" not in report.text
 
 
-def test_the_result_of_a_shorter_run_does_not_finish_the_longer_one(tmp_path: Path) -> None:
+def test_a_shorter_runs_result_does_not_finish_a_longer_run(tmp_path: Path) -> None:
     """A finished run that goes on with more epochs is unfinished again."""
     write_run(tmp_path / "run")
     path = tmp_path / "run/result.json"

@@ -8,6 +8,7 @@ import pytest
 from dlrm_app.errors import DataError
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.reports.run_record import read_run
+from tests.refusals import is_like, refused
 from tests.training.run_fixture import write_run
 
 
@@ -33,10 +34,15 @@ def test_a_run_that_goes_on_is_read_up_to_the_last_whole_line(tmp_path: Path) ->
 )
 def test_a_folder_of_another_program_is_called_what_it_is(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(
-        DataError, match=r"holds no run|damaged after it was written|not what dlrm-train wrote"
-    ):
+    with pytest.raises(DataError) as caught:
         write_report(tmp_path)
+    (problem,) = caught.value.problems
+    rules = (
+        "holds no run (no config.yaml)",
+        "was damaged after it was written (...)",
+        "is not what dlrm-train wrote",
+    )
+    assert any(is_like(problem, f"{tmp_path}...", rule) for rule in rules), problem
 
 
 @pytest.mark.parametrize("name", ["environment.json", "dataset.json", "curves.json", "result.json"])
@@ -44,8 +50,9 @@ def test_a_folder_of_another_program_is_called_what_it_is(tmp_path: Path, text: 
 def test_a_file_of_another_program_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     write_run(tmp_path / "run")
     (tmp_path / "run" / name).write_bytes(content)
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError) as caught:
         write_report(tmp_path / "run")
+    assert [problem.key for problem in caught.value.problems] == [f"{tmp_path}/run/{name}"]
 
 
 @pytest.mark.parametrize(
@@ -64,5 +71,5 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
     write_run(tmp_path / "run")
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
-    with pytest.raises(DataError, match=r"metrics.jsonl:1 is not an event"):
+    with refused(DataError, f"{path}:1", "is not an event of a run (...)"):
         write_report(tmp_path / "run")

@@ -12,7 +12,7 @@ from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 
 
-def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
+def test_runs_of_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["{", "[3]", "7"])
-def test_damaged_curves_of_earlier_evaluations_do_not_end_the_run(tmp_path: Path, text: str) -> None:
+def test_damaged_curves_do_not_end_the_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "curves.json").write_text(text)
     with start_runtime(num_threads=1) as runtime:
         RunFolder(tmp_path, runtime).write_curves(Evaluation("val", 0, 5, {"auc": 0.5}), {})

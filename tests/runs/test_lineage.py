@@ -1,4 +1,4 @@
-"""Any sequence of starts, stops, kills and damage leaves one history in a run folder: the one that a simple model keeps."""
+"""Any sequence of starts, stops, kills and damage leaves in a run folder the history that a simple model keeps."""
 
 import shutil
 import tempfile

@@ -67,7 +67,7 @@ def test_one_that_fails_is_dropped_with_a_warning(
     assert "disk full" in caplog.text
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dlrm_app.config.train.find_spec", lambda _: None)

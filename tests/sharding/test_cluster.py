@@ -70,7 +70,7 @@ def test_what_a_custom_cluster_lacks_is_named() -> None:
     ]
 
 
-def test_what_is_there_is_one_rank_with_its_share_of_this_machine() -> None:
+def test_an_undescribed_cluster_is_one_rank_of_this_machine() -> None:
     one = running_cluster(TopologyConfig(), started(1))
     four = running_cluster(TopologyConfig(), started(4))
     assert (four.nodes, four.devices_per_node, four.device) == (1, 4, "cpu")
@@ -92,7 +92,7 @@ def test_processes_on_cpu_are_not_taken_to_exchange_as_gpus_do() -> None:
     assert running_cluster(TopologyConfig(intra_node_gbps=600), started(2)).bandwidths.intra_node == 600e6
 
 
-def test_a_described_cluster_that_was_not_started_is_refused_with_the_cure() -> None:
+def test_a_described_cluster_that_was_not_started_is_refused() -> None:
     described = TopologyConfig(nodes=2, devices_per_node=8, device="cuda", memory_gib=80)
     with pytest.raises(ConfigError) as error:
         running_cluster(described, started(4))
@@ -100,7 +100,7 @@ def test_a_described_cluster_that_was_not_started_is_refused_with_the_cure() -> 
     assert "torchrun --nnodes 2 --nproc-per-node 8" in str(error.value)
 
 
-def test_a_described_cluster_that_was_started_is_what_is_planned_for() -> None:
+def test_a_described_and_started_cluster_is_planned_for() -> None:
     described = TopologyConfig(nodes=1, devices_per_node=2, device="cpu", memory_gib=5)
     assert running_cluster(described, started(2)).memory == 5 * GIB
 
@@ -127,10 +127,10 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, a
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda gpu: allocated)
 
 
-def test_plans_are_for_what_is_free_on_a_gpu_and_not_for_all_that_it_has(
+def test_plans_are_for_the_free_memory_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a change of a few MiB from one start to the next is none, for another plan would end the resume's exactness."""
+    """A change of a few MiB between starts is ignored, because another plan would end the resume's exactness."""
     ranks = Runtime(0, 0, 8, 8, "cuda", 1)
     sizes = []
     for noise in (0, 5 << 20):

@@ -11,6 +11,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, constraint_faults
+from dlrm_app.errors import Problem
 from dlrm_app.sharding.constraints import (
     constraints_of,
     dense_kernel_tables,
@@ -24,6 +25,7 @@ from dlrm_app.sharding.planner import warn_of_other_algorithms
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 from tests.random_batches import TABLES
+from tests.refusals import is_like
 from tests.sharding.clusters import cluster, workload
 
 USER = Table("t_user", 1000, 16, ("user",))
@@ -37,7 +39,7 @@ def sharding(**patterns: dict[str, Any]) -> ShardingConfig:
     )
 
 
-def test_a_spec_is_asked_first_then_the_last_pattern_then_all_tables_key_by_key() -> None:
+def test_each_key_comes_from_spec_then_last_pattern_then_all() -> None:
     config = sharding(
         t_any={"types": ["row_wise"], "kernels": ["fused_uvm"], "min_partition": 8},
         t_user={"types": ["column_wise"], "kernels": None},
@@ -76,7 +78,7 @@ def test_constraints_reach_the_planner() -> None:
     assert user.min_partition == 8
 
 
-def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
+def test_unconstrained_tables_take_types_that_train_alike() -> None:
     for constraints in planned(ShardingConfig()).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
@@ -88,44 +90,43 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraints", "words"),
+    ("constraints", "rule"),
     [
-        ({"type": ["row_wise"]}, "sharding.tables.t.type is not known: use types, kernels"),
-        ({"types": ["rowwise"]}, "sharding.tables.t.types must be one of data_parallel,"),
-        ({"types": "row_wise"}, "types must be a list of texts, got 'row_wise'"),
-        ({"kernels": ["key_value"]}, "kernels must be one of fused, "),
-        ({"min_partition": 6}, "min_partition must be a positive multiple of 4, got 6"),
-        ({"min_partition": "8"}, "must be a positive multiple of 4, got '8'"),
-        ({"cache_load_factor": 1.5}, "must be above 0 and at most 1, got 1.5"),
-        ({"cache_load_factor": True}, "cache_load_factor must be a number, got true"),
-        (["row_wise"], "sharding.tables.t must be a mapping"),
+        ({"type": ["row_wise"]}, "is not known"),
+        ({"types": ["rowwise"]}, "must be one of data_parallel,..."),
+        ({"types": "row_wise"}, "must be a list of texts..."),
+        ({"kernels": ["key_value"]}, "must be one of fused, ..."),
+        ({"min_partition": 6}, "must be a positive multiple of 4"),
+        ({"min_partition": "8"}, "must be a positive multiple of 4"),
+        ({"cache_load_factor": 1.5}, "must be above 0 and at most 1"),
+        ({"cache_load_factor": True}, "must be a number"),
+        (["row_wise"], "must be a mapping..."),
     ],
 )
-def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any, words: str) -> None:
+def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any, rule: str) -> None:
     (problem,) = constraint_faults("sharding.tables.t", constraints)
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(problem)
+    key = ".".join(["sharding.tables.t", *(constraints if isinstance(constraints, dict) else ())])
+    assert is_like(problem, key, rule), problem
 
 
 @pytest.mark.parametrize(
-    ("constraints", "device", "words"),
+    ("constraints", "device", "key", "rule"),
     [
-        ({"kernels": ["fused_uvm"]}, "cpu", "there is no GPU"),
-        ({"cache_load_factor": 0.2}, "cuda", "needs the kernel fused_uvm_caching"),
-        ({"min_partition": 64}, "cuda", "wider than the table, 32 columns"),
+        ({"kernels": ["fused_uvm"]}, "cpu", "sharding kernel fused_uvm", "...there is no GPU"),
+        ({"cache_load_factor": 0.2}, "cuda", "cache_load_factor", "needs the kernel fused_uvm_caching"),
+        ({"min_partition": 64}, "cuda", "min_partition=64", "is wider than the table, 32 columns"),
     ],
 )
 def test_what_a_table_or_a_device_does_not_allow_is_refused(
-    constraints: dict[str, Any], device: str, words: str
+    constraints: dict[str, Any], device: str, key: str, rule: str
 ) -> None:
     (problem,) = sharding_problems(PAIR, sharding(t_item=constraints), device)
-    assert problem.startswith("table t_item: ")
-    assert words in problem
+    assert is_like(problem, f"table t_item: {key}", rule), problem
 
 
-def test_a_pattern_that_fits_no_table_is_refused_with_the_tables_there_are() -> None:
+def test_a_pattern_without_a_table_is_refused_with_the_tables() -> None:
     (problem,) = sharding_problems(PAIR, sharding(t_itm_any={"types": ["row_wise"]}), "cpu")
-    assert problem == "sharding.tables.t_itm* fits no table: they are t_user, t_item"
+    assert problem == Problem("sharding.tables.t_itm*", "fits no table", "they are t_user, t_item")
 
 
 def split_in_two(kind: str) -> Assignment:
@@ -135,7 +136,7 @@ def split_in_two(kind: str) -> Assignment:
 
 
 @pytest.mark.parametrize(("optimizer", "is_other"), [("rowwise_adagrad", True), ("adagrad", False)])
-def test_splitting_rows_whose_optimizer_reduces_over_them_is_said(
+def test_splitting_rows_of_rowwise_optimizers_is_logged(
     optimizer: str, is_other: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -151,7 +152,7 @@ def dense(tables: Sequence[Table], settings: SparseSettings, device: str) -> set
 
 def problems(
     tables: Sequence[Table], types: list[str] | None = None, device: str = "cpu", **changes: Any
-) -> list[str]:
+) -> list[Problem]:
     settings = SparseSettings(**{"kind": "rowwise_adagrad", "lr": 0.1, **changes})
     return table_problems(tables, settings, ShardingConfig(types), device)
 
@@ -164,29 +165,33 @@ def test_every_kind_is_accepted_on_every_device_and_sharding(device: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("table", "changes", "words"),
+    ("table", "changes", "key", "rule"),
     [
-        ({"optimizer": {"lr": "high"}}, {}, ["optimizer.lr", "high"]),
-        ({"optimizer": {"kind": "lion"}}, {}, ["optimizer.kind must be one of sgd, ", "got 'lion'"]),
-        ({"optimizer": {"lr": -1.0}}, {}, ["optimizer.lr must be above 0, got -1.0"]),
-        ({"optimizer": {"beta1": 1.0}}, {}, ["optimizer.beta1"]),
-        ({}, {"kind": "adam", "max_gradient": 1.0}, ["max_gradient needs an optimizer inside"]),
-        ({"sharding": {"types": ["data_parallel"]}}, {"max_gradient": 1.0}, ["max_gradient needs"]),
-        ({"init": "zeros"}, {"kind": "lamb"}, ["init zeros would never move"]),
+        ({"optimizer": {"lr": "high"}}, {}, "optimizer.lr", "must be a number..."),
+        ({"optimizer": {"kind": "lion"}}, {}, "optimizer.kind", "must be one of sgd, ..."),
+        ({"optimizer": {"lr": -1.0}}, {}, "optimizer.lr", "must be above 0"),
+        ({"optimizer": {"beta1": 1.0}}, {}, "optimizer.beta1", "..."),
+        ({}, {"kind": "adam", "max_gradient": 1.0}, "max_gradient", "needs an optimizer inside..."),
+        (
+            {"sharding": {"types": ["data_parallel"]}},
+            {"max_gradient": 1.0},
+            "max_gradient",
+            "needs an optimizer inside...",
+        ),
+        ({"init": "zeros"}, {"kind": "lamb"}, "init", "zeros would never move..."),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_tables_name(
-    table: dict[str, Any], changes: dict[str, Any], words: list[str]
+    table: dict[str, Any], changes: dict[str, Any], key: str, rule: str
 ) -> None:
     (problem,) = problems([replace(TABLES[0], **table)], **changes)
-    for word in ["table shared", *words]:
-        assert word in problem
+    assert is_like(problem, f"table shared: {key}", rule), problem
 
 
 def test_one_cause_is_told_once_for_all_its_tables() -> None:
     tables = [Table(f"t{place}", 10, 4, (f"f{place}",)) for place in range(26)]
     (problem,) = problems(tables, kind="adam", max_gradient=1.0)
-    assert problem.startswith("tables t0, t1, t2 and 23 more: max_gradient")
+    assert problem.key == "tables t0, t1, t2 and 23 more: max_gradient"
 
 
 def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,4 +223,4 @@ def test_tables_whose_only_kernel_is_dense_take_it() -> None:
 
 def test_an_unknown_kind_is_refused_once() -> None:
     (problem,) = problems(TABLES, kind="lion")
-    assert problem.startswith("optimizer.sparse.kind must be one of sgd, adagrad, ")
+    assert is_like(problem, "optimizer.sparse.kind", "must be one of sgd, adagrad, ...")

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import load_plan, plan_to_dict, to_plan, write_plan
 from dlrm_app.sharding.search import search
 from dlrm_app.tables.specs import Table
+from tests.refusals import is_like, refused
 from tests.sharding.clusters import cluster, one_hot, workload
 
 TABLES = [
@@ -58,7 +59,11 @@ def test_a_plan_whose_aliases_explode_is_refused(plan_path: Path) -> None:
         for below, name in zip("abcdefgh", "bcdefghi", strict=True)
     ]
     plan_path.write_text("\n".join(["a: &a [1]", *levels]))
-    with pytest.raises(ConfigError, match=r"cannot be read: its aliases \(\*name\) stand for more than"):
+    with refused(
+        ConfigError,
+        "sharding.plan=.../plan.yaml",
+        "cannot be read (its aliases (*name) stand for more than 100,000 values: write fewer)",
+    ):
         load_plan(plan_path, workload(TABLES), HERE)
 
 
@@ -84,29 +89,32 @@ def test_a_plan_keeps_kernels_and_load_factors(tmp_path: Path) -> None:
     assert loaded["t"].option.memory == pytest.approx(found["t"].option.memory)
 
 
-def refused(path: Path, change: Callable[[dict[str, Any]], Any], tables: list[Table] = TABLES) -> list[str]:
+def problems_of(
+    path: Path, change: Callable[[dict[str, Any]], Any], tables: list[Table] = TABLES
+) -> list[Problem]:
     """The problems of the plan at ``path`` once ``change`` has been made to it."""
     content = yaml.safe_load(path.read_text())
     change(content)
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError) as error:
         load_plan(path, workload(tables), cluster(4, device="cpu"))
-    assert all(problem.startswith(f"sharding.plan={path}: ") for problem in error.value.problems)
-    return [problem.removeprefix(f"sharding.plan={path}: ") for problem in error.value.problems]
+    assert all(problem.key.startswith(f"sharding.plan={path}") for problem in error.value.problems)
+    return error.value.problems
 
 
 CURE = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
 
 
-def test_a_plan_for_other_tables_is_refused_with_every_difference(plan_path: Path) -> None:
+def test_a_plan_for_other_tables_is_refused_with_all_of_them(plan_path: Path) -> None:
     here = [*TABLES[:3], one_hot(9, 8, "new")]
-    assert sorted(refused(plan_path, lambda content: None, here), reverse=True) == [
-        f"it has no entry for: new; {CURE}",
-        f"it has entries for tables that are not here: copies; {CURE}",
+    key = f"sharding.plan={plan_path}"
+    assert problems_of(plan_path, lambda content: None, here) == [
+        Problem(key, "has entries for tables that are not here: copies", CURE),
+        Problem(key, "has no entry for: new", CURE),
     ]
 
 
-def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path: Path) -> None:
+def test_a_plan_for_more_ranks_is_refused_only_once(tmp_path: Path) -> None:
     where = cluster(8, device="cpu")
     work = workload(TABLES, types=["table_wise"])
     found = write(tmp_path / "plan.yaml", work, where)
@@ -114,55 +122,67 @@ def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path:
     with pytest.raises(ConfigError) as error:
         load_plan(tmp_path / "plan.yaml", work, cluster(2, device="cpu"))
     (problem,) = error.value.problems
-    assert "it is made for 1 × 8 ranks, this cluster has 1 × 2 ranks: start as many, or plan again" in problem
+    rule, cure = "is made for 1 × 8 ranks, this cluster has 1 × 2 ranks", "start as many, or plan again"
+    assert problem == Problem(f"sharding.plan={tmp_path}/plan.yaml", rule, cure)
 
 
-CUT = "row_wise cuts its 10 × 32 weights into [[0, 0, 3, 32], [3, 0, 3, 32]]… on these ranks, not [[0, 0, 3, 32], ["
-NO_SHARDS = "shards must be a list of [row, column, rows, columns, rank]"
+CUT = "are [[0, 0, 3, 32], ...but row_wise cuts its 10 × 32 weights into [[0, 0, 3, 32], [3, 0, 3, 32]]…..."
+NO_SHARDS = "must be a list of [row, column, rows, columns, rank]..."
 
 
 @pytest.mark.parametrize(
-    ("table", "change", "problem"),
+    ("table", "change", "rule"),
     [
         ("rows", lambda shards: shards.pop(1), CUT),
         ("rows", lambda shards: shards[1].__setitem__(0, 2), CUT),
-        ("whole", lambda shards: shards[0].__setitem__(2, 99), "table_wise cuts its 100 × 16 weights into "),
+        (
+            "whole",
+            lambda shards: shards[0].__setitem__(2, 99),
+            "are ...but table_wise cuts its 100 × 16 weights into ...",
+        ),
         ("whole", lambda shards: shards[0].__setitem__(4, 4), NO_SHARDS),
         ("whole", lambda shards: shards[0].append(1), NO_SHARDS),
         ("columns", lambda shards: shards.clear(), NO_SHARDS),
         (
             "rows",
             lambda shards: [each.__setitem__(4, 0) for each in shards],
-            "row_wise does not put shards on ranks [0",
+            "are on ranks [0..., where row_wise does not put them",
         ),
     ],
 )
 def test_shards_that_are_no_partition_are_refused(
-    plan_path: Path, table: str, change: Callable[[list[list[int]]], Any], problem: str
+    plan_path: Path, table: str, change: Callable[[list[list[int]]], Any], rule: str
 ) -> None:
     def edit(content: dict[str, Any]) -> None:
         entry = content["tables"][table]
         change(entry["shards"])
         entry["ranks"] = [shard[4] for shard in entry["shards"]]
 
-    (said,) = refused(plan_path, edit)
-    assert said.startswith(f"table {table}: {problem}")
+    (problem,) = problems_of(plan_path, edit)
+    assert is_like(problem, f"sharding.plan={plan_path}: table {table}: shards", rule), problem
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "problem"),
+    ("key", "value", "place", "rule"),
     [
-        ("compute_kernel", "key_value", "compute_kernel must be one of fused, "),
-        ("compute_kernel", "fused_uvm", "the kernel fused_uvm needs CUDA, these ranks compute on CPU"),
-        ("sharding_type", "diagonal", "sharding_type must be one of data_parallel, "),
-        ("sharding_type", "table_row_wise", "table_row_wise cuts its 100 × 16 weights into [[0, 0, 25, 16]"),
-        ("ranks", [0, 0], NO_SHARDS),
-        ("cache_load_factor", 1.5, "cache_load_factor must lie in (0, 1], got 1.5"),
+        ("compute_kernel", "key_value", "compute_kernel", "must be one of fused, ..."),
+        ("compute_kernel", "fused_uvm", "compute_kernel fused_uvm", "needs CUDA, these ranks compute on CPU"),
+        ("sharding_type", "diagonal", "sharding_type", "must be one of data_parallel, ..."),
+        (
+            "sharding_type",
+            "table_row_wise",
+            "shards",
+            "are ...but table_row_wise cuts its 100 × 16 weights into [[0, 0, 25, 16]...",
+        ),
+        ("ranks", [0, 0], "shards", NO_SHARDS),
+        ("cache_load_factor", 1.5, "cache_load_factor", "must lie in (0, 1]"),
     ],
 )
-def test_what_a_plan_cannot_say_is_refused(plan_path: Path, key: str, value: Any, problem: str) -> None:
-    (said,) = refused(plan_path, lambda content: content["tables"]["whole"].__setitem__(key, value))
-    assert said.startswith(f"table whole: {problem}")
+def test_what_a_plan_cannot_say_is_refused(
+    plan_path: Path, key: str, value: Any, place: str, rule: str
+) -> None:
+    (problem,) = problems_of(plan_path, lambda content: content["tables"]["whole"].__setitem__(key, value))
+    assert is_like(problem, f"sharding.plan={plan_path}: table whole: {place}", rule), problem
 
 
 @pytest.mark.parametrize(
@@ -179,7 +199,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str | None, rea
     path = tmp_path / "plan.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=rf"sharding\.plan=.*: .*{reason}"):
+    with refused(ConfigError, f"sharding.plan={path}", f"cannot be read ({reason}..."):
         load_plan(path, workload(TABLES), cluster(4))
 
 
@@ -189,5 +209,7 @@ def test_a_plan_within_nodes_needs_nodes_of_that_size(tmp_path: Path) -> None:
     work = workload([one_hot(100, 16, "t")], types=["table_row_wise"])
     found = write(tmp_path / "plan.yaml", work, where)
     assert same(load_plan(tmp_path / "plan.yaml", work, where), found)
-    with pytest.raises(ConfigError, match="made for 2 × 2 ranks, this cluster has 1 × 4 ranks"):
+    with refused(
+        ConfigError, "sharding.plan=.../plan.yaml", "is made for 2 × 2 ranks, this cluster has 1 × 4 ranks"
+    ):
         load_plan(tmp_path / "plan.yaml", work, cluster(4, device="cpu"))

@@ -130,7 +130,7 @@ def test_equal_tables_are_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whole_tables_take_no_longer_than_the_rule_of_longest_first_promises(seed: int) -> None:
+def test_whole_tables_stay_within_the_longest_first_bound(seed: int) -> None:
     """At most 4/3 - 1/(3 m) of the best placement on m ranks (Graham 1969), which all placements are tried for."""
     generator = random.Random(seed)
     factors = [generator.randint(1, 40) for _ in range(7)]
@@ -149,7 +149,7 @@ def test_whole_tables_take_no_longer_than_the_rule_of_longest_first_promises(see
     assert rank_loads(found, 3).time.max() <= (4 / 3 - 1 / 9) * best * (1 + 1e-9)
 
 
-def test_a_table_larger_than_a_rank_is_split_and_the_others_stay_whole() -> None:
+def test_only_a_table_larger_than_a_rank_is_split() -> None:
     large, small = one_hot(500_000, 128, "large"), one_hot(1000, 128, "small")
     found = plan([large, small], cluster(4, memory=large.num_bytes))  # Adagrad's state takes as much again
     assert found is not None
@@ -259,7 +259,7 @@ def test_jumbo_is_planned_on_128_gpus() -> None:
 
 @pytest.mark.parametrize("dim", [16, 32, 64, 128])
 @pytest.mark.parametrize("ids", [1.0, 10.0, 100.0])
-def test_on_cpu_a_table_cut_by_rows_is_no_less_work_than_a_whole_one(dim: int, ids: float) -> None:
+def test_row_sharding_on_cpu_saves_no_work(dim: int, ids: float) -> None:
     """The same rows are read, and every rank makes a part of every vector."""
     table = replace(one_hot(100_000, dim), pooling_factors=(ids,))
     whole, cut = estimate_options(workload([table]), cluster(2, device="cpu"))["t"]

@@ -22,7 +22,7 @@ from tests.small_run import final_bytes, train_here
         ("cuda", True, True),
     ],
 )
-def test_unused_parameters_are_searched_for_where_a_resume_is_exact(
+def test_unused_parameters_are_found_where_a_resume_is_exact(
     device: str, is_deterministic: bool, searches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_deterministic)

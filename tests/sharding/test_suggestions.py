@@ -95,7 +95,7 @@ def test_suggestions_work_behind_what_was_typed_already(
     assert ("fp16" in said) == ("data_type=fp16" in expected)
 
 
-def test_more_of_what_was_started_is_advised_where_that_is_short_of_memory() -> None:
+def test_more_ranks_are_suggested_where_memory_is_short() -> None:
     running = running_cluster(TopologyConfig(memory_gib=1.5), Runtime(0, 0, 2, 2, "cpu", 1))
     text = explain_misfit(workload([one_hot(2**21, 64, f"t{i}") for i in range(8)], "sgd"), running)
     assert re.search(r" - \d+ ranks like these instead of 2  \(", text)
@@ -110,7 +110,7 @@ def smaller(found: Cluster, width: int) -> Cluster | None:
 
 
 @pytest.mark.parametrize("tables_gib", [0.5, 1.7, 5, 9, 40])
-def test_the_smallest_cluster_fits_and_the_next_smaller_one_does_not(tables_gib: float) -> None:
+def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(tables_gib: float) -> None:
     tables = [one_hot(round(tables_gib * GIB / 32 / 256), 64, f"t{i}") for i in range(32)]
     work = workload(tables, "sgd", batch=64)
     found = smallest_cluster(work, cluster(4, memory=GIB))

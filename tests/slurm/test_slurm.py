@@ -60,7 +60,7 @@ def wait_for_requeue(cluster: Cluster, job: int, log: Path, restarts: int = 1) -
 def start_now(cluster: Cluster, job: int) -> None:
     """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away.
 
-    Not to be used after a node was lost: when it is back it gets messages about the job's first life, and ends the second.
+    Not to be used after a node was lost: once back, it gets messages about the job's first life, and ends the second.
     """
     wait_until(lambda: set(cluster.states()) == {"idle"}, PATIENCE, "idle nodes")
     time.sleep(5)  # nodes refuse what was granted up to the second in which the first life ended
@@ -119,15 +119,13 @@ def unlucky(cluster: Cluster, dataset: Path, tmp_path_factory: pytest.TempPathFa
     return job, log
 
 
-def test_a_lost_rank_and_a_lost_node_put_the_job_back_into_the_queue(
-    cluster: Cluster, unlucky: tuple[int, Path]
-) -> None:
+def test_a_lost_rank_or_node_requeues_the_job(cluster: Cluster, unlucky: tuple[int, Path]) -> None:
     """The script requeues the job for the rank, Slurm for the node."""
     found = cluster.job(unlucky[0])
     assert (found["JobState"], found["Restarts"]) == ("PENDING", "2")
 
 
-def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_undisturbed_one(
+def test_a_warned_job_requeues_and_ends_like_an_undisturbed_one(
     cluster: Cluster, dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """The signal that Slurm sends two minutes before the time limit makes the only checkpoint."""
@@ -198,7 +196,7 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
         shutil.rmtree(tmp_path / "alone")
 
 
-def test_the_job_that_lost_a_rank_and_a_node_ends_like_an_undisturbed_one(
+def test_a_job_with_losses_ends_like_an_undisturbed_one(
     cluster: Cluster, unlucky: tuple[int, Path], undisturbed: Path
 ) -> None:
     job, log = unlucky

@@ -66,7 +66,7 @@ def test_the_text_says_what_was_drawn(source):
 
 
 @pytest.mark.usefixtures("quick_pilot")
-def test_the_same_seed_gives_the_same_bytes_with_any_number_of_threads(tmp_path):
+def test_a_seed_gives_the_same_bytes_with_any_threads(tmp_path):
     one = write(tmp_path / "one.tsv", "rows=40_000", "threads=1", "seed=5")
     three = write(tmp_path / "three.tsv", "rows=40_000", "threads=3", "seed=5")
     other = write(tmp_path / "other.tsv", "rows=1_000", "seed=6")
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bytes_with_any_number_of_threads(tmp_path)
 
 
 @pytest.mark.usefixtures("quick_pilot")
-def test_files_that_start_at_later_rows_continue_the_file_that_starts_at_zero(tmp_path):
+def test_files_from_a_later_row_continue_the_first_file(tmp_path):
     """Also where the whole is compressed."""
     whole = gzip.decompress(write(tmp_path / "whole.tsv.gz", "rows=20_000"))
     head = write(tmp_path / "head.tsv", "rows=17_001")
@@ -86,7 +86,7 @@ def test_files_that_start_at_later_rows_continue_the_file_that_starts_at_zero(tm
     assert whole.count(b"\n") == 20_000
 
 
-def test_missing_values_come_at_criteos_rates_and_together_where_they_do_there(sample):
+def test_missing_values_have_criteos_rates_and_joint_rates(sample):
     values, ranks, _, _ = sample
     missing = np.concatenate([values == MISSING_VALUE, ranks == MISSING], axis=1)
     rates = np.array(DENSE_MISSING + SPARSE_MISSING)
@@ -95,7 +95,7 @@ def test_missing_values_come_at_criteos_rates_and_together_where_they_do_there(s
     assert (missing[:, 13 + 18] == missing[:, 13 + 25]).all()
 
 
-def test_only_the_second_integer_is_ever_negative_and_no_column_has_more_ids_than_asked_for(sample):
+def test_only_integer_2_is_negative_and_ids_stay_in_bounds(sample):
     values, ranks, _, _ = sample
     is_negative = (values < 0) & (values != MISSING_VALUE)
     assert set(np.flatnonzero(is_negative.any(axis=0))) == {1}
@@ -150,7 +150,7 @@ def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_model_of_the_columns_beats_the_best_and_a_linear_one_comes_near(sample):
+def test_a_linear_model_comes_near_the_best_and_none_beats_it(sample):
     """Frequent ids as indicators and logarithms of values: the linear part of the truth can be learnt."""
     values, ranks, probabilities, labels = sample
     dense = np.log1p(np.maximum(values, 0))

@@ -86,7 +86,7 @@ def test_one_day_is_the_log_and_days_without_change_continue_it(tmp_path):
     assert living["dt=2026-01-02"] != still["dt=2026-01-02"]
 
 
-def test_each_days_best_scores_are_sklearns_of_its_true_probabilities(tmp_path):
+def test_best_scores_of_a_day_match_sklearn(tmp_path):
     asked = config(
         tmp_path / "log", "rows=20_000", "days=4", "new_ids=0.2", "drift=0.3", "first_day=2024-02-28"
     )
@@ -106,7 +106,7 @@ def test_each_days_best_scores_are_sklearns_of_its_true_probabilities(tmp_path):
 
 
 @pytest.mark.parametrize("day", [1, 5])
-def test_weights_keep_their_spread_and_forget_the_first_day_at_the_stated_rate(day):
+def test_weights_keep_their_spread_and_drift_at_the_stated_rate(day):
     """Over all weights in units of their spread: the correlation is (1 - drift²)^(day / 2)."""
     source = make_source(config("unused", "new_ids=0"))
     first, later = source.signal, drifted(source.signal, source.lives, day, 0.5, seed=0)
@@ -138,7 +138,7 @@ def test_a_weight_belongs_to_an_id_not_to_its_rank():
     assert len(set(known.values())) > 26 * 64
 
 
-def test_a_longer_log_begins_with_the_same_bytes_and_replaces_another_only_if_asked(tmp_path):
+def test_a_longer_log_begins_with_the_same_bytes(tmp_path):
     asked = ("rows=1_000", "new_ids=0.3")
     generate(config(tmp_path / "log", *asked, "days=2"))
     before = logs(tmp_path / "log")

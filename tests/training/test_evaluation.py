@@ -1,4 +1,4 @@
-"""trainer.calibrate: the shift is the root that bisection finds; then predictions add up, to val's clicks beyond chance; stops
+"""trainer.calibrate: the shift is the root that bisection finds; then predictions add up to val's clicks; stops
 and ranks change nothing; a run keeps its losses and its ranking."""
 
 import math
@@ -47,7 +47,7 @@ def test_no_shift_is_larger_than_a_bias_can_mend() -> None:
     )  # predictions of 0, which no shift moves
 
 
-def test_what_is_kept_of_a_shift_errs_less_than_all_of_it_where_there_is_none() -> None:
+def test_a_shrunk_shift_errs_less_than_a_whole_one() -> None:
     """And all but the last few hundredths is kept of a shift that is far beyond its error."""
     measured = np.random.default_rng(0).normal(0, 0.03, 10_000)
     kept = np.array([beyond_chance(shift, 0.03) for shift in measured])
@@ -84,8 +84,8 @@ def test_two_ranks_shift_by_the_same(folder: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=1e-5)
 
 
-def test_the_run_predicts_as_many_clicks_as_val_has_but_for_chance(folder: Path) -> None:
-    """dlrm-evaluate finds it; without val, as many as the train split has. The steps are as without, and so is the ranking."""
+def test_the_fitted_bias_predicts_the_clicks_of_val(folder: Path) -> None:
+    """dlrm-evaluate finds it; without val, as many as the train split has. Steps and ranking do not change."""
     train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
     assert losses(folder / "without") == losses(folder / "whole")
     fitted, plain = (evaluated(folder / run, "val") for run in ("whole", "without"))
@@ -96,7 +96,7 @@ def test_the_run_predicts_as_many_clicks_as_val_has_but_for_chance(folder: Path)
     assert fitted["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
 
 
-def test_without_val_the_run_predicts_as_many_clicks_as_it_learnt_from(tmp_path: Path) -> None:
+def test_without_val_the_fitted_bias_predicts_trains_clicks(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", rows={"train": 1280})
     train_here(tmp_path / "run", f"data.path={tmp_path}/dataset", *CALIBRATED)
     assert evaluated(tmp_path / "run", "train")["calibration"] == pytest.approx(1, abs=1e-4)
@@ -114,9 +114,7 @@ def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
         ["trainer.max_steps=8", "evaluation.per_epoch=2"],
     ],
 )
-def test_whatever_ends_the_run_and_which_weights_count_the_bias_is_fitted(
-    end: list[str], folder: Path, tmp_path: Path
-) -> None:
+def test_the_bias_is_fitted_however_the_run_ends(end: list[str], folder: Path, tmp_path: Path) -> None:
     train_here(tmp_path / "run", f"data.path={folder}/dataset", *CALIBRATED, *end)
     for which in ("newest", "best"):
         assert evaluated(tmp_path / "run", "val", which)["calibration"] == pytest.approx(1, abs=0.01)
@@ -124,9 +122,7 @@ def test_whatever_ends_the_run_and_which_weights_count_the_bias_is_fitted(
     assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
 
 
-def test_epochs_that_follow_one_another_are_those_of_a_run_that_is_prolonged(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_prolonging_a_run_gives_the_epochs_of_a_longer_one(folder: Path, tmp_path: Path) -> None:
     """Each epoch ends with a fitted bias, and the next begins with it."""
     keys = [f"data.path={folder}/dataset", *CALIBRATED]
     train_here(tmp_path / "two", *keys, "trainer.epochs=2")

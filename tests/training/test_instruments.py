@@ -24,7 +24,7 @@ def test_the_largest_part_is_named_with_its_share() -> None:
 
 
 @given(st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30), st.integers(1, 8), st.integers(0, 29))
-def test_mean_losses_are_the_same_to_the_bit_however_they_are_kept_and_when_they_are_saved(
+def test_mean_losses_are_equal_to_the_bit_whenever_saved(
     losses: list[float], kept: int, saved_after: int
 ) -> None:
     """As added up in double precision, step after step."""
@@ -51,7 +51,7 @@ def test_the_first_of_several_bad_steps_is_told() -> None:
     assert meter.first_bad_step() == 6
 
 
-def test_what_is_left_out_neither_slows_the_steps_down_nor_drops_them(
+def test_excluded_time_changes_neither_speed_nor_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]

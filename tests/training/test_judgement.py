@@ -138,7 +138,8 @@ CAUSES = {
 
 def judged(folder: Path, change: Change, *settings: str, **shape: object) -> Judgement:
     data = folder / "data"
-    write_dataset(data, ROWS, **{"num_dense": 2, "one_hot": (100, 400), "multi_hot": (), **shape})  # type: ignore[arg-type]
+    shape = {"num_dense": 2, "one_hot": (100, 400), "multi_hot": (), **shape}
+    write_dataset(data, ROWS, **shape)  # type: ignore[arg-type]
     change(data)
     result = train_here(folder / "run", f"data.path={data}", "evaluation.test=false", *settings)
     judgement = result.evals["val"].judgement

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlrm_app.errors import DlrmError
 from dlrm_app.training.loop import check_finite
 from tests.loader.dataset_fixture import set_value, write_dataset
+from tests.refusals import refused
 from tests.small_run import train_here
 
 BATCH = 64
@@ -46,18 +47,20 @@ def test_a_bad_value_ends_the_run_with_its_step_rows_and_column(folder: Path, va
 def test_weights_that_are_no_numbers_are_never_saved(folder: Path) -> None:
     """A finite loss whose update is none."""
     too_much = ["optimizer=sgd", "optimizer.dense.lr=1e38", "optimizer.dense.weight_decay=1e38"]
-    with pytest.raises(
-        DlrmError, match="step-000000001 is not saved, because these are not finite"
+    with refused(
+        DlrmError,
+        "step-000000001",
+        "is not saved, because model/model.dense_arch.model._mlp.0._linear.bias...",
     ) as refusal:
         run(folder, *too_much, "checkpoint.every_steps=1")
     assert "dense_arch" in str(refusal.value)
-    assert "The weights diverged" in str(refusal.value)
+    assert "the weights diverged" in str(refusal.value)
     assert not (folder / "run" / "checkpoints").exists()
 
 
 def test_weights_that_diverge_are_told_from_bad_rows(folder: Path) -> None:
     """Weights so large that their products overflow, though they are finite themselves."""
-    with pytest.raises(DlrmError, match="its inputs are finite, so the weights diverged") as refusal:
+    with refused(DlrmError, "", "...its inputs are finite, so the weights diverged...") as refusal:
         run(folder, "optimizer=sgd", "optimizer.dense.lr=1e38")
     assert "optimizer.dense.lr (1e+38)" in str(refusal.value)
 
@@ -103,7 +106,7 @@ def test_finding_bad_weights_takes_no_memory_of_their_size() -> None:
     )
     with (
         LargestResult() as largest,
-        pytest.raises(DlrmError, match=r"not finite now: table"),
+        refused(DlrmError, "", "...not finite now: table..."),
     ):
         check_finite(run, batches)
     assert largest.num_bytes < 1_000

@@ -16,6 +16,7 @@ from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import TABLES
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
@@ -145,17 +146,17 @@ def test_lazy_adam_is_torchs_sparse_adam() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "rule"),
     [
-        ("optimizer.dense.kind=lamb", "optimizer.dense.kind must be one of sgd, adagrad, adam, adamw"),
-        ("optimizer.dense.momentum=0.9", "optimizer.dense.momentum is only for kind=sgd"),
-        ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm must be above 0, got 0"),
-        ("optimizer.sparse.max_gradient=-1", "optimizer.sparse.max_gradient must be above 0, got -1"),
-        ("optimizer.sparse.lr=nan", "optimizer.sparse.lr must be above 0, got nan"),
+        ("optimizer.dense.kind=lamb", "must be one of sgd, adagrad, adam, adamw"),
+        ("optimizer.dense.momentum=0.9", "is only for kind=sgd"),
+        ("optimizer.dense.clip_norm=0", "must be above 0"),
+        ("optimizer.sparse.max_gradient=-1", "must be above 0"),
+        ("optimizer.sparse.lr=nan", "must be above 0"),
     ],
 )
-def test_a_setting_without_effect_or_sense_is_refused(override: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace(".", r"\.")):
+def test_a_setting_without_effect_or_sense_is_refused(override: str, rule: str) -> None:
+    with refused(ConfigError, override.partition("=")[0], rule):
         compose_train(override)
 
 
@@ -207,5 +208,5 @@ def test_the_model_has_its_own_weights_again() -> None:
 
 @pytest.mark.parametrize("decay", [0, 1, "nan"])
 def test_a_decay_that_is_none_is_refused(decay: object) -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.dense\.ema_decay must be above 0 and below 1"):
+    with refused(ConfigError, "optimizer.dense.ema_decay", "must be above 0 and below 1"):
         compose_train(f"optimizer.dense.ema_decay={decay}")

@@ -41,7 +41,7 @@ def test_pipelines_that_are_exact_train_alike_to_the_bit(whole: dict[str, Path])
 
 
 @pytest.mark.parametrize("pipeline", ON_CPU)
-def test_evaluating_in_mid_epoch_and_a_stop_there_leave_training_as_it_was(
+def test_evaluating_and_stopping_mid_epoch_keep_the_losses(
     pipeline: str, whole: dict[str, Path], dataset: Path, tmp_path: Path
 ) -> None:
     """The same losses, and the same weights and optimizer state to the bit.
@@ -109,7 +109,7 @@ class Stream:
         self._calls.append((self.name, other.name))
 
 
-def test_prefetch_exchanges_ids_after_fetching_rows_and_names_the_stream_that_computes(
+def test_prefetch_exchanges_ids_after_rows_on_the_right_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The memory of ids that are still read would be given to those of the next batch."""

@@ -11,6 +11,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.validation import check_plan, check_training
 from tests.loader.dataset_fixture import write_dataset
+from tests.refusals import find_problem, is_like, refused
 from tests.small_run import SMALL
 
 TWO_RANKS = Runtime(rank=0, local_rank=0, world_size=2, local_world_size=2, device_type="cpu", num_threads=1)
@@ -20,7 +21,7 @@ MISTAKES = {
     "optimizer.dense.lr=-1": "optimizer.dense.lr must be above 0",
     "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
     "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
-    "data.lanes=7": "2 ranks do not divide data.lanes (7)",
+    "data.lanes=7": "data.lanes=7 is not a multiple of the 2 ranks",
     "evaluation.group_by=nothing": "evaluation.group_by=nothing is no one-hot feature",
     "evaluation.patience=3": "evaluation.patience needs a labelled val split",
     "trainer.pipeline=prefetch": "trainer.pipeline=prefetch fetches rows into a GPU's cache",
@@ -49,13 +50,13 @@ def test_mistakes_of_every_kind_come_in_one_message(dataset: str) -> None:
         check(dataset, *MISTAKES)
     expected = [start for start in MISTAKES.values() if start]
     for start in expected:
-        assert any(problem.startswith(start) for problem in caught.value.problems), (start, caught.value)
+        assert any(str(problem).startswith(start) for problem in caught.value.problems), (start, caught.value)
     batch_needs_lanes = 1
     assert len(caught.value.problems) == len(expected) + batch_needs_lanes
 
 
 @pytest.mark.parametrize(("torchrec", "is_refused"), [("1.6.1", True), ("1.8.0", False), ("1.9.2", False)])
-def test_prefetch_on_a_gpu_refuses_a_torchrec_that_it_cannot_fence(
+def test_prefetch_on_a_gpu_refuses_an_unsafe_torchrec(
     torchrec: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrec 1.6 never calls the method that makes the exchange of ids wait."""
@@ -68,14 +69,14 @@ def test_prefetch_on_a_gpu_refuses_a_torchrec_that_it_cannot_fence(
     with pytest.raises(ConfigError) as caught:
         check_plan(config)
     [problem] = caught.value.problems
-    assert problem.startswith("trainer.pipeline=prefetch would let torchrec 1.6.1")
-    assert "use trainer.pipeline=sparse_dist, or torchrec 1.8.0" in problem
+    cure = "...use trainer.pipeline=sparse_dist, or torchrec 1.8.0..."
+    assert is_like(problem, "trainer.pipeline=prefetch", "would let torchrec 1.6.1...", cure)
 
 
 def test_a_run_in_the_folder_of_a_dataset_is_refused(dataset: str) -> None:
     output = dataset.replace("data.path", "output")
     config = compose_config("train", TrainConfig, [*SMALL, dataset, output])
-    with pytest.raises(ConfigError, match=r"is a dataset: choose another folder, such as .*data_run"):
+    with refused(ConfigError, "output=.../data", "is a dataset"):
         check_training(config, TWO_RANKS, starts_run=True)
 
 
@@ -91,30 +92,29 @@ def test_what_depends_on_a_wrong_value_is_not_looked_at(dataset: str) -> None:
     assert len(caught.value.problems) == 2
 
 
-def test_a_missing_dataset_alone_is_an_error_of_data_and_otherwise_one_of_many(tmp_path: Path) -> None:
+def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None:
     nowhere = f"data.path={tmp_path / 'nowhere'}"
-    with pytest.raises(DataError, match="no dataset at"):
+    with refused(DataError, ".../nowhere", "does not exist"):
         check(nowhere)
     with pytest.raises(ConfigError) as caught:
         check(nowhere, "optimizer.sparse.lr=-1", "tables=merlin_tiny", "sharding.tables={u_*:{}}")
     first, second, third = caught.value.problems
-    assert first.startswith("optimizer.sparse.lr")
-    assert second.startswith("no dataset at")
-    assert third.startswith("sharding.tables.u_* fits no table")
+    assert first.key == "optimizer.sparse.lr"
+    assert is_like(second, f"{tmp_path}/nowhere", "does not exist")
+    assert is_like(third, "sharding.tables.u_*", "fits no table")
 
 
 def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path) -> None:
     asked = ["tables=merlin_tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
-    with pytest.raises(ConfigError, match=r"plan.yaml cannot be read"):
+    with refused(ConfigError, "sharding.plan=.../plan.yaml", "cannot be read (No such file or directory)"):
         check_plan(compose_config("plan", PlanConfig, asked))
     asked += ["optimizer.sparse.lr=-1", "topology=auto", "tables.data_types={v_*:fp16}", "data.path=nowhere"]
     with pytest.raises(ConfigError) as caught:
         check_plan(compose_config("plan", PlanConfig, asked))
-    text = str(caught.value)
-    for part in (
-        "optimizer.sparse.lr must",
-        "topology must describe",
-        "tables.data_types.v_* fits",
-        "no dataset at",
+    for key, rule in (
+        ("optimizer.sparse.lr", "must be above 0"),
+        ("topology", "must describe..."),
+        ("tables.data_types.v_*", "fits no table"),
+        ("nowhere", "does not exist"),
     ):
-        assert part in text
+        assert find_problem(caught.value, key, rule)

@@ -67,7 +67,7 @@ def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Pat
     for table in now:
         found = weights[f"bags.{table.name}.weight"]
         expected = plain.bags[table.name].weight.data.to(found.dtype)
-        # fbgemm's own kernels add up in another order: where this tips the rounding of a step to 16 bits, the weight is one
+        # fbgemm's own kernels add in another order: where this changes a step's rounding to 16 bits, the weight is one
         # unit in the last place away from then on, also once it is smaller
         one_rounding = torch.finfo(torch.float16).eps * float(expected.abs().max())
         atol = one_rounding if data_type == "fp16" else 2e-6

@@ -16,7 +16,7 @@ from torch import nn
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.inference.predict.parts import CHUNK_ROWS, raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.scorer import Scorer, open_scorer
@@ -28,7 +28,6 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocessing.read.parquet_columns import type_faults
 from dlrm_app.preprocessing.read.spec import Spec
 from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.text import bullets, first_lines
 
 BATCH_ROWS = 2048
 """Rows at a time: dlrm-predict's default (conf/predict.yaml), with which a row gets the same logit to the bit."""
@@ -92,8 +91,10 @@ class Model:
         encoder, reader = self._encoder
         for raw in cursor.rows(CHUNK_ROWS, None):
             if rejects := cursor.take_rejects():
-                faults = [f"row {reject.line}: {reject.reason}" for reject in rejects]
-                raise DataError(f"{_ROWS} have no scores:\n{bullets(first_lines(faults, MAX_SHOWN))}")
+                faults = [
+                    Problem(f"row {reject.line}", f"has no score: {reject.reason}") for reject in rejects
+                ]
+                raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(faults, MAX_SHOWN))
             yield arrange(reader.read(encoder.encode(raw).table, _ROWS, has_label=False), None)
 
     @cached_property
@@ -144,7 +145,9 @@ def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
             return pa.Table.from_pandas(rows, preserve_index=False)
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"the rows cannot be read as a table: {' '.join(str(error).split())}") from error
+        raise DataError(
+            Problem(_ROWS, f"cannot be read as a table ({' '.join(str(error).split())})")
+        ) from error
 
 
 def _is_list(value: Any) -> bool:

@@ -16,7 +16,7 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
-from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_all, refuse_if
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.preprocessing.encode.content import content_hashes
@@ -95,7 +95,11 @@ class DatasetParts:
     def __init__(self, manifest: Manifest, split: str, reader: TableReader) -> None:
         if split not in manifest.splits:
             raise DataError(
-                f"{manifest.path} has no {split} split, only {', '.join(manifest.splits)}: give split="
+                Problem(
+                    str(manifest.path),
+                    f"has no {split} split, only {', '.join(manifest.splits)}",
+                    "give split=",
+                )
             )
         verify_shards(manifest)
         self._shards = manifest.splits[split].shards
@@ -123,7 +127,11 @@ def raw_spec(manifest: Manifest) -> Spec:
     """The format of the files that the dataset of ``manifest`` was made from. Raises DataError if the manifest does not have it."""
     if "dataset" not in manifest.config:
         raise DataError(
-            f"{manifest.path} was not made from raw logs, so their format is not known: give data.path=, an encoded dataset"
+            Problem(
+                str(manifest.path),
+                "was not made from raw logs, so their format is not known",
+                "give data.path=, an encoded dataset",
+            )
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
     return read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
@@ -158,7 +166,11 @@ class RawParts:
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
-            raise ConfigError(["some of the files have a label column, others do not: score them separately"])
+            raise ConfigError(
+                Problem(
+                    "input", "has files with a label column and files without one", "score them separately"
+                )
+            )
         self.identity = {
             "files": [[source.path, *source.version] for source, _ in self._files],
             "columns": manifest.fingerprint(),
@@ -180,12 +192,16 @@ class RawParts:
         self._files.append((source, find_spec(source, self._spec, self._labels, _CURES)))
         if self._keep and source.format != "parquet":
             raise ConfigError(
-                [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]
+                Problem(
+                    f"keep={[*self._keep.values()]}", f"is for Parquet, {source.path} is text", "leave it out"
+                )
             )
         names = names_in(source) if self._keep else []
         refuse_if(
             [
-                f"keep={name}: {source.path} has no such column, it has {listed(names, 12)}"
+                Problem(
+                    f"keep={name}", f"is not a column of {source.path}", f"use one of {listed(names, 12)}"
+                )
                 for name in self._keep.values()
                 if name not in names
             ]

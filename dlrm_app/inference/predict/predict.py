@@ -14,7 +14,7 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import explained_disk_errors, held_output
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
@@ -146,10 +146,14 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     if not rejects:
         return
     first = [f"{t.origin}:{each.line}: {each.reason}" for t in tallies for each in t.rejects][:MAX_REJECTS]
-    text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n{bullets(first)}"
+    text = f"{rejects:,} of {lines:,} lines are malformed and have no score"
     if rejects > max_fraction * lines:
-        raise DataError(
-            f"{text}\nmore than rejects.max_fraction={max_fraction:g} allows: correct them, or raise it and run the command "
-            "again; it continues with what is scored"
-        )
-    logger.warning(text)
+        cure = "correct them, or raise it and run the command again; it continues with what is scored"
+        rule = f"allows fewer malformed lines than {rejects:,} of {lines:,}"
+        details = [
+            Problem(f"{t.origin}:{each.line}", f"is malformed: {each.reason}")
+            for t in tallies
+            for each in t.rejects
+        ]
+        raise DataError(Problem(f"rejects.max_fraction={max_fraction:g}", rule, cure), *details[:MAX_REJECTS])
+    logger.warning(f"{text}:\n{bullets(first)}")

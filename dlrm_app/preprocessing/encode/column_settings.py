@@ -9,6 +9,7 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import Problem
 from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
 from dlrm_app.preprocessing.read.spec import Spec
@@ -28,16 +29,20 @@ class ColumnSettings:
     has_clicks: bool
 
 
-def setting_problems(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> list[str]:
+def setting_problems(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> list[Problem]:
     """All problems of the settings by column. ``known``: the dataset whose encodings are used or grown."""
     problems = _encoding_problems(settings.encoding, settings.dense, settings.sizes, spec, known)
     if settings.dense.target_columns not in (None, AUTO) and not settings.has_clicks:
         problems.append(
-            "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
+            Problem(
+                "dense.target_columns",
+                "needs the clicks of training rows",
+                "give a labelled input.train, or leave it out",
+            )
         )
     one_hot = [column.name for column in spec.sparse if column.separator is None]
     return problems + [
-        f"keep={name} is no sparse column of one value: name one of {listed(one_hot, 12)}"
+        Problem(f"keep={name}", "is no sparse column of one value", f"name one of {listed(one_hot, 12)}")
         for name in settings.keep
         if name not in one_hot
     ]
@@ -45,7 +50,7 @@ def setting_problems(settings: ColumnSettings, spec: Spec, known: Manifest | Non
 
 def _encoding_problems(
     encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec, known: Manifest | None
-) -> list[str]:
+) -> list[Problem]:
     """Problems of encoding, dense and multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
     numbers = {  # key: (value, least number, greatest number)
@@ -72,7 +77,7 @@ def _encoding_problems(
     is_wide = dict(zip(names, (size not in (None, 1) for size in per_column(sizes, names)), strict=True))
     lists = {column.name for column in spec.sparse if column.separator is not None}
     problems = [
-        f"multi_hot.sizes of {name} must be 1 or null: its values are lists already"
+        Problem(f"multi_hot.sizes.{name}", "must be 1 or null, because its values are lists already")
         for name in names
         if is_wide[name] and name in lists
     ]
@@ -80,25 +85,33 @@ def _encoding_problems(
     one_hot += map(bucket_name, buckets)
     if not names and not buckets:
         problems.append(
-            "no column would have a table: give one the role sparse in dataset.columns, or dense.bucket_columns=all"
+            Problem(
+                "dataset.columns",
+                "has no column that would have a table",
+                "give one the role sparse, or set dense.bucket_columns=all",
+            )
         )
     return problems + _name_problems("dense.target_columns", dense.target_columns, one_hot)
 
 
 def _number_problems(
     key: str, value: Any, names: Sequence[str], low: int, high: int, *, needs_all: bool
-) -> list[str]:
+) -> list[Problem]:
     """Problems of a setting that is one number for all columns, a list in their order, or a mapping."""
     if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
         return problems
     if isinstance(value, list) and len(value) != len(names):
         return [
-            f"{key} has {len(value)} numbers, the dataset has {len(names)} sparse columns: give one for each"
+            Problem(
+                key,
+                f"has {len(value)} numbers, the dataset has {len(names)} sparse columns",
+                "give one for each",
+            )
         ]
     is_one = not isinstance(value, list | Mapping)
     each = {"": value} if is_one else dict(zip(names, per_column(value, names), strict=True))
     return [
-        f"{key}{name and f' of {name}'} must be a whole number from {low} to {high}, got {number!r}"
+        Problem(f"{key}{name and f'.{name}'}", f"must be a whole number from {low} to {high}", value=number)
         for name, number in each.items()
         if (number is not None or (needs_all and not is_one))
         and not (type(number) is int and low <= number <= high)
@@ -107,63 +120,87 @@ def _number_problems(
 
 def _mapping_problems(
     key: str, value: Any, names: Sequence[str], needed: Sequence[str], role: str = "dense"
-) -> list[str]:
+) -> list[Problem]:
     """Problems of ``value`` if it is a mapping: it may name only ``names`` and must name all of ``needed``."""
     if not isinstance(value, Mapping):
         return []
     unknown = [str(name) for name in value if name not in names]
     lacking = [name for name in needed if name not in value]
-    problems = [f"{key} lacks {', '.join(lacking)}"] if lacking else []
+    problems = [Problem(key, f"lacks {', '.join(lacking)}")] if lacking else []
     if unknown:
-        problems += [f"{key} names {', '.join(unknown)}: the {role} columns are {', '.join(names)}"]
+        problems += [
+            Problem(key, f"names {', '.join(unknown)}", f"the {role} columns are {', '.join(names)}")
+        ]
     return problems
 
 
-def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
+def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[Problem]:
     """Problems of ``wanted``, which may be null, auto, all, or a list of ``names`` without duplicates."""
     given = chosen(wanted, names)
     return [
-        f"{key} names {name!r}{'' if name not in names else ' twice'}: give all or a list of {', '.join(names)}"
+        Problem(
+            key,
+            f"names {name!r}{('' if name not in names else ' twice')}",
+            f"give all or a list of {', '.join(names)}",
+        )
         for place, name in enumerate(given)
         if name not in names or name in given[:place]
     ]
 
 
-def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
+def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     """Problems of ``encoding.shared``, which may be null, or lists of columns of one kind."""
     groups, names = encoding.shared or [], [column.name for column in spec.sparse]
     if not (isinstance(groups, list) and all(isinstance(group, list) and len(group) > 1 for group in groups)):
-        return [f"encoding.shared must hold lists of columns, such as [[item, last_items]], got {groups!r}"]
+        return [
+            Problem(
+                "encoding.shared", "must hold lists of columns, such as [[item, last_items]]", value=groups
+            )
+        ]
     if problems := _name_problems("encoding.shared", [name for group in groups for name in group], names):
         return problems
     settings = [per_column(s, names) for s in (encoding.top_k, encoding.min_count, encoding.num_embeddings)]
     way_of = dict(zip(names, zip([c.kind for c in spec.sparse], *settings, strict=True), strict=True))
     return [
-        f"encoding.shared puts {', '.join(group)} together, which differ in kind or encoding.top_k, "
-        "min_count or num_embeddings: give them the same"
+        Problem(
+            "encoding.shared",
+            f"puts {', '.join(group)} together, which differ in kind or encoding.top_k, min_count or "
+            "num_embeddings",
+            "give them the same",
+        )
         for group in groups
         if len({way_of[name] for name in group}) > 1
     ]
 
 
-def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> list[str]:
+def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     """Reasons why the vocabularies of the dataset ``known`` cannot grow according to ``encoding``."""
     key, names = f"encoding.grow_from={known.path}", [column.name for column in spec.sparse]
     grown = [column for column in known.sparse if column.encoding["kind"] == "vocab"]
     if not grown:
         return [
-            f"{key} has no vocabulary that could grow, because its ids are hashes: give encoding=from_dataset "
-            f"encoding.path={known.path}"
+            Problem(
+                key,
+                "has no vocabulary that could grow, because its ids are hashes",
+                f"give encoding=from_dataset encoding.path={known.path}",
+            )
         ]
     capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
     problems = [
-        f"encoding.capacity of {column.name} is {most:,}, its table at {key} has {column.num_embeddings:,} rows "
-        "already, and ids never move: give at least that"
+        Problem(
+            f"encoding.capacity.{column.name}",
+            f"is {most:,}, its table at {key} has {column.num_embeddings:,} rows already, and ids never move",
+            "give at least that",
+        )
         for column in grown
         if (most := capacity[column.name]) is not None and most < column.num_embeddings
     ]
     problems += [
-        f"{column.name} of {key} cannot grow: multi_hot.sizes makes ids of it by the number of its values"
+        Problem(
+            key,
+            f"cannot grow by {column.name}, because multi_hot.sizes makes ids of it by the number of "
+            "its values",
+        )
         for column in grown
         if "multi_hot" in column.encoding
     ]
@@ -171,14 +208,18 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
         before, day = known.lineage.day, str(encoding.day)
         if is_date(day) != is_date(before) or day_number(day) <= day_number(before):
             problems.append(
-                f"encoding.day={day} must come after day {before} of {key}: give {day_after(before)}, or a later one"
+                Problem(
+                    f"encoding.day={day}",
+                    f"must come after day {before} of {key}",
+                    f"give {day_after(before)}, or a later one",
+                )
             )
     return problems
 
 
 def _known_problems(
     known: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec
-) -> list[str]:
+) -> list[Problem]:
     """Reasons why the encoding of the dataset ``known`` cannot be used for files of this format."""
     key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
     settings = {
@@ -187,7 +228,7 @@ def _known_problems(
         "dense.target_columns": dense.target_columns,
     }
     problems = [
-        f"{setting} comes with the dataset at {key}: leave it out"
+        Problem(setting, f"comes with the dataset at {key}", "leave it out")
         for setting, value in settings.items()
         if value not in (None, AUTO)
     ]
@@ -207,17 +248,22 @@ def _known_problems(
     if there != given:
         other = [each[0] for each in [*there, *given] if each not in there or each not in given]
         problems.append(
-            f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
-            f"({listed([*dict.fromkeys(other)]) or 'in another order'}): give the dataset= it was made with "
-            f"({known.dataset})"
+            Problem(
+                f"{key}={known.path}",
+                f"has other columns than dataset={spec.name} ({listed([*dict.fromkeys(other)]) or 'in another order'})",
+                f"give the dataset= it was made with ({known.dataset})",
+            )
         )
     label = Label(spec.label) if spec.label is not None else None
     differ = other_labels(label, describe_columns(known)) if any(map(is_target, known.dense)) else None
     if differ:
         given_label, then = differ
         problems.append(
-            f"the label here is {given_label.text}, but the target columns at {key}={known.path} are shares of "
-            f"{then.text}: give dataset.label={then.name}, or a dataset of rows with the label {given_label.text}"
+            Problem(
+                f"{key}={known.path}",
+                f"has target columns that are shares of {then.text}, the label here is {given_label.text}",
+                f"give dataset.label={then.name}, or a dataset of rows with the label {given_label.text}",
+            )
         )
     return problems
 

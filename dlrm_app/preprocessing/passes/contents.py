@@ -7,13 +7,13 @@ come from. Folds and splits deal rows by their contents too, so that copies stay
 import logging
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import file_difference, written_whole
 from dlrm_app.preprocessing.encode.content import content_hashes
 from dlrm_app.preprocessing.encode.sparse import once_per_file
@@ -123,12 +123,12 @@ def read_contents(path: Path, checksum: str | None = None) -> Contents:
     """Reads a sample. Raises DataError if the file is damaged or has another ``checksum``."""
     try:
         if checksum is not None and (difference := file_difference(path, None, checksum)):
-            raise DataError(f"{difference}: copy the dataset folder again, or preprocess again")
+            raise DataError(replace(difference, cure="copy the dataset folder again, or preprocess again"))
         with path.open("rb") as file:
             head, hashes, counts = (np.load(file, allow_pickle=False) for _ in range(3))
         return Contents(int(head[0]), hashes, counts)
     except (OSError, ValueError, EOFError, IndexError) as error:
-        raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
+        raise DataError(Problem(str(path), f"cannot be read ({error})", "preprocess again")) from error
 
 
 def known_contents(path: Path, checksum: str) -> Contents:

@@ -105,7 +105,8 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
         try:
             looks = list(pool.map(read, feeds))
         except DamagedFileError as error:
-            raise DataError(f"{error}, then run the same command again") from error
+            again = "then run the same command again"
+            raise DataError(*(problem.also(again) for problem in error.problems)) from error
     text_bytes = sum(source.bytes for source in sources if source.format != "parquet")
     lines, seen_bytes = sum(look[1] for look in looks), sum(look[2] for look in looks)
     rows = in_parquet + lines * text_bytes // max(seen_bytes, 1)

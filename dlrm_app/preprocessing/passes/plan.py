@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SPLITS, KeptColumn
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import content_hashes, deal_keys
 from dlrm_app.preprocessing.passes.shuffle import row_keys
@@ -185,8 +185,11 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
     sizes = {name: int(total * fraction) for name, fraction in fractions.items()}
     refuse_if(
         [
-            f"split.{name}={fractions[name]} of the {total:,} lines of input.train is less than one, "
-            f"so the {name} split has no rows: give split.{name}={2 / total:.2g} or more"
+            Problem(
+                f"split.{name}={fractions[name]}",
+                f"of the {total:,} lines of input.train is less than one, so the {name} split has no rows",
+                f"give split.{name}={2 / total:.2g} or more",
+            )
             for name, size in sizes.items()
             if not size
         ]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.content import deal_keys
@@ -193,7 +193,7 @@ def grow_target(
     )
 
 
-def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[str]:
+def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[Problem]:
     """A problem for each training file whose clicks are in the target columns of ``known``.
 
     Each of its rows would see its own click. Files are compared by their text, plain or compressed.
@@ -204,8 +204,11 @@ def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[
         return []  # in the last two cases its target columns come from other files
     learnt = {source.checksum for source in known.sources if source.split == "train"}
     return [
-        f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
-        f"their own. Train on {known.path}, or give other rows"
+        Problem(
+            f"input.train={source.path}",
+            f"gave the target columns of {known.path} their clicks, so its rows would see their own",
+            f"train on {known.path}, or give other rows",
+        )
         for source in sources
         if source.split == "train" and learnt and content_checksum(source) in learnt
     ]
@@ -269,10 +272,11 @@ def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes:
     needed = sum(source.num_embeddings for source in sources) * _BYTES_PER_ID
     if needed > memory_bytes:
         raise ConfigError(
-            [
-                f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which "
-                f"takes {memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): "
+            Problem(
+                "dense.target_columns",
+                f"counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which takes "
+                f"{memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)})",
                 "raise memory_gib, name fewer columns, or give fewer ids (encoding.min_count, "
-                "encoding.num_embeddings)"
-            ]
+                "encoding.num_embeddings)",
+            )
         )

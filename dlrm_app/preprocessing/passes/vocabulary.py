@@ -20,7 +20,7 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, read_waiting
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.encode.columns import VocabularyRule
@@ -259,9 +259,10 @@ def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -
     needed = entries * bytes_per_entry
     if needed > memory_bytes:
         raise ConfigError(
-            [
-                f"the vocabularies hold {entries:,} values or more, which take {memory_text(needed)} of memory, "
-                f"more than memory_gib allows for them ({memory_text(memory_bytes)}): raise memory_gib, "
-                "or encoding.min_count, or set encoding.top_k, or use encoding=hash"
-            ]
+            Problem(
+                "the vocabularies",
+                f"hold {entries:,} values or more, which take {memory_text(needed)} of memory, more than "
+                f"memory_gib allows for them ({memory_text(memory_bytes)})",
+                "raise memory_gib, or encoding.min_count, or set encoding.top_k, or use encoding=hash",
+            )
         )

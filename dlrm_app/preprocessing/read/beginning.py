@@ -4,13 +4,12 @@ Every command that reads raw text calls ``file_spec``.
 """
 
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.read.lines import locate
 from dlrm_app.preprocessing.read.parser import Parser, RejectedLine
 from dlrm_app.preprocessing.read.spec import Cures, Spec
 from dlrm_app.preprocessing.units.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
 from dlrm_app.preprocessing.units.unit_text import Block, beginning_of
-from dlrm_app.text import bullets
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OTHER_FILES = {
@@ -48,11 +47,11 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     names, behind = _first_fields(text, spec)
     if spec.header:
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
-        spec = other = spec.in_columns(names, labels, f"the header of {name}", cure)
+        spec = other = spec.in_columns(names, labels, name, cure)
         text = text._replace(start=behind)
     else:
         if 2 * len({*names} & {column.name for column in spec.columns}) > len(spec.columns):
-            raise ConfigError([f"the first line of {name} names the columns: {cures.header}"])
+            raise ConfigError(Problem(name, "names the columns in its first line", cures.header))
         if labels is None:
             labels = len(names) != len(bare.columns)
         spec, other = (spec, bare) if labels else (bare, spec)
@@ -60,13 +59,17 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     if not count or len(rejects) < count:
         return spec
     if other != spec and not _parse(text, other, 1)[1]:
-        fault = f"the first line of {name} has a label: leave out {cures.unlabelled}"
+        rule, cure = "has a label in its first line", f"leave out {cures.unlabelled}"
         if labels:
-            fault = f"{name} has one column too few: if it has no {spec.label} column, add {cures.unlabelled}"
-        raise ConfigError([fault])
-    first = [f"line {reject.line + 1 + spec.header}: {reject.reason}" for reject in rejects[:3]]
-    fault = f"dataset={spec.name} does not describe {name}: none of the first {count:,} lines fits it"
-    raise ConfigError([f"{fault}; {cures.columns}\n{bullets(first)}"])
+            rule = "has one column too few"
+            cure = f"if it has no {spec.label} column, add {cures.unlabelled}"
+        raise ConfigError(Problem(name, rule, cure))
+    first = [
+        Problem(f"{name}:{each.line + 1 + spec.header}", f"is malformed: {each.reason}")
+        for each in rejects[:3]
+    ]
+    rule = f"does not describe {name}, none of its first {count:,} lines fits"
+    raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
 
 
 def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
@@ -74,7 +77,9 @@ def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
     what = next((what for magic, what in _OTHER_FILES.items() if beginning.startswith(magic)), None)
     if what is not None and not (header and beginning.startswith(BYTE_ORDER_MARK)):
         raise ConfigError(
-            [f"{name} is {what}: text must be UTF-8 without such a mark, plain or packed by gzip or zstd"]
+            Problem(
+                name, f"is {what}", "text must be UTF-8 without such a mark, plain or packed by gzip or zstd"
+            )
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dlrm_app.dataset.parquet_format import WRITER
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of
 from dlrm_app.preprocessing.units.source import InputFile
@@ -37,8 +37,9 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
     every problem.
     """
     if footer_of(source).created_by == WRITER:
-        what = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
-        raise ConfigError([f"{what}: give the raw rows, and an output= outside of their folder"])
+        rule = "is a shard of a dataset, which has ids in place of raw values"
+        cure = "give the raw rows, and an output= outside of their folder"
+        raise ConfigError(Problem(source.path, rule, cure))
     stored = footer_of(source).schema.to_arrow_schema()
     names = shown = names_in(source)
     bare = spec.without_label()
@@ -60,13 +61,14 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
     return found
 
 
-def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec) -> list[str]:
+def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec) -> list[Problem]:
     """A problem for each column of ``names`` (in the order of ``spec``'s) whose type in ``stored`` does not fit it."""
     kinds = dict(zip(stored.names, stored.types, strict=True))
     return [
-        f"{origin}: column {name} is {kinds[name]}, {fault}"
+        Problem(f"{origin}: column {name}", f"is {kinds[name]}, {rule}", cure)
         for name, column in zip(names, spec.order, strict=True)
-        if name in kinds and (fault := _fault(column, kinds[name])) is not None
+        if name in kinds
+        for rule, cure in _faults(column, kinds[name])
     ]
 
 
@@ -76,7 +78,7 @@ def names_in(source: InputFile) -> list[str]:
     return names + [key for key in source.partition if key not in names]
 
 
-def key_faults(source: InputFile, names: Sequence[str]) -> list[str]:
+def key_faults(source: InputFile, names: Sequence[str]) -> list[Problem]:
     """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
 
     The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
@@ -84,8 +86,12 @@ def key_faults(source: InputFile, names: Sequence[str]) -> list[str]:
     schema = footer_of(source).schema.to_arrow_schema()
     doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
     return [
-        f"{source.path}: {name}={source.partition[name] or ''} in its folder's name is also a column of the file, "
-        f"where {has}: drop the column from the files, or rename the key of the folders"
+        Problem(
+            str(source.path),
+            f"has the column {name}, where {has}, and {name}={source.partition[name] or ''} in its "
+            "folder's name",
+            "drop the column from the files, or rename the key of the folders",
+        )
         for name in doubled
         if (has := _others_than(source, name, schema.field(name).type))
     ]
@@ -141,8 +147,8 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
                     continue
                 before, path = first.setdefault(name, (content, source.path))
                 if before != content:
-                    fault = f"column {stored} of {source.path} holds {content}, that of {path} {before}"
-                    problems.append(f"{fault}: cast one of them")
+                    rule = f"holds {content}, that of {path} {before}"
+                    problems.append(Problem(f"{source.path}: column {stored}", rule, "cast one of them"))
     refuse_if(problems)
 
 
@@ -170,10 +176,10 @@ def content_of(kind: pa.DataType) -> str:
     return TEXT if kind in TEXTS else str(kind)
 
 
-def _fault(column: LogColumn, kind: pa.DataType) -> str | None:
-    """The reason why ``column`` cannot be read from Arrow type ``kind``, with a cure; None if it can."""
+def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
+    """(the reason why ``column`` cannot be read from Arrow type ``kind``, a cure); none if it can."""
     if column.role == "ignore":
-        return None
+        return []
     content, fitting = content_of(kind), _FITTING["label" if column.role == "label" else column.kind or ""]
     items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
     fits = items == NULL or items in fitting
@@ -185,10 +191,10 @@ def _fault(column: LogColumn, kind: pa.DataType) -> str | None:
     else:
         fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
     if fits:
-        return None
+        return []
     what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
     takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
-    return f"{takes}; cast it{cure * is_list}"
+    return [(takes, f"cast it{cure * is_list}")]

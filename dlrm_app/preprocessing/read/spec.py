@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
@@ -143,12 +143,12 @@ class Spec:
         spec = self if labels else self.without_label()
         known = {column.name: column for column in spec.columns}
         wanted = [column.name for column in spec.columns if column.role != "ignore"]
-        faults = [f"{file} names {name} twice" for name in wanted if names.count(name) > 1]
+        faults = [Problem(file, f"names {name} twice") for name in wanted if names.count(name) > 1]
         if lacking := [name for name in wanted if name not in names]:
             others = [f"{alike[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in alike]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
-            faults.append(f"{file} lacks the columns {known_names}: {cure}")
+            faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(known.get(name, LogColumn(name, "ignore")) for name in names))
 
@@ -181,24 +181,26 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     """The format that ``config`` and ``crosses`` (encoding.crosses) describe. Raises ConfigError with every problem."""
     rule = "must be one ASCII character that no number holds, nor a line end"
     problems = [
-        f"dataset.{key} {rule}, got {mark!r}"
+        Problem(f"dataset.{key}", rule, value=mark)
         for key, mark in (("delimiter", config.delimiter), ("quote", config.quote or '"'))
         if not _is_mark(mark)
     ]
     if config.quote == config.delimiter:
-        problems.append("dataset.quote and dataset.delimiter must differ")
+        problems.append(Problem("dataset.quote", "must differ from dataset.delimiter", value=config.quote))
     columns = []
     for index, entry in enumerate(config.columns):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str | int)
         if not is_named or "role" not in entry:
-            problems.append(f"dataset.columns[{index}] must be a mapping with name and role, got {entry!r}")
+            problems.append(
+                Problem(f"dataset.columns[{index}]", "must be a mapping with name and role", value=entry)
+            )
             continue
         problems += _column_faults(index, entry, config)
         columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(
-            f"encoding.crosses must hold lists of columns, such as [[shop, device]], got {crosses!r}"
+            Problem("encoding.crosses", "must hold lists of columns, such as [[shop, device]]", value=crosses)
         )
         crosses = []
     entries = [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses]
@@ -212,7 +214,9 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
     ]
     if any(not 1 <= len(text.encode()) <= MAX_NULL or "\n" in text for text in given):
-        problems.append(f"dataset.null_values must be texts of one line and 1 to {MAX_NULL} bytes")
+        problems.append(
+            Problem("dataset.null_values", f"must be texts of one line and 1 to {MAX_NULL} bytes")
+        )
     refuse_if(problems)
     form = config.name, config.delimiter, config.quote, config.header
     return Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
@@ -225,29 +229,36 @@ def _is_mark(value: object) -> bool:
     return not value.isalnum() and value not in "\r\n\0+-."
 
 
-def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
+def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
     role, kind, separator = (entry.get(key) for key in KEYS[1:])
     kinds = KINDS.get(str(role), ())
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
     removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
     rules = [
-        (not unknown, f"{listed(unknown)} is not a key of a column{removed}; use {', '.join(KEYS)}"),
-        (role in ROLES, f"role must be one of {', '.join(ROLES)}, got {role!r}"),
+        (
+            not unknown,
+            Problem(listed(unknown), f"is not a key of a column{removed}", f"use {', '.join(KEYS)}"),
+        ),
+        (role in ROLES, Problem("role", f"must be one of {', '.join(ROLES)}", value=role)),
         (
             not kinds or kind in kinds,
-            f"kind of a {role} column must be one of {', '.join(kinds)}, got {kind!r}",
+            Problem("kind", f"of a {role} column must be one of {', '.join(kinds)}", value=kind),
         ),
-        (separator is None or role == "sparse", "separator is for sparse columns, whose values may be lists"),
+        (
+            separator is None or role == "sparse",
+            Problem("separator", "is for sparse columns, whose values may be lists"),
+        ),
         (
             separator is None or is_separator,
-            f"separator must be one ASCII character that nothing else uses, got {separator!r}",
+            Problem("separator", "must be one ASCII character that nothing else uses", value=separator),
         ),
     ]
-    return [f"dataset.columns[{index}] ({entry['name']}): {fault}" for is_kept, fault in rules if not is_kept]
+    place = f"dataset.columns[{index}] ({entry['name']})"
+    return [problem.within(place) for is_kept, problem in rules if not is_kept]
 
 
-def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[str]) -> list[LogColumn]:
+def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[Problem]) -> list[LogColumn]:
     """The columns that ``entries`` (dataset.derived) declare; adds problems to ``faults``."""
     made = []
     for index, entry in enumerate(entries):
@@ -255,7 +266,7 @@ def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[str])
         keys = {*entry} - {"zone"} if is_named and entry.get("kind") in CLOCKS else {*entry}
         if not is_named or keys != {*DERIVED_KEYS} or str(entry["kind"]) not in DERIVED_KINDS:
             form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}, and zone for {' and '.join(CLOCKS)}"
-            faults.append(f"dataset.derived[{index}] must be a mapping with {form}; got {entry!r}")
+            faults.append(Problem(f"dataset.derived[{index}]", f"must be a mapping with {form}", value=entry))
             continue
         name, kind, of = (entry[key] for key in DERIVED_KEYS)
         of = tuple(map(str, of if isinstance(of, list | tuple) else (of,)))
@@ -263,34 +274,43 @@ def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[str])
         try:
             zone = entry.get("zone")
             made.append(column if zone is None else replace(column, zone=zone, offsets=offsets_of(str(zone))))
-        except ValueError as error:
-            faults.append(f"dataset.derived[{index}].zone={zone} {error}")
+        except ConfigError as error:
+            faults += [fault.within(f"dataset.derived[{index}]", ".") for fault in error.problems]
     known = {column.name: column for column in (*columns, *made)}
-    faults += [f"dataset.derived: {c.name}: {fault}" for c in made for fault in _part_faults(c, known)]
+    faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, known)]
     used = {name for column in made for name in column.of}
     faults += [
-        f"dataset.columns: nothing in dataset.derived is made of {column.name}, a time: give it role: ignore"
+        Problem(
+            f"dataset.columns: {column.name}",
+            "is a time of which dataset.derived makes nothing",
+            "give it role: ignore",
+        )
         for column in columns
         if column.role == "time" and column.name not in used
     ]
     return made
 
 
-def _part_faults(column: LogColumn, known: Mapping[str, LogColumn]) -> list[str]:
+def _part_faults(column: LogColumn, known: Mapping[str, LogColumn]) -> list[Problem]:
     """Reasons why the derived ``column`` cannot be computed from the columns that it names."""
     wanted = DERIVED_KINDS[column.rule or ""].parts
     wanted *= max(len(column.of), 2) if column.rule == "cross" else 1
     if len({*column.of}) != len(wanted):
         return [
-            f"of must name {len(wanted)} different columns: {', then '.join(wanted)}; got {listed(column.of)}"
+            Problem(
+                "of",
+                f"must name {len(wanted)} different columns, {', then '.join(wanted)}",
+                value=[*column.of],
+            )
         ]
     faults = [
-        f"{part} is {what}; it must be {rule}"
+        Problem(str(part), f"must be {rule}, it is {what}")
         for part, rule in zip(column.of, wanted, strict=True)
         if (what := _nature(known.get(part))) != rule
     ]
     if not faults and _LIST in wanted and len({known[part].kind for part in column.of}) > 1:
-        faults.append(f"{' and '.join(column.of)} differ in kind, so no value of one is one of the other")
+        rule = f"must name columns of one kind, {' and '.join(column.of)} differ"
+        faults.append(Problem("of", rule))
     return faults
 
 
@@ -305,20 +325,26 @@ def _nature(column: LogColumn | None) -> str:
     return _ONE if column.separator is None else _LIST
 
 
-def _whole_faults(columns: list[LogColumn], label: str | None) -> list[str]:
+def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
     twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]
-    faults = [f"dataset.columns: two columns are named {name}" for name in twice]
+    faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
         both = " and ".join(labels)
         faults.append(
-            f"dataset.columns: {both} have the role label: say dataset.label=NAME of the one to learn"
+            Problem(
+                "dataset.columns",
+                f"gives {both} the role label",
+                "say dataset.label=NAME of the one to learn",
+            )
         )
     if label is not None and label not in labels:
-        faults.append(f"dataset.label must be a column with the role label, {listed(labels)}, got {label!r}")
+        faults.append(
+            Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
+        )
     return faults + [
-        f"dataset.columns: {name!r} cannot name a column, because it names a file too: leave out /"
+        Problem("dataset.columns", f"has a column {name!r}, and a column also names a file", "leave out /")
         for name in names
         if not is_column_name(name)
     ]

@@ -5,6 +5,8 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from dlrm_app.errors import ConfigError, Problem
+
 Offsets = tuple[tuple[int, int], ...]
 """(the first second since 1970, the seconds that local time is ahead of UTC from then on), by rising time."""
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(2100, 1, 1, tzinfo=timezone.utc)
@@ -15,7 +17,7 @@ _DAY = timedelta(days=1)
 def offsets_of(zone: str) -> Offsets:
     """The offsets of ``zone``, such as Asia/Tokyo, from 1970 to 2099; times outside take the nearest.
 
-    Raises ValueError if there is no such zone.
+    Raises ConfigError if there is no such zone.
     """
     try:
         clock = ZoneInfo(zone)
@@ -24,10 +26,8 @@ def offsets_of(zone: str) -> Offsets:
         KeyError,
         ValueError,
     ) as error:  # KeyError: the database lacks it; OSError: a folder's name
-        raise ValueError(
-            "is no time zone that this machine knows: give a name of the IANA database, as Asia/Tokyo "
-            "(pip install tzdata brings it)"
-        ) from error
+        cure = "give a name of the IANA database, as Asia/Tokyo (pip install tzdata brings it)"
+        raise ConfigError(Problem("zone", "is no time zone that this machine knows", cure, zone)) from error
 
     def offset_at(moment: datetime) -> int:
         return round((moment.astimezone(clock).utcoffset() or timedelta()).total_seconds())

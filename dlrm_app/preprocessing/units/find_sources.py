@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.values import SPLITS
-from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.preprocessing.units.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.preprocessing.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.preprocessing.units.remote import Address, address_of, in_threads, is_url, objects_below
@@ -31,7 +31,7 @@ _LOOK = 1 << 14
 class _NameFault(NamedTuple):
     """A problem of a name. ``is_absence``: True if there is no file."""
 
-    text: str
+    problem: Problem
     is_absence: bool = False
 
 
@@ -54,24 +54,24 @@ def find_files(key: str, given: Any) -> list[InputFile]:
 
 
 def _find(given: Mapping[str, Any]) -> list[InputFile]:
-    problems: list[_NameFault] = []
+    faults: list[_NameFault] = []
     named = [
         (key, file)
         for key, value in given.items()
         for name in ([value] if isinstance(value, str) else value or [])
-        for file in _named_files(key, name, problems)
+        for file in _named_files(key, name, faults)
     ]
     looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
-    problems += [problem for problem in looked if isinstance(problem, _NameFault)]
-    if problems:
-        texts = [problem.text for problem in problems]
-        raise NoFilesError(texts) if all(problem.is_absence for problem in problems) else ConfigError(texts)
+    faults += [fault for fault in looked if isinstance(fault, _NameFault)]
+    if faults:
+        found = [fault.problem for fault in faults]
+        raise NoFilesError(*found) if all(fault.is_absence for fault in faults) else ConfigError(*found)
     sources = [source for source in looked if isinstance(source, InputFile)]
     refuse_if(_named_twice(sources, [key for key, _ in named]))
     return sources
 
 
-def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[str]:
+def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[Problem]:
     """A problem for each file that is named twice, also through a link.
 
     ``keys``: the setting that names each source.
@@ -90,7 +90,7 @@ def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[str]
     return problems
 
 
-def _copies(sources: Sequence[InputFile]) -> list[str]:
+def _copies(sources: Sequence[InputFile]) -> list[Problem]:
     """A problem for each file with the same text as another one, plain or compressed. Short files are not compared."""
     keys = [f"input.{source.split}" for source in sources]
     beginnings = in_threads(_first_text, sources)
@@ -103,9 +103,9 @@ def _copies(sources: Sequence[InputFile]) -> list[str]:
     ]
 
 
-def _counts_twice(first: InputFile, second: InputFile, what: str, keys: Sequence[str]) -> str:
-    names = " and ".join(f"{keys[source.index]}={source.path}" for source in (first, second))
-    return f"{names} {what}: its rows would count twice, so name it once"
+def _counts_twice(first: InputFile, second: InputFile, what: str, keys: Sequence[str]) -> Problem:
+    one, other = (f"{keys[source.index]}={source.path}" for source in (first, second))
+    return Problem(one, f"and {other} {what}", "its rows would count twice, so name it once")
 
 
 def _first_text(source: InputFile) -> bytes:
@@ -114,11 +114,11 @@ def _first_text(source: InputFile) -> bytes:
     return b""  # damage is reported when the file is read
 
 
-def _named_files(key: str, name: str, problems: list[_NameFault]) -> list[NamedFile]:
+def _named_files(key: str, name: str, faults: list[_NameFault]) -> list[NamedFile]:
     """The files that ``name`` means: a lake table, objects of a store, a file, a folder with all below it, or a glob.
 
     The files of a folder or glob are sorted so that day_2 comes before day_10. Hidden files, markers (_SUCCESS) and
-    empty files are left out. Adds to ``problems``.
+    empty files are left out. Adds to ``faults``.
     """
     name = local_path(name)
     try:
@@ -129,15 +129,18 @@ def _named_files(key: str, name: str, problems: list[_NameFault]) -> list[NamedF
         if list(paths) != [above]:
             refuse_table(key, name, data, above)
     except ConfigError as error:
-        texts = [text if text.startswith(f"{key}=") else f"{key}={name}: {text}" for text in error.problems]
-        problems += [_NameFault(text, isinstance(error, NoFilesError)) for text in texts]
+        found = [
+            each if each.key.startswith(f"{key}=") else each.within(f"{key}={name}")
+            for each in error.problems
+        ]
+        faults += [_NameFault(each, isinstance(error, NoFilesError)) for each in found]
         return []
     except DataError as error:
-        problems.append(_NameFault(f"{key}={error}"))
+        faults += [_NameFault(each.within(key, "=")) for each in error.problems]
         return []
     if not data:
-        text = f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})"
-        problems.append(_NameFault(text, is_absence=True))
+        rule = f"has no file to read (looked in {Path.cwd()})"
+        faults.append(_NameFault(Problem(f"{key}={without_credentials(name)}", rule), is_absence=True))
     return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
 
 
@@ -155,9 +158,10 @@ def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
             path = address_of(path)
         if not isinstance(path, Address) and not Path(path).is_file():
             if not Path(path).exists():
-                return _NameFault(f"{key}={path}: no such file (looked in {Path.cwd()})", is_absence=True)
-            cure = "write it to a file and give that"
-            return _NameFault(f"{key}={path} is a pipe or a device, and input is read more than once: {cure}")
+                rule = f"does not exist (looked in {Path.cwd()})"
+                return _NameFault(Problem(f"{key}={path}", rule), is_absence=True)
+            rule = "is a pipe or a device, and input is read more than once"
+            return _NameFault(Problem(f"{key}={path}", rule, "write it to a file and give that"))
         version = version_of(path)
         split = key.partition(".")[2]
         source = InputFile(
@@ -166,6 +170,6 @@ def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
         with source.open() as raw:
             return replace(source, format=format_of(raw.read(4)))
     except OSError as error:
-        return _NameFault(f"{key}={path} cannot be read: {error.strerror}")
+        return _NameFault(Problem(f"{key}={path}", f"cannot be read ({error.strerror})"))
     except DataError as error:
-        return _NameFault(f"{key}={error}")
+        return _NameFault(error.problems[0].within(key, "="))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.remote import above_all
 
 _Identity = tuple[int, int]
@@ -79,13 +79,15 @@ def _walk_on(folder: str, above: frozenset[_Identity]) -> Iterator[str]:
     if (identity := _identity(Path(folder))) in above:
         target = Path(folder).resolve()
         raise ConfigError(
-            [f"{folder} is a link to {target}, a folder above it: remove it, or name what to read"]
+            Problem(
+                str(folder), f"is a link to {target}, a folder above it", "remove it, or name what to read"
+            )
         )
     try:
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir()) for entry in entries]
     except OSError as error:
-        raise ConfigError([f"{folder} cannot be read: {error.strerror}"]) from error
+        raise ConfigError(Problem(folder, f"cannot be read ({error.strerror})")) from error
     for name, is_folder in found:
         path = os.path.join(folder, name)  # noqa: PTH118  # ./ stays
         if not is_folder:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.folders import NoFilesError, local_path
 from dlrm_app.preprocessing.units.remote import above_all, is_url, objects_below
 from dlrm_app.text import install_command, listed, setting, without_credentials
@@ -101,7 +101,9 @@ def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
                 place, typed = _table_name(kind, folder, _whole(name))
                 table = f"the {kind.capitalize()} table {place}, which may have dropped some of them"
                 cure = f"type {setting(key, typed)}{_MORE[kind]}"
-                raise ConfigError([f"{key}={without_credentials(name)} names files of {table}: {cure}"])
+                raise ConfigError(
+                    Problem(f"{key}={without_credentials(name)}", f"names files of {table}", cure)
+                )
             if len(folder) <= len(top) and "=" not in last and last != "data":
                 break
             folder = folder.rpartition("/")[0]
@@ -175,17 +177,18 @@ def table_files(key: str, name: str, natural: Callable[[str], NaturalKey]) -> li
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
     files = [file._replace(is_of_table=True) for file in found if _is_wanted(file.partition, table.filters)]
-    faults = [f"{file.path} {file.fault}" for file in files if file.fault]
+    faults = [f"has the file {file.path}, which {file.fault}" for file in files if file.fault]
     for file in files:
         if lacking := [asked for asked, _, _ in table.filters if asked not in file.partition]:
             has = f"has the keys {listed([*file.partition], 12)}" if file.partition else "has no keys"
             cure = "correct the filter, or run rewrite_data_files if the key is younger than the file"
-            faults.append(f"{file.path} {has}, it lacks {listed(lacking)}: {cure}")
+            faults.append(f"has the file {file.path}, which {has}, it lacks {listed(lacking)}: {cure}")
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
         faults.append("has no rows" + f" of these keys, only {listed([*texts], 5)}" * bool(texts))
     if faults:
-        raise (ConfigError if files else NoFilesError)([f"{key}={name}: {faults[0]}"])
+        rule, _, cure = faults[0].partition(": ")
+        raise (ConfigError if files else NoFilesError)(Problem(f"{key}={name}", rule, cure))
     return files
 
 
@@ -193,14 +196,18 @@ def _parsed(key: str, name: str) -> _LakeTable:
     kind, _, rest = name.partition("://")
     place, _, query = rest.partition("?")
     if find_spec(_PACKAGE[kind]) is None:
-        raise ConfigError([f"{key}={name} needs the package {_PACKAGE[kind]}: {install_command(kind)}"])
+        raise ConfigError(
+            Problem(f"{key}={name}", f"needs the package {_PACKAGE[kind]}", install_command(kind))
+        )
     words = [_WORD.fullmatch(text) for text in filter(None, query.split("&"))]
     filters = [(unquote(word[1]), word[2], unquote(word[3])) for word in words if word is not None]
     versions = [each for each in filters if each[0] == _VERSION[kind]]
     is_table = place and (kind == "delta" or all(place.partition("/")))
     if not is_table or None in words or any(sign != "=" or not it.isdecimal() for _, sign, it in versions):
         form = f"{_FORM[kind]}?{_VERSION[kind]}=NUMBER&KEY=VALUE&KEY>=VALUE"
-        raise ConfigError([f"{key}={name} names no table: write {form}; all after the ? is optional"])
+        raise ConfigError(
+            Problem(f"{key}={name}", "names no table", f"write {form}; all after the ? is optional")
+        )
     version = int(versions[-1][2]) if versions else None
     return _LakeTable(kind, place, version, [each for each in filters if each not in versions])
 
@@ -233,7 +240,7 @@ def _explained(key: str, name: str) -> Iterator[None]:
     except Exception as error:  # from a library, a file system or a catalog's service
         reason = (str(error) or type(error).__name__).splitlines()[0]
         kind = NoFilesError if type(error).__name__ in _NO_TABLE else ConfigError
-        raise kind([f"{key}={name} cannot be read as a table: {reason}"]) from error
+        raise kind(Problem(f"{key}={name}", f"cannot be read as a table ({reason})")) from error
 
 
 def _open(table: _LakeTable) -> tuple[int, Iterator[NamedFile]]:

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import install_command, without_credentials
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
     if re.match("https?:", url):
         if "*" not in url:
             return [one], one
-        raise DataError(f"{one}: a web server does not list files: name each")
+        raise DataError(Problem(str(one), "is on a web server, which does not list files", "name each"))
 
     def list_names() -> list[str] | None:
         is_glob = re.search(r"[*?[]", path) and not store.exists(path)
@@ -110,7 +111,11 @@ def look_at(address: Address) -> tuple[int, str]:
 def _look_at(address: Address) -> tuple[int, str]:
     info = _store(address.url)[0].info(address.path)
     if info.get("size") is None or info["type"] != "file":
-        raise DataError(f"{address}: the store does not tell its size: copy it to a disk and give that")
+        raise DataError(
+            Problem(
+                str(address), "is in a store that does not tell its size", "copy it to a disk and give that"
+            )
+        )
     return info["size"], " ".join(str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key))
 
 
@@ -124,10 +129,11 @@ def _store(url: str) -> tuple[Any, str]:
     except ImportError as error:
         cure = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else str(error)
         raise DataError(
-            f"{without_credentials(url)}: the driver of {scheme}:// is missing: {cure}"
+            Problem(without_credentials(url), f"needs the driver of {scheme}://, which is missing", cure)
         ) from error
     except (ValueError, OSError) as error:
-        raise DataError(without_credentials(f"{url}: {error}")) from error
+        shown = without_credentials(f"cannot be read ({error})")
+        raise DataError(Problem(without_credentials(url), shown)) from error
 
 
 def _patiently(address: Address, act: Callable[[], A], version: tuple[int, str] | None = None) -> A:
@@ -150,30 +156,31 @@ def _patiently(address: Address, act: Callable[[], A], version: tuple[int, str] 
                     now = _look_at(address)
                 refuse_change(address, version, now)
             reason = without_credentials(f"{type(error).__name__}: {error}".splitlines()[0])
-            if fault := _lasting_fault(error):
-                raise DataError(f"{address}: {fault}") from error
+            if lasting := _lasting_fault(error):
+                raise DataError(replace(lasting, key=str(address))) from error
             is_bug = isinstance(error, TypeError | LookupError | AttributeError | ValueError)
             if is_bug or failed == _TRIES or time.monotonic() > until:
                 raise DataError(
-                    f"{address} cannot be read ({reason}): run the same command again later"
+                    Problem(str(address), f"cannot be read ({reason})", "run the same command again later")
                 ) from error
             if failed == 3:
                 logger.warning(f"{address} does not answer ({reason}): trying again")
             time.sleep(min(0.05 * 2**failed, 10))
 
 
-def _lasting_fault(error: Exception) -> str:
-    """A fault that repeating does not help, and its cure; empty for other faults."""
+def _lasting_fault(error: Exception) -> Problem | None:
+    """A fault that repeating does not help; None for other faults."""
     cause, name = error.__cause__, type(error).__name__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
         error = cause  # type: ignore[assignment]  # fsspec raises it for any answer of a web server
     status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in (401, 403) or name in _NO_PERMISSION:
-        return "no permission to read it: check the credentials that its driver finds in the environment"
+        cure = "check the credentials that its driver finds in the environment"
+        return Problem("", "must not be read: there is no permission", cure)
     is_misnamed = name == "ParamValidationError"  # botocore's, of a bucket
     if is_misnamed or isinstance(error, FileNotFoundError) or status in (404, 410):
-        return "no such bucket or object: check the name and the endpoint"
-    return ""
+        return Problem("", "does not exist", "check the name and the endpoint")
+    return None
 
 
 def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> bytes:
@@ -182,7 +189,9 @@ def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> 
     def read_piece() -> bytes:
         piece: bytes = _store(address.url)[0].cat_file(address.path, start=start, end=stop)
         if len(piece) > stop - start:
-            raise DataError(f"{address}: the server does not give parts of files: copy it to a disk")
+            raise DataError(
+                Problem(str(address), "is on a server that does not give parts of files", "copy it to a disk")
+            )
         if not piece and start < stop:
             raise EOFError("no bytes came")
         return piece
@@ -198,8 +207,11 @@ def refuse_change(path: str, before: Sequence[int | str], now: Sequence[int | st
     """Raises DataError if (bytes, …) of a file have changed."""
     if tuple(now) != tuple(before):
         raise DataError(
-            f"{path} changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now): "
-            "delete the output and preprocess again once nothing writes to it"
+            Problem(
+                str(path),
+                f"changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now)",
+                "delete the output and preprocess again once nothing writes to it",
+            )
         )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.preprocessing.units.remote import Address, RemoteFile, look_at, refuse_change
 
 _NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
@@ -147,24 +147,25 @@ def format_of(beginning: bytes) -> str:
 
 def other_input_problems(
     before: Mapping[str, tuple[int, int, str]], now: Sequence[InputFile], output: Path, state: str
-) -> list[str]:
+) -> list[Problem]:
     """The differences between ``now`` and the input of the dataset in ``output``.
 
     before: path → (bytes, date, tag); ``state``: a description of ``output``.
     """
     new = {source.path: source.version for source in now}
-    problems = [f"{path} was not part of the input before" for path in new if path not in before]
-    problems += [f"{path} was part of the input before" for path in before if path not in new]
+    problems = [Problem(path, "was not part of the input before") for path in new if path not in before]
+    problems += [Problem(path, "was part of the input before") for path in before if path not in new]
     problems += [
-        f"{path} has changed: it had {before[path][0]:,} bytes, it has {new[path][0]:,} now"
-        + ", of another date" * (before[path][0] == new[path][0])
+        Problem(
+            path,
+            f"has changed, it had {before[path][0]:,} bytes, it has {new[path][0]:,} now"
+            + ", of another date" * (before[path][0] == new[path][0]),
+        )
         for path in sorted(before.keys() & new.keys())
         if before[path] != new[path]
     ]
-    hint = (
-        f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start "
-        "again"
-    )
+    cure = "give the same files, or another output=, or delete it to start again"
+    hint = Problem(f"output={output}", f"holds {state} of another input", cure)
     return [*problems, hint] if problems else []
 
 
@@ -179,13 +180,9 @@ DAMAGE: Any = (
 class DamagedFileError(DataError):
     """Raised if source number ``source`` cannot be read to its end."""
 
-    def __init__(self, message: str, source: int) -> None:
-        super().__init__(message)
-        self.message, self.source = message, source
-
-    def __reduce__(self) -> tuple[type["DamagedFileError"], tuple[str, int]]:
-        """Lets the error be pickled, for workers in other processes."""
-        return DamagedFileError, (self.message, self.source)
+    def __init__(self, problem: Problem | str, source: int = 0) -> None:
+        super().__init__(problem)
+        self.source = source
 
 
 @contextmanager
@@ -219,4 +216,6 @@ def explained_damage(source: InputFile) -> Iterator[None]:
             fault = f"is cut short, or other bytes follow its {source.format} data"
         else:
             fault = f"is damaged: {reason}"
-        raise DamagedFileError(f"{source.path} {fault}; copy or download it again", source.index) from error
+        raise DamagedFileError(
+            Problem(source.path, fault, "copy or download it again"), source.index
+        ) from error

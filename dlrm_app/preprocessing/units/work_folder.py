@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlrm_app.dataset.manifest import MANIFEST, read_manifest
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.units.source import InputFile
@@ -72,14 +72,14 @@ def begun_config(output: Path) -> Mapping[str, Any]:
     return run.config if run else {}
 
 
-def other_code_problems(output: Path) -> list[str]:
+def other_code_problems(output: Path) -> list[Problem]:
     """A problem if another version of the code began the work in OUTPUT."""
     if not is_file(output / WORK / _PLAN) or _read_plan(output, dict[str, Any]).get("code") == own_code():
         return []
-    fault = (
+    rule = (
         "holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
     )
-    return [f"{output} {fault}: delete {output} and start again, or finish it with that version"]
+    return [Problem(f"output={output}", rule, "delete it and start again, or finish it with that version")]
 
 
 def _read_plan(output: Path, kind: type[T]) -> T:

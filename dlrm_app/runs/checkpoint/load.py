@@ -17,7 +17,7 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems
 from dlrm_app.files import SharedLock
 from dlrm_app.kernels.install import install
 from dlrm_app.model.build import build_model
@@ -39,7 +39,6 @@ from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.tables.specs import table_of
-from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,11 @@ def await_file(path: Path) -> None:
     while not path.is_file():
         if time.monotonic() > deadline:
             raise DataError(
-                f"{path} is not visible on {platform.node()}, but on the first rank's machine: give all machines the same folder"
+                Problem(
+                    str(path),
+                    f"is not visible on {platform.node()}, but on the first rank's machine",
+                    "give all machines the same folder",
+                )
             )
         time.sleep(0.5)
 
@@ -96,24 +99,24 @@ def load_tensors(
     (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
     """
     stored = reader.tensors
-    pieces, splits, problems = local_pieces(tensors), _resplits(stored, tensors), []
+    pieces, splits = local_pieces(tensors), _resplits(stored, tensors)
+    problems: list[Problem] = []
     for name, tensor in tensors.items():
         entry = stored.get(name)
         if entry is None:
-            problems.append(f"{name} is not in it")
+            problems.append(Problem(name, "is not in it"))
         elif not (
             name in splits
             or name in moved
             or _fits(entry.size, tensor.size(), may_grow and table_name(name) is not None)
         ):
             problems.append(
-                f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
+                Problem(name, f"has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}")
             )
     if problems:
-        raise DataError(
-            f"checkpoint {reader.folder} is of another model or optimizer: give the settings that it was "
-            f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
-        )
+        cure = "give the settings that it was saved with (config.yaml has them), or start a new run"
+        summary = Problem(str(reader.folder), "is of another model or optimizer", cure)
+        raise DataError(summary, *first_problems(problems, 8))
     targets = [each for name, split in splits.items() for each in _replace_by_saved(pieces, name, split)]
     wholes = {name: torch.empty(stored[name].size, dtype=tensors[name].dtype) for name in moved}
     for name, whole in wholes.items():
@@ -242,10 +245,11 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     trained = replace(trained, held=held[0] if held else None)
     if ema and not keeps_ema(marker.config):
         raise ConfigError(
-            [
-                f"ema=true: {folder} has no average of its dense weights: leave ema=true out, or train with "
-                "optimizer.dense.ema_decay=0.999"
-            ]
+            Problem(
+                "ema=true",
+                f"needs an average of the dense weights, which {folder} does not have",
+                "leave ema=true out, or train with optimizer.dense.ema_decay=0.999",
+            )
         )
     return trained
 

@@ -14,7 +14,7 @@ from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_co
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import SharedLock, differences, text_checksum, write_json
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
@@ -240,16 +240,21 @@ def read_marker(folder: Path) -> Marker:
     """Reads complete.json. Raises DataError if the folder is no complete checkpoint."""
     path = folder / MARKER
     if not folder.is_dir():
-        raise DataError(f"no checkpoint at {folder}: the folder does not exist")
+        raise DataError(
+            Problem(str(folder), "does not exist", "name a checkpoint, or a run folder that holds one")
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError) as error:  # a run that trains may delete it at any moment
         raise DataError(
-            f"{folder} is no complete checkpoint and no run folder that holds one: name a folder that dlrm-train wrote, once it "
-            "has saved"
+            Problem(
+                str(folder),
+                "is no complete checkpoint and no run folder that holds one",
+                "name a folder that dlrm-train wrote, once it has saved",
+            )
         ) from error
     except ValueError as error:
-        raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
+        raise DataError(Problem(str(path), f"is damaged ({error!r})", SUGGESTION)) from error
     try:
         value = json.loads(text)
         written = (value["format"], value["version"])
@@ -258,10 +263,13 @@ def read_marker(folder: Path) -> Marker:
                 raise ValueError("its values are not those that were written")
             return _parse(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
+        raise DataError(Problem(str(path), f"is damaged ({error!r})", SUGGESTION)) from error
     raise DataError(
-        f"{path} is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}: use the dlrm-app "
-        "that saved it"
+        Problem(
+            str(path),
+            f"is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}",
+            "use the dlrm-app that saved it",
+        )
     )
 
 
@@ -275,7 +283,7 @@ def _parse(value: dict[str, Any]) -> Marker:
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
     """Compares files with the marker's sizes and checksums. Raises DataError naming every file that differs."""
     if problems := differences(folder, files):
-        raise DataError(f"checkpoint {folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
+        raise DataError(Problem(str(folder), "is damaged", SUGGESTION), *problems)
 
 
 MODEL, EMA = "model", "ema"

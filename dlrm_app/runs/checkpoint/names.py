@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import MANIFEST
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import SharedLock, shared_lock, sync_folder, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
 
@@ -98,7 +98,11 @@ def choose_checkpoint(path: Path, which: str) -> Path:
         return newest[0] if newest else path
     if best := best_first(newest):
         return best[0]
-    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
+    raise DataError(
+        Problem(
+            str(path), "has no checkpoint that was evaluated on val, so none is the best", "use which=newest"
+        )
+    )
 
 
 def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:
@@ -155,14 +159,20 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
             shutil.rmtree(path)
 
 
-def other_run_problems(path: Path, resume: str) -> list[str]:
+def other_run_problems(path: Path, resume: str) -> list[Problem]:
     """Problems of ``output=path`` for a run with ``resume``."""
     if (path / MANIFEST).exists():
-        return [f"output={path} is a dataset: choose another folder, such as {path}_run"]
+        return [Problem(f"output={path}", "is a dataset", f"choose another folder, such as {path}_run")]
     holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
     if not holds_run or _continues(path, resume):
         return []
-    return [f"output={path} already holds a run: add resume=auto to continue it, or choose another folder"]
+    return [
+        Problem(
+            f"output={path}",
+            "already holds a run",
+            "add resume=auto to continue it, or choose another folder",
+        )
+    ]
 
 
 def _continues(path: Path, resume: str) -> bool:

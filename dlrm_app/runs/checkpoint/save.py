@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from dlrm_app.config.train import CheckpointConfig
 from dlrm_app.distributed.collectives import all_gather_objects, new_group
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, SharedError
+from dlrm_app.errors import DataError, DlrmError, Problem, SharedError
 from dlrm_app.files import file_limit
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import (
@@ -106,8 +106,8 @@ def save_checkpoint(
             try:
                 return work()
             except OSError as error:
-                reason = f"checkpoint {folder} could not be written: {error}{_room(folder)}"
-                raise DataError(reason) from error
+                rule = f"could not be written: {error}{_room(folder)}"
+                raise DataError(Problem(str(folder), rule)) from error
 
         return runtime.together(explained, group)
 
@@ -121,7 +121,8 @@ def save_checkpoint(
         together(lambda: complete(folder, replace(marker, files=files)) if runtime.is_first else None)
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
-        raise SharedError(f"checkpoint {folder} could not be written: {reasons}{_room(folder)}") from error
+        rule = f"could not be written: {reasons}{_room(folder)}"
+        raise SharedError(Problem(str(folder), rule)) from error
     finally:
         if runtime.is_first:
             remove_partial(folder)
@@ -131,8 +132,11 @@ def check_pieces(folder: Path, pieces: Pieces) -> None:
     """Raises DataError if a value is NaN or inf: such a checkpoint could not be resumed."""
     if bad := not_finite(pieces):
         raise DataError(
-            f"{folder.name} is not saved, because these are not finite: {listed(bad)}. The weights diverged: lower the learning "
-            f"rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
+            Problem(
+                str(folder.name),
+                f"is not saved, because {listed(bad)} are not finite, the weights diverged",
+                f"lower the learning rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}",
+            )
         )
 
 
@@ -190,7 +194,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        all_leave_together = error is None or isinstance(error, SharedError)
+        all_leave_together = error is None or (isinstance(error, DlrmError) and error.is_shared)
         if all_leave_together or self._runtime.world_size == 1:
             self.wait()
         elif self._pending is not None:

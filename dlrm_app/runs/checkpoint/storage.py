@@ -29,7 +29,7 @@ from torch.futures import Future
 
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes, text_checksum, write_hashed, write_text
 from dlrm_app.runs.checkpoint.tensors import Pieces
 from dlrm_app.text import json_text
@@ -153,8 +153,11 @@ class TensorReader:
             return _parse_index(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is no index of a checkpoint: {error}; take it from a copy, name another checkpoint, or use "
-                "the dlrm-app that saved it"
+                Problem(
+                    str(path),
+                    f"is no index of a checkpoint ({error})",
+                    "take it from a copy, name another checkpoint, or use the dlrm-app that saved it",
+                )
             ) from error
 
     @torch.no_grad()
@@ -177,7 +180,7 @@ class TensorReader:
                         part.take(first, block)
             if missing:
                 raise DataError(
-                    f"checkpoint {self.folder} lacks {missing:,} values of {name}: take it from a copy"
+                    Problem(str(self.folder), f"lacks {missing:,} values of {name}", "take it from a copy")
                 )
 
     def rows(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
@@ -195,7 +198,7 @@ class TensorReader:
     def _rows_of(self, piece: SavedPiece, dtype: torch.dtype, numbers: torch.Tensor) -> torch.Tensor:
         path, (num_rows, width) = self.folder / piece.file, piece.sizes
         if path.stat().st_size < piece.start + piece.num_bytes:
-            raise DataError(f"{path} ends within a tensor: take it from a copy")
+            raise DataError(Problem(str(path), "ends within a tensor", "take it from a copy"))
         shape = (num_rows, width * dtype.itemsize)
         # mapped: only the pages of these rows are read, and Linux may drop them again
         mapped = np.memmap(path, np.uint8, "r", piece.start, shape)
@@ -218,7 +221,7 @@ class TensorReader:
                     block = memory[: (end - first) * row_bytes]
                     file.seek(piece.start + first * row_bytes)
                     if file.readinto(_bytes_of(block)) != len(block):
-                        raise DataError(f"{path} ends within a tensor: take it from a copy")
+                        raise DataError(Problem(str(path), "ends within a tensor", "take it from a copy"))
                     yield first, block.view(dtype).view(end - first, *sizes[1:])
 
 

@@ -36,7 +36,7 @@ def run(
     return asyncio.run(main()), sizes
 
 
-def test_what_comes_together_is_scored_together_in_pieces_of_a_batch() -> None:
+def test_concurrent_requests_are_scored_in_batches() -> None:
     async def work(batcher: Batcher) -> Any:
         requests = [rows_of(1), rows_of(2, 3), rows_of(4, 5), rows_of(6, 7, 8, 9, 10, 11), rows_of(12)]
         return await asyncio.gather(*(batcher.score(rows, 10) for rows in requests))
@@ -81,7 +81,7 @@ def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
     assert sizes == [1]  # the rows that nobody waits for are not scored
 
 
-def test_a_failure_reaches_those_who_wait_and_the_next_are_scored() -> None:
+def test_a_failure_reaches_its_waiters_and_later_ones_are_scored() -> None:
     async def fail(requests: Sequence[list[str]]) -> list[Answer]:
         if requests[0] == ["1"]:
             raise RuntimeError("no more memory")

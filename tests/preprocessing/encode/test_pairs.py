@@ -1,4 +1,4 @@
-"""Pairs that interact are found with the gain that sklearn's logistic regressions have; pairs that do not gain nothing."""
+"""Pairs that interact get the gain of sklearn's logistic regressions; pairs that do not gain nothing."""
 
 import numpy as np
 import pytest

@@ -11,6 +11,7 @@ from dlrm_app.preprocessing.read.beginning import source_spec
 from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.find_sources import find_files
 from tests.preprocessing.running import content, make, rejects_of, run, table_of
+from tests.refusals import find_problem, refused
 
 NO_HEADER = Spec(
     "log",
@@ -29,43 +30,76 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
 
 
 @pytest.mark.parametrize(
-    ("spec", "labels", "text", "fault"),
+    ("spec", "labels", "text", "rule", "cure"),
     [
         (
             NO_HEADER,
             True,
             b"1,2\n",
-            "log.csv has one column too few: if it has no y column, add unlabelled=true",
+            "has one column too few",
+            "if it has no y column, add unlabelled=true",
         ),
-        (NO_HEADER, False, b"1,2,a\n", "has a label: leave out unlabelled=true"),
+        (NO_HEADER, False, b"1,2,a\n", "has a label in its first line", "leave out unlabelled=true"),
         (
             NO_HEADER,
             True,
             b"y,n,s\n1,2,a\n",
-            "the first line of .* names the columns: set dataset.header=true",
+            "names the columns in its first line",
+            "set dataset.header=true",
         ),
-        (NO_HEADER, True, b"\xef\xbb\xbf1,2,a\n", "byte order mark, which would be part.* must be UTF-8"),
-        (NO_HEADER, True, "1,2,a\n".encode("utf-16"), "is UTF-16: text must be UTF-8"),
+        (
+            NO_HEADER,
+            True,
+            b"\xef\xbb\xbf1,2,a\n",
+            "is text behind a byte order mark, which would be part...",
+            "...must be UTF-8...",
+        ),
+        (NO_HEADER, True, "1,2,a\n".encode("utf-16"), "is UTF-16", "text must be UTF-8..."),
         (
             NO_HEADER,
             True,
             b"2,2,a\n1,x,a\n1\n",
-            r"(?s)none of the first 3 lines fits it; .*line 1: y is '2'.*line 2",
+            "does not describe ..., none of its first 3 lines fits",
+            "...",
         ),
-        (NO_HEADER, True, b"PAR1\x15\x04", "is Parquet"),
-        (HEADER, True, gzip.compress(gzip.compress(b"y,n,s\n", mtime=0), mtime=0), "gzip within gzip"),
-        (HEADER, True, b"1,2,a\n0,3,b\n", "the header of .* lacks the columns y, n, s; it has 1, 2, a"),
-        (HEADER, None, b"Y,n,s\n1,2,a\n", r"lacks the columns y \('Y' is not 'y': case and spaces count\)"),
-        (HEADER, False, b"n, s\n2,a\n", r"' s' is not 's'"),
-        (HEADER, False, b"n,s,s\n2,a,b\n", "names s twice"),
-        (HEADER, True, b"y,n,s\n1,2\n", r"(?s)none of the first 1 lines fits.*line 2: 2 columns"),
+        (NO_HEADER, True, b"PAR1\x15\x04", "is Parquet...", "..."),
+        (
+            HEADER,
+            True,
+            gzip.compress(gzip.compress(b"y,n,s\n", mtime=0), mtime=0),
+            "is gzip within gzip",
+            "...",
+        ),
+        (HEADER, True, b"1,2,a\n0,3,b\n", "lacks the columns y, n, s; it has 1, 2, a", "..."),
+        (
+            HEADER,
+            None,
+            b"Y,n,s\n1,2,a\n",
+            "lacks the columns y ('Y' is not 'y': case and spaces count)...",
+            "...",
+        ),
+        (HEADER, False, b"n, s\n2,a\n", "...' s' is not 's'...", "..."),
+        (HEADER, False, b"n,s,s\n2,a,b\n", "names s twice", "..."),
+        (HEADER, True, b"y,n,s\n1,2\n", "does not describe ..., none of its first 1 lines fits", "..."),
     ],
 )
 def test_a_file_that_the_description_does_not_fit_is_refused(
-    tmp_path: Path, spec: Spec, labels: bool | None, text: bytes, fault: str
+    tmp_path: Path, spec: Spec, labels: bool | None, text: bytes, rule: str, cure: str
 ) -> None:
-    with pytest.raises(ConfigError, match=fault):
+    key = f"dataset={spec.name}" if "none of its first" in rule else f"{tmp_path}/log.csv"
+    with refused(ConfigError, key, rule, cure):
         looked_at(tmp_path, text, spec, labels)
+
+
+def test_lines_that_do_not_fit_are_named_with_their_reasons(tmp_path: Path) -> None:
+    for spec, text, first in ((NO_HEADER, b"2,2,a\n1,x,a\n1\n", 1), (HEADER, b"y,n,s\n2,2,a\n1,x,a\n1\n", 2)):
+        with pytest.raises(ConfigError) as caught:
+            looked_at(tmp_path, text, spec, True)
+        assert find_problem(caught.value, f"{tmp_path}/log.csv:{first}", "is malformed: y is '2'...")
+        assert find_problem(caught.value, f"{tmp_path}/log.csv:{first + 1}", "is malformed: n is 'x'...")
+        assert find_problem(
+            caught.value, f"{tmp_path}/log.csv:{first + 2}", "is malformed: 1 columns, expected 3"
+        )
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,13 @@ from distributed import LocalCluster
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import DaskConfig, GenerateConfig
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.preprocessing.units import dask_executor
+from dlrm_app.preprocessing.units.folders import NoFilesError
+from dlrm_app.preprocessing.units.source import DamagedFileError
 from dlrm_app.synthetic import generate
 from tests.preprocessing.running import configure, content, run
+from tests.refusals import refused
 
 OPTIONS = ("dataset=criteo_kaggle", "split.val=0.1", "split.test=0.1", "encoding=vocab", "layout.unit_mib=1")
 
@@ -105,9 +108,7 @@ def test_a_run_continues_without_a_killed_scheduler(tmp_path: Path) -> None:
         with (
             started_worker(address),
             killed_half_way(scheduler, output, clicks),
-            pytest.raises(
-                DlrmError, match="the Dask scheduler has ended: start one, or leave executor=dask out"
-            ),
+            refused(DlrmError, "", "the Dask scheduler has ended: start one, or leave executor=dask out..."),
         ):
             run(output, *OPTIONS, f"input.train={clicks}", *on(address))
     run(output, *OPTIONS, f"input.train={clicks}")
@@ -118,7 +119,7 @@ def test_a_run_continues_without_a_killed_scheduler(tmp_path: Path) -> None:
 def test_an_error_on_a_worker_reaches_the_user_whole(one_worker: tuple[str, ...], tmp_path: Path) -> None:
     zipped = gzip.compress(write_clicks(tmp_path / "clicks.tsv", 3000).read_bytes())
     (tmp_path / "cut.tsv.gz").write_bytes(zipped[:-1000])
-    with pytest.raises(DataError, match=r"cut.tsv.gz is cut short, or other bytes follow"):
+    with refused(DataError, ".../cut.tsv.gz", "is cut short, or other bytes follow its gzip data"):
         run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/cut.tsv.gz", *one_worker)
 
 
@@ -128,13 +129,19 @@ def test_a_worker_with_another_version_of_the_code_is_refused(
     checksums = iter(["of the one that asks", "of the worker"])
     monkeypatch.setattr(dask_executor, "own_code", lambda: next(checksums))
     clicks = write_clicks(tmp_path / "clicks.tsv", 10)
-    with pytest.raises(DlrmError, match=r"the worker at \S+ has another dlrm-app"):
+    with refused(DlrmError, "", "the worker at ... has another dlrm-app than this process:..."):
         run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *one_worker)
 
 
 def test_errors_survive_the_way_from_another_process() -> None:
-    copy = pickle.loads(pickle.dumps(ConfigError(["one thing", "another"])))
-    assert copy.problems == ["one thing", "another"]
+    """With their records."""
+    problems = [Problem("a.key", "must be even", "add one", 3), Problem("b.key", "is unknown")]
+    for kind in (ConfigError, DataError, DlrmError, NoFilesError):
+        error = kind(*problems)
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.problems, str(copy)) == (kind, problems, str(error))
+    damaged = pickle.loads(pickle.dumps(DamagedFileError(problems[0], 7)))
+    assert (damaged.problems, damaged.source) == (problems[:1], 7)
 
 
 def test_a_missing_scheduler_or_worker_is_named(
@@ -143,9 +150,11 @@ def test_a_missing_scheduler_or_worker_is_named(
     monkeypatch.setattr(dask_executor, "_PATIENCE", 1)
     monkeypatch.setattr(dask_executor, "_ANSWER_PATIENCE", 1)
     given = f"input.train={write_clicks(tmp_path / 'clicks.tsv', 10)}"
-    with pytest.raises(DlrmError, match=f"no worker has joined the scheduler at {address}"):
+    with refused(DlrmError, "", f"no worker has joined the scheduler at {address}..."):
         run(tmp_path / "out", *OPTIONS, given, *on(address))
-    with pytest.raises(DlrmError, match=r"no Dask scheduler answers at dask.address=tcp://127.0.0.1:9"):
+    with refused(
+        DlrmError, "", "no Dask scheduler answers at dask.address=tcp://127.0.0.1:9 within 1 s: start one..."
+    ):
         run(tmp_path / "out", *OPTIONS, given, *on("tcp://127.0.0.1:9"))
     assert not (tmp_path / "out").exists()
 
@@ -158,14 +167,14 @@ def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key", "rule"),
     [
-        (["executor=dask"], "executor=dask needs dask.address"),
-        (["dask.address=tcp://a"], "dask.address is for executor=dask"),
-        (["executor=spark"], "executor must be one of local, dask"),
-        (["executor=dask", "dask.address=a", "threads=2"], "threads is for executor=local"),
+        (["executor=dask"], "executor=dask", "needs dask.address"),
+        (["dask.address=tcp://a"], "dask.address", "is for executor=dask"),
+        (["executor=spark"], "executor", "must be one of local, dask"),
+        (["executor=dask", "dask.address=a", "threads=2"], "threads", "is for executor=local"),
     ],
 )
-def test_contradictions_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_contradictions_are_refused(overrides: list[str], key: str, rule: str) -> None:
+    with refused(ConfigError, key, rule):
         configure("input.train=x", "output=y", *overrides)

@@ -19,7 +19,7 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers from ``start`` to ``stop``; ``is_open``: set while they are read; ``reader``: held while one is read."""
+    """The numbers from ``start`` to ``stop``; ``is_open``: set while they are read; ``reader``: held for each read."""
 
     start: int
     stop: int

@@ -12,6 +12,7 @@ from dlrm_app.config.datasets import InputConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.units.find_sources import find_files, find_sources
 from dlrm_app.preprocessing.units.folders import NoFilesError
+from tests.refusals import is_like, refused
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +38,7 @@ def test_a_file_that_is_named_twice_is_refused(given: InputConfig, first: str, s
     with pytest.raises(ConfigError) as caught:
         find_sources(given)
     (problem,) = caught.value.problems
-    assert first in problem
-    assert second in problem
-    assert "the same file" in problem
+    assert is_like(problem, first, f"and {second} are the same file...")
 
 
 def test_a_file_named_once_is_input_and_equal_files_are_not_one() -> None:
@@ -61,7 +60,7 @@ def test_a_folder_means_all_data_below_it_in_natural_order() -> None:
         assert [source.path for source in find_files("input", given)] == expected
     assert [source.path for source in find_files("input", "lake/dt=*/part-*")] == [*expected[:2], expected[3]]
     Path("lake/_temporary/part-3").write_text("")
-    with pytest.raises(ConfigError, match="input=lake/_temporary has no file to read"):
+    with refused(ConfigError, "input=lake/_temporary", "has no file to read (looked in ...)"):
         find_files("input", "lake/_temporary")
     hidden = [source.path for source in find_files("input", "lake/.hidden/*")]  # named by the user
     assert hidden == ["lake/.hidden/part-0"]
@@ -80,7 +79,11 @@ def test_linked_folders_are_part_of_a_folder() -> None:
         assert found == expected, given
     assert [source.partition for source in find_files("input", "log")] == [{"dt": "1"}, *[{"dt": "2"}] * 2]
     Path("log/dt=3").symlink_to("dt=2")  # the same files under two names
-    with pytest.raises(ConfigError, match=r"input=log/dt=2/.* and input=log/dt=3/.* are the same file"):
+    with refused(
+        ConfigError,
+        "input=log/dt=2/more/part-1",
+        "and input=log/dt=3/more/part-1 are the same file (a glob such as 'day_[0-9]' names...",
+    ):
         find_files("input", "log")
 
 
@@ -90,9 +93,7 @@ def test_a_loop_of_links_is_refused_by_name(target: str, given: str) -> None:
     Path("log/inner").mkdir(parents=True)
     Path("log/inner/part-0").write_text("0\n")
     Path("log/inner/loop").symlink_to(target)
-    with pytest.raises(
-        ConfigError, match=r"input=log\S*: log/inner/loop is a link to /\S*, a folder above it"
-    ):
+    with refused(ConfigError, f"input={given}: log/inner/loop", "is a link to /..., a folder above it"):
         find_files("input", given)
 
 
@@ -110,7 +111,7 @@ def test_a_folder_that_may_not_be_read_is_refused() -> None:
     Path("log/shut").mkdir(parents=True)
     Path("log/part-0").write_text("0\n")
     Path("log/shut").chmod(0)
-    with pytest.raises(ConfigError, match="input=log: log/shut cannot be read: Permission denied"):
+    with refused(ConfigError, "input=log: log/shut", "cannot be read (Permission denied)"):
         find_files("input", "log")
 
 
@@ -134,9 +135,11 @@ def test_a_glob_of_all_folders_is_what_glob_finds(pattern: str) -> None:
 
 def test_a_pipe_is_refused_at_once() -> None:
     os.mkfifo("pipe")
-    with pytest.raises(ConfigError, match=r"input.train=pipe is a pipe or a device.*write it to a file"):
+    with refused(ConfigError, "input.train=pipe", "is a pipe or a device, and input is read more than once"):
         find_sources(InputConfig(train="pipe"))
-    with pytest.raises(ConfigError, match="is a pipe or a device"):
+    with refused(
+        ConfigError, "input.train=/dev/null", "is a pipe or a device, and input is read more than once"
+    ):
         find_sources(InputConfig(train="/dev/null"))
 
 
@@ -151,9 +154,7 @@ def test_a_copy_of_a_file_is_refused_plain_or_compressed(pair: tuple[str, str]) 
     Path("again.gz").write_bytes(gzip.compress(text, 9))
     with pa.CompressedOutputStream("packed.zst", "zstd") as file:  # which does not note its size
         file.write(text)
-    with pytest.raises(
-        ConfigError, match=f"input.train={pair[0]} and input.val={pair[1]} hold the same text"
-    ):
+    with refused(ConfigError, f"input.train={pair[0]}", f"and input.val={pair[1]} hold the same text"):
         find_sources(InputConfig(train=pair[0], val=pair[1]))
 
 

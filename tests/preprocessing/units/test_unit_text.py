@@ -14,6 +14,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.preprocessing.units import unit_text as units
 from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, TextFeed
+from tests.refusals import is_like, refused
 
 COMPRESS = {
     "text": bytes,
@@ -127,8 +128,16 @@ def test_a_file_cut_short_is_named(tmp_path: Path, kept: int, form: str) -> None
     path = tmp_path / "cut.log"
     text = b"".join(b"%d some text\n" % number for number in range(100))
     path.write_bytes(COMPRESS[form](text)[:kept])
-    with pytest.raises(DataError, match=r"cut\.log is cut short"):
+    with refused(DataError, "...cut.log", "is cut short..."):
         list(map(told, TextFeed(source_of(path, form), 64).items()))
+
+
+def is_damage(error: DataError, path: Path) -> bool:
+    (problem,) = error.problems
+    return any(
+        is_like(problem, str(path), rule)
+        for rule in ("is damaged: ...", "is cut short, or other bytes follow...")
+    )
 
 
 @pytest.mark.parametrize("form", COMPRESSED)
@@ -138,8 +147,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, form: str) -> None:
     data[40:60] = bytes(20)
     data[2:3] = data[2:3] if form == "gzip" else b"\x00"
     path.write_bytes(bytes(data))
-    with pytest.raises(DataError, match=r"damaged\.log is (damaged|cut short)"):
+    with pytest.raises(DataError) as caught:
         list(map(told, TextFeed(source_of(path, form), 64).items()))
+    assert is_damage(caught.value, path)
 
 
 @pytest.mark.parametrize("surplus", [b"x", b"\0x", b"<html>not found</html>" * 100_000])
@@ -147,7 +157,8 @@ def test_bytes_after_gzip_data_are_damage_but_padding_is_not(tmp_path: Path, sur
     path = tmp_path / "long.gz"
     whole = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n" * 1000)
     path.write_bytes(whole + surplus)
-    with pytest.raises(DataError, match=r"long\.gz is (damaged|cut short, or other bytes follow)"):
+    with pytest.raises(DataError) as caught:
         list(map(told, TextFeed(source_of(path, "gzip"), 64).items()))
+    assert is_damage(caught.value, path)
     path.write_bytes(whole + bytes(1000))  # as some tapes and tools pad it
     list(map(told, TextFeed(source_of(path, "gzip"), 64).items()))

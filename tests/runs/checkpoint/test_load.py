@@ -22,6 +22,7 @@ from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces
 from tests.ranks import on_ranks
+from tests.refusals import refused
 
 ROWS, DIM = 5, 12
 WEIGHT, STATE = "model/sparse_arch.embedding_bags.t.weight", "table/t/sum"
@@ -123,12 +124,12 @@ def size_of_states(runtime: Runtime) -> list[tuple[int, ...]]:
     return [tuple(state.size()) for state in states]
 
 
-def test_a_state_has_its_whole_tables_size_on_ranks_that_hold_none_of_it() -> None:
+def test_a_state_has_the_whole_tables_size_on_every_rank() -> None:
     assert on_ranks(size_of_states, 2) == [[(ROWS, DIM), (ROWS,)]] * 2
 
 
 def choose_from_old_listing(run: Path, runtime: Runtime) -> list[tuple[str, int]]:
-    """(Folder, step) that a rank resumes from, by resume=auto and by name; the second rank does not see the last save yet."""
+    """(Folder, step) that a rank resumes from, by resume=auto and by name; rank 1 does not see the last save yet."""
     for step in (1, 2):
         tensors = {"model/w": torch.full((3,), float(step))}
         marker = Marker(Progress(step=step), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0, {})
@@ -166,5 +167,10 @@ def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pyt
     await_file(path)
     assert path.is_file()
     monkeypatch.setattr(load, "SECONDS_TO_APPEAR", 0.1)
-    with pytest.raises(DataError, match="give all machines the same folder"):
+    with refused(
+        DataError,
+        ".../other.json",
+        "is not visible on ..., but on the first rank's machine",
+        cure="give all machines the same folder",
+    ):
         await_file(tmp_path / "other.json")

@@ -19,6 +19,7 @@ from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
 from dlrm_app.text import json_text
+from tests.refusals import refused
 
 
 def marker_value() -> dict[str, Any]:
@@ -102,18 +103,22 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
-    with pytest.raises(DataError, match="damaged"):
+    with refused(DataError, str(tmp_path / "complete.json"), "is damaged (...)"):
         read_marker(write(tmp_path, value))
 
 
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="version 2, this program reads 'dlrm-checkpoint' version 1"):
+    with refused(
+        DataError,
+        ".../complete.json",
+        "is 'dlrm-checkpoint' version 2, this program reads 'dlrm-checkpoint' version 1",
+    ):
         read_marker(write(tmp_path, {**marker_value(), "version": 2}))
 
 
 def test_a_marker_without_a_checksum_is_damaged(tmp_path: Path) -> None:
     (tmp_path / MARKER).write_text(json.dumps(marker_value()))
-    with pytest.raises(DataError, match="damaged: KeyError"):
+    with refused(DataError, ".../complete.json", "is damaged (KeyError('checksum'))"):
         read_marker(tmp_path)
 
 
@@ -145,26 +150,32 @@ def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pyt
 
 def test_without_an_evaluation_none_is_the_best(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10, None)
-    with pytest.raises(DataError, match="use which=newest"):
+    with refused(
+        DataError,
+        str(tmp_path),
+        "has no checkpoint that was evaluated on val, so none is the best",
+        cure="use which=newest",
+    ):
         open_trained(tmp_path, RUNTIME, "best")
 
 
 @pytest.mark.parametrize("name", ["run/checkpoints", "begun", "dataset", "run/checkpoints/step-000000020"])
-def test_a_folder_that_is_no_checkpoint_and_holds_none_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path / "run", 10, 0.7)
     (tmp_path / name).mkdir(exist_ok=True)
-    with pytest.raises(DataError, match=f"{name} is no complete checkpoint and no run folder"):
+    with refused(
+        DataError, str(tmp_path / name), "is no complete checkpoint and no run folder that holds one"
+    ):
         open_trained(tmp_path / name, RUNTIME)
 
 
-def test_damaged_files_are_named_and_another_checkpoint_is_not_taken_in_silence(tmp_path: Path) -> None:
+def test_damaged_files_are_named_not_silently_passed_over(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10, 0.7)
     damaged = write_checkpoint(tmp_path, 30, 0.8, files={"tensors": [4, "sha256:0"]})
     (damaged / "tensors").write_text("good")
-    with pytest.raises(
-        DataError, match=r"000000030 is damaged; take it from a copy(.|\n)*other bytes than were written"
-    ):
+    with refused(DataError, "...step-000000030", "is damaged", cure="take it from a copy...") as caught:
         open_trained(tmp_path, RUNTIME)
+    assert caught.value.problems[1].rule == "has other bytes than were written (checksum)"
 
 
 def test_a_checkpoint_that_is_read_is_deleted_later(tmp_path: Path) -> None:
@@ -232,5 +243,9 @@ def test_a_marker_deleted_before_it_is_read_is_a_missing_one(
     folder = write_checkpoint(tmp_path, 1, 0.5)
     (folder / "complete.json").unlink()
     monkeypatch.setattr(Path, "is_file", lambda _: True)
-    with pytest.raises(DataError, match="no complete checkpoint"):
+    with refused(
+        DataError,
+        ".../checkpoints/step-000000001",
+        "is no complete checkpoint and no run folder that holds one",
+    ):
         read_marker(folder)

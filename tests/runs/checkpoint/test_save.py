@@ -23,6 +23,7 @@ from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import on_ranks
+from tests.refusals import refused
 from tests.small_run import small_config
 
 STEPS = 12
@@ -59,9 +60,13 @@ def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) 
     (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
     keys = ["checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}", "report.enabled=true"]
     pages: list[Path] = []
-    with pytest.raises(DlrmError, match=r"step-000000003 could not be written: .*Not a directory") as refused:
+    with refused(
+        DlrmError,
+        ".../run/checkpoints/step-000000003",
+        "could not be written: [Errno 20] Not a directory:...",
+    ) as caught:
         train(config(tmp_path, "run", *keys), lambda folder: pages.append(folder) or folder)
-    assert "GiB are free there" in str(refused.value)
+    assert "GiB are free there" in str(caught.value)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) < STEPS
     assert pages == [tmp_path / "run"]
 
@@ -111,9 +116,7 @@ def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path) == []
 
 
-def test_a_save_in_the_background_lets_training_go_on_and_a_failure_is_raised_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_background_save_lets_training_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
 
     def fail(*_: object) -> None:

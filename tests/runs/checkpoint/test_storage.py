@@ -21,6 +21,7 @@ from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress, read_mar
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces
+from tests.refusals import refused
 
 MARKER = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
 
@@ -209,7 +210,7 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
     write_cut(tmp_path, table, [0, 50, 100], [0, 4])
     file = tmp_path / "columns-0"
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(DataError, match="ends within a tensor"):
+    with refused(DataError, ".../columns-0", "ends within a tensor"):
         TensorReader(tmp_path).fill({("t", (0, 0)): torch.empty(100, 4)})
 
 
@@ -218,7 +219,7 @@ def test_values_without_a_piece_are_refused(tmp_path: Path) -> None:
     index = json.loads((tmp_path / INDEX).read_text())
     del index["tensors"]["t"]["pieces"][1]
     (tmp_path / INDEX).write_text(json.dumps(index))
-    with pytest.raises(DataError, match="lacks 200 values of t"):
+    with refused(DataError, str(tmp_path), "lacks 200 values of t"):
         TensorReader(tmp_path).fill({("t", (0, 0)): torch.empty(100, 4)})
 
 
@@ -226,14 +227,13 @@ def test_values_without_a_piece_are_refused(tmp_path: Path) -> None:
 def test_a_file_outside_of_the_checkpoint_is_refused(file: str, tmp_path: Path) -> None:
     entry = {"dtype": "float32", "size": [1], "pieces": [[[0], [1], file, 0, 4]]}
     (tmp_path / INDEX).write_text(json.dumps({"version": 2, "tensors": {"t": entry}}))
-    with pytest.raises(DataError, match="outside the checkpoint"):
+    with refused(DataError, str(tmp_path / INDEX), "...outside the checkpoint..."):
         assert TensorReader(tmp_path).tensors
 
 
 @pytest.mark.parametrize("version", [None, 1, 3])
 def test_an_index_of_another_version_is_refused(version: int | None, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"version": version, "tensors": {}}))
-    with pytest.raises(
-        DataError, match=rf"has version {version}, .* reads version 2; .* dlrm-app that saved"
-    ):
+    rule = f"is no index of a checkpoint (it has version {version}, this program reads version 2)"
+    with refused(DataError, str(tmp_path / INDEX), rule, cure="...dlrm-app that saved it"):
         assert TensorReader(tmp_path).tensors
