@@ -78,7 +78,7 @@ def read_request(config: PreprocessConfig) -> Request:
     known, encoding, dense = read_known(config.encoding), config.encoding, config.dense
     if known is not None:
         encoding = replace(encoding, crosses=known.config.get("encoding", {}).get("crosses"))
-    spec = read_spec(config.dataset, encoding.crosses)
+    spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
     columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)

@@ -125,15 +125,16 @@ def test_a_bad_row_is_a_reject_with_its_number(tmp_path: Path) -> None:
     ]
 
 
-def test_other_names_are_taken_by_position(
-    from_text: tuple[Path, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_other_names_are_taken_by_position_if_that_is_typed(
+    from_text: tuple[Path, bytes], tmp_path: Path
 ) -> None:
     expected, text = from_text
     table = as_table(text)
     pq.write_table(table.rename_columns([f"c{n}" for n in range(40)]), tmp_path / "clicks.parquet")
-    with caplog.at_level("INFO"):
-        run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/clicks.parquet")
-    assert "by position" in caplog.text
+    given = [*OPTIONS, f"input.train={tmp_path}/clicks.parquet"]
+    with refused(ConfigError, ".../clicks.parquet", "lacks the columns ...", "...input.by_position=true..."):
+        run(tmp_path / "out", *given)
+    run(tmp_path / "out", *given, "input.by_position=true")
     assert content(tmp_path / "out", ["manifest.json"]) == content(expected, ["manifest.json"])
 
 

@@ -1,6 +1,5 @@
 """Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
 
-import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,8 +9,6 @@ from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of
 from dlrm_app.preprocessing.units.source import InputFile
-
-logger = logging.getLogger(__name__)
 
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
@@ -33,8 +30,8 @@ TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large
 def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
 
-    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with
-    every problem.
+    Columns are found by name; with ``spec.by_position`` in their order if no name fits. Raises ConfigError with every
+    problem.
     """
     if footer_of(source).created_by == WRITER:
         rule = "is a shard of a dataset, which has ids in place of raw values"
@@ -44,15 +41,14 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
     names = shown = names_in(source)
     bare = spec.without_label()
     alike = {name.strip().casefold() for name in names}
-    if not {column.name.casefold() for column in spec.columns} & alike:
+    if spec.by_position and not {column.name.casefold() for column in spec.columns} & alike:
         for described in (spec.columns, bare.columns):
             if len(described) == len(stored.names):
-                logger.info(
-                    f"{source.path} has other names than dataset={spec.name}: columns are taken by position"
-                )
                 names = [*(column.name for column in described), *names[len(stored.names) :]]
                 break
     cure = f"{cures.columns}, or add them, with nulls where nothing is known"
+    if not spec.by_position and len(stored.names) in (len(spec.columns), len(bare.columns)):
+        cure = f"{cure}; or take columns in their order by {cures.by_position}"
     if labels and spec.label not in names:
         cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
     found = spec.in_columns(names, labels, source.path, cure)

@@ -85,7 +85,7 @@ class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
     ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
-    ``derived``: columns computed from these.
+    ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Spec:
     null_values: tuple[str, ...] = ()
     order: tuple[LogColumn, ...] = ()
     derived: tuple[LogColumn, ...] = ()
+    by_position: bool = False
 
     @property
     def fields(self) -> tuple[LogColumn, ...]:
@@ -160,6 +161,7 @@ class Cures(NamedTuple):
     columns: str = "correct dataset.columns"
     header: str = "set dataset.header=true"
     no_header: str = "set dataset.header=false"
+    by_position: str = "input.by_position=true"
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
