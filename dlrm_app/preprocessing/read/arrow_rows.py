@@ -8,6 +8,7 @@ empty element of text. Functions import pyarrow.compute themselves, because it t
 
 import threading
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -201,7 +202,7 @@ class ArrowCursor(Position):
             _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
         elif kind in TEXTS:
             self._parse(array, column, values, states, spans)
-        elif column.kind == "string" or (column.kind == "iso" and not pa.types.is_temporal(kind)):
+        elif column.kind == "string" or _is_text_of_digits(column, kind):
             self._parse(_digits(array), column, values, states, spans)
         else:
             numbers = _numeric(array, column)
@@ -336,10 +337,22 @@ def _bits(valid: pa.Buffer | None, array: pa.Array) -> NDArray[np.uint8]:
     return np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else np.zeros(0, np.uint8)
 
 
+def _is_text_of_digits(column: LogColumn, kind: pa.DataType) -> bool:
+    """True for numbers that are read by their decimal text: decimals, and times such as 20261123."""
+    return pa.types.is_decimal(kind) or (column.kind == "iso" and not pa.types.is_temporal(kind))
+
+
 def _digits(array: pa.Array) -> pa.Array:
-    """The texts of numbers; whole floats have no decimal point."""
+    """The texts of numbers; whole floats and decimals have no decimal point."""
     import pyarrow.compute as pc
 
+    if pa.types.is_decimal(array.type):
+        whole = pa.decimal256(76, max(array.type.scale, 0))
+        texts = (array.cast(whole) if array.type.scale < 0 else array).cast(pa.string())
+        if pc.any(pc.match_substring(texts, "E")).as_py():  # Arrow writes 1E-7 for small ones
+            plain = (None if text is None else f"{Decimal(text):f}" for text in texts.to_pylist())
+            texts = pa.array(plain, pa.string())
+        return pc.replace_substring_regex(texts, r"\.0*$|(\.\d*[1-9])0+$", r"\1")
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string())
     if pa.types.is_float16(array.type):  # Arrow has no floor of these

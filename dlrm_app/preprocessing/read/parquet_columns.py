@@ -1,8 +1,10 @@
 """Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
 
+import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -10,6 +12,10 @@ from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of
 from dlrm_app.preprocessing.units.source import InputFile
 
+logger = logging.getLogger(__name__)
+
+_EXACT = 2.0**53
+"""From here on a double is not every whole number."""
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
@@ -148,6 +154,34 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
     refuse_if(problems)
 
 
+def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
+    """Logs the sparse columns whose ids come as floats of 2^53 or more, where neighbouring whole numbers are one float."""
+    found: dict[str, str] = {}
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            ids = [column.name for column in spec.fields if column.role == "sparse"]
+            names = {name: stored for name, stored in names_of(source, spec).items() if name in ids}
+            largest = _largest_floats(footer_of(source))
+            found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
+    for name, path in found.items():
+        logger.warning(
+            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: store it as integers",
+            path,
+            name,
+        )
+
+
+def _largest_floats(footer: pq.FileMetaData) -> dict[str, float]:
+    """Column of doubles → the largest absolute value that the statistics of its row groups name."""
+    found: dict[str, float] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for part in map(group.column, range(footer.num_columns)):
+            if part.physical_type == "DOUBLE" and part.statistics is not None and part.statistics.has_min_max:
+                ends = abs(part.statistics.min), abs(part.statistics.max)
+                found[part.path_in_schema] = max(found.get(part.path_in_schema, 0.0), *ends)
+    return found
+
+
 def is_list(kind: pa.DataType) -> bool:
     """True for Arrow's types of lists."""
     views = pa.types.is_list_view, pa.types.is_large_list_view
@@ -163,7 +197,7 @@ def content_of(kind: pa.DataType) -> str:
         return f"{LISTS}{content_of(kind.value_type)}"
     if pa.types.is_boolean(kind):
         return FLAG
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return NUMBER
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return TIME

@@ -152,6 +152,8 @@ def bad_value(column: LogColumn, value: str) -> str:
     )
     if value.lower() in NULLS and column.role != "label":
         return f"{words}: if it means a missing value, add it to dataset.null_values"
+    if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
+        return f"{words}: take kind: string"
     if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
         return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
     return words
