@@ -114,7 +114,8 @@ def prepare(
     if previous is not None:
         begin_from(state, describe_beginning(previous, checkpoint is not None, config, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
-    rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
+    schedule, progress = config.schedule, state.progress
+    rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
     instruments = Instruments(
         Throughput(),
         StepParts(trainable.model, runtime),
