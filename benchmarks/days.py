@@ -3,10 +3,10 @@
     taskset -c 0 python benchmarks/days.py                     # 14 days of 200,000 rows; an hour
     taskset -c 0 python benchmarks/days.py --days 4 --rows 20_000 --cardinality 1_000
 
-Each night from scratch is what one would do without dlrm-days: all days so far preprocessed and trained on for one pass,
-its model judged on the day that follows. CPU seconds, user and system, are those of the commands in this process, by step:
-without starts, and without compiling once that was done. Each day all three go on by one day, as other programs can make one day's
-seconds twice another's. Means are over the same days.
+Each night from scratch is what one would do without dlrm-days: all days so far preprocessed and trained on for one
+pass, its model judged on the day that follows. CPU seconds, user and system, are those of the commands in this
+process, by step: without starts, and without compiling once that was done. Each day all three go on by one day, as
+other programs can make one day's seconds twice another's. Means are over the same days.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, with_words
 from dlrm_app.daily.days import go_through_days
-from dlrm_app.distributed.ranks import Ranks
 
 FIRST = date(2026, 1, 1)
 PLAIN = ["experiment=null", "tables.embedding_dim=16", "trainer.global_batch_size=1024"]
@@ -97,7 +96,7 @@ def go_on(
     words += [f"days.from={days[0]}", f"days.to={days[-1]}", "days.keep=4"]
     spent = Counter[str]()
     config = compose_config("days", DaysConfig, with_words(words))
-    go_through_days(config, partial(run, spent), Ranks(0, 0, 1, 1, "cpu"))
+    go_through_days(config, partial(run, spent))
     lines = [json.loads(line) for line in (folder / "days.jsonl").read_text().splitlines()]
     return lines, spent
 

@@ -1,8 +1,8 @@
 """Evaluation beside training in one run, both from disk: python benchmarks/evaluation.py
 
-26 tables × 10,000 × 32, batch 2,048, fp32, on 100,000 synthetic rows. Training steps and evaluations with exact metrics take
-turns; medians over rounds, and of the ratios to the round's training: by batch size. What metrics cost of many more rows:
-benchmarks/exact_metrics.py.
+26 tables × 10,000 × 32, batch 2,048, fp32, on 100,000 synthetic rows. Training steps and evaluations with
+exact metrics take turns; medians over rounds, and of the ratios to the round's training: by batch size. What
+metrics cost of many more rows: benchmarks/exact_metrics.py.
 """
 
 import statistics

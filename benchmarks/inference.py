@@ -2,8 +2,8 @@
 
     python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--onnx RUN] [--threads 1] [--seconds 1]
 
-``--onnx``: also that run's model, its tables in fp32, by onnxruntime (one-hot features alone). Rows are those of the export's
-reference/, over and over.
+``--onnx``: also that run's model, its tables in fp32, by onnxruntime (one-hot features alone).
+Rows are those of the export's reference/, over and over.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import read_reference
 from dlrm_app.inference.formats import LOADERS, Inputs, Run
-from dlrm_app.inference.record import read_record
+from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
 from dlrm_app.inference.verification import repeated
 from dlrm_app.runs.checkpoint.load import open_trained
@@ -50,12 +50,12 @@ def main() -> None:
 
 
 def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str, Times]]:
-    record = read_record(given.exports[0])
+    record = read_export(given.exports[0])
     inputs, _ = read_reference(given.exports[0], len(record.dense))
     if given.onnx:
         yield "onnxruntime fp32", time_batches(onnx(given.onnx, inputs, runtime), inputs, given.seconds)
     for folder in given.exports:
-        for name in read_record(folder).formats:
+        for name in read_export(folder).formats:
             if name not in LOADERS:
                 continue
             file, load = LOADERS[name]

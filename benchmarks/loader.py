@@ -4,8 +4,8 @@
     dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv output=clicks
     python benchmarks/loader.py clicks
 
-Prints samples/s and ids/s of Parquet decoding alone, then of the whole loader, shuffled, KeyedJaggedTensors included: the best of
-several epochs, with a worker for each core.
+Prints samples/s and ids/s of Parquet decoding alone, then of the whole loader, shuffled, KeyedJaggedTensors
+included: the best of several epochs, with a worker for each core.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.kernels.install import keep_freed_memory
 from dlrm_app.loader.batch import Loading, TrainBatches
+from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.table import text_table
@@ -85,7 +86,8 @@ def read_all(manifest: Manifest, features: list[str]) -> None:
 
 def load_all(manifest: Manifest, features: list[str], batch_size: int) -> None:
     loading = Loading(num_workers=WORKERS)
-    with TrainBatches(manifest, features, global_batch_size=batch_size, lanes=64, loading=loading) as batches:
+    source = SplitReader(manifest, "train", features)
+    with TrainBatches(source, BatchPlan(batch_size), loading) as batches:
         for _ in batches:
             pass
 

@@ -1,21 +1,23 @@
 """A zoo of click logs with known click probabilities: what nothing chosen reaches on each, beside other tools.
 
-    pip install 'dlrm-app[bench]'
-    python benchmarks/logs.py --folder zoo                                   # the reporting half, three seeds
-    python benchmarks/logs.py --folder zoo --kinds choosing --seeds 1 --rows 50000 --methods default lightgbm \\
+    pip install 'dlrm-app[bench]' python benchmarks/logs.py --folder zoo
+    # the reporting half, three seeds python benchmarks/logs.py --folder zoo --kinds choosing
+    --seeds 1 --rows 50000 --methods default lightgbm \\
         "small rates: encoding=vocab / optimizer.sparse.lr=0.05 trainer.epochs=2"
-    python benchmarks/logs.py --folder zoo --kinds sample.tsv                # lines of Criteo's train.txt, clicks as they are
+    python benchmarks/logs.py --folder zoo --kinds sample.tsv                #
+    lines of Criteo's train.txt, clicks as they are
 
-Methods: ``default`` types what a new user types, dlrm-preprocess with nothing chosen and the command of its "next:" line;
-"NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train; ``lightgbm`` (out-of-fold target encoding), ``catboost`` and
-``pytorch`` (a short script) learn from the same file, with val for their early stops. The last tenth of the lines is test, the tenth
-before it val. A seed draws the log, and is the seed of what learns from it.
+Methods: ``default`` types what a new user types, dlrm-preprocess with nothing chosen and the command
+of its "next:" line; "NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train;
+``lightgbm`` (out-of-fold target encoding), ``catboost`` and ``pytorch`` (a short script) learn from
+the same file, with val for their early stops. The last tenth of the lines is test, the tenth before it
+val. A seed draws the log, and is the seed of what learns from it.
 
-AUC, log loss and calibration are expected values: each row of test counts as a click with its known probability, so
-the noise of drawn clicks is left out; ``best`` is the known probabilities themselves. Of Criteo's lines they are what they are
-measured as: the clicks. Seconds are CPU seconds of whole processes; with
-``--threads 1``, the default, that is how long they take on a machine that does nothing else. Rules of ``experiment=auto`` are
-chosen on half of the kinds, ``CHOOSING``, and reported on the others.
+AUC, log loss and calibration are expected values: each row of test counts as a click with its known probability,
+so the noise of drawn clicks is left out; ``best`` is the known probabilities themselves. Of Criteo's lines they
+are what they are measured as: the clicks. Seconds are CPU seconds of whole processes; with ``--threads 1``, the
+default, that is how long they take on a machine that does nothing else. Rules of ``experiment=auto`` are chosen
+on half of the kinds, ``CHOOSING``, and reported on the others.
 """
 
 import argparse

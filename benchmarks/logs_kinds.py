@@ -1,4 +1,6 @@
-"""The kinds of click logs of ``benchmarks/logs.py``: columns by role, and the logit of every row before its intercept."""
+"""The kinds of click logs of ``benchmarks/logs.py``: columns by role, and
+the logit of every row before its intercept.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,9 @@ import pyarrow.csv as pacsv
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
 Columns = dict[str, Array]
-"""By name: floats are dense, with NaN for missing; integers and texts sparse; those that begin with ``list`` hold "a|b|c"."""
+"""By name: floats are dense, with NaN for missing; integers and texts sparse;
+those that begin with ``list`` hold "a|b|c".
+"""
 
 
 def popular(rng: Generator, rows: int, size: int, power: float = 1.0) -> Array:

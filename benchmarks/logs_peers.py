@@ -43,7 +43,9 @@ def flat(lists: list[list[str]]) -> tuple[Array, Array]:
 
 
 def rates(ids: Array, rows: Array, labels: Array, fold: Array) -> tuple[Array, Array]:
-    """Each row's mean smoothed click rate and count of its ids, counted outside the row's own fold; fold -1: outside none."""
+    """Each row's mean smoothed click rate and count of its ids, counted outside
+    the row's own fold; fold -1: outside none.
+    """
     total, size = len(labels), ids.max(initial=0) + 1
     learnt = fold[rows] >= 0
     rate, count = np.zeros(total), np.zeros(total)

@@ -1,10 +1,10 @@
 """Peak memory and seconds of every command on tables of several GiB, against the bytes of the tables.
 
-    python benchmarks/memory.py             # 26 tables of a million rows x 32 (3.1 GiB), then twice as many rows: half an hour
-    python benchmarks/memory.py --gib 3 --only save,load
+    python benchmarks/memory.py             # 26 tables of a million rows x 32 (3.1 GiB), then twice as many rows:
+    half an hour python benchmarks/memory.py --gib 3 --only save,load
 
-Memory is anonymous memory (RssAnon and RssShmem) of all processes of a command, every 20 ms; files that Linux may drop do not
-count. Prints a table; a row is marked if it takes more than 1.1 times the tables and 1 GiB a rank.
+Memory is anonymous memory (RssAnon and RssShmem) of all processes of a command, every 20 ms; files that Linux may
+drop do not count. Prints a table; a row is marked if it takes more than 1.1 times the tables and 1 GiB a rank.
 """
 
 import argparse
@@ -125,7 +125,8 @@ def commands(keys: str) -> Iterator[tuple[str, str, Callable[[], bool]]]:
     yield "serve fp32", f"dlrm-serve model=export_fp32_torchscript port={PORT}", is_serving
     yield (
         "from_dataset",
-        "dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv encoding=from_dataset encoding.path=ds output=again",
+        "dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv encoding=from_dataset encoding.path=ds "
+        "output=again",
         never,
     )
 

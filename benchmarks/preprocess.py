@@ -6,10 +6,11 @@
     python benchmarks/preprocess.py --rows 12_000_000 --engines ours ours-parquet polars polars-parquet
     python benchmarks/preprocess.py --rows 12_000_000 --engines ours ours-auto  # what auto costs
 
-Every engine gets a Criteo-shaped file, or the same rows as Parquet, which polars has written, and does the same job: numbers to
-float32 by log1p, hexadecimal ids to numbers, hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet
-with zstd. Each checks the input as far as it can: types, and hexadecimal digits; only this project also finds and names each
-malformed line. The input is read once before each run, so that none waits for the disk.
+Every engine gets a Criteo-shaped file, or the same rows as Parquet, which polars has written, and does
+the same job: numbers to float32 by log1p, hexadecimal ids to numbers, hashed to 100,000 ids by its own
+64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the input as far as it can:
+types, and hexadecimal digits; only this project also finds and names each malformed line. The input is
+read once before each run, so that none waits for the disk.
 """
 
 import argparse
@@ -47,7 +48,9 @@ class Measured:
 
 
 def command(engine: str, clicks: Path, output: Path) -> list[str]:
-    """The arguments for Python that preprocess ``clicks``, or the Parquet file beside it, into the folder ``output``."""
+    """The arguments for Python that preprocess ``clicks``, or the Parquet
+    file beside it, into the folder ``output``.
+    """
     path = parquet_of(clicks) if engine.endswith("-parquet") else clicks
     if engine not in OURS:
         return [__file__, "--work-as", engine, str(path), str(output)]
@@ -139,7 +142,9 @@ def measure(engine: str, clicks: Path, output: Path) -> Measured:
 
 
 def settle(clicks: Path) -> None:
-    """The input into the page cache, the last engine's output out to the disk: no engine waits for what is not its own."""
+    """The input into the page cache, the last engine's output out to the disk:
+    no engine waits for what is not its own.
+    """
     os.sync()
     for each in clicks.parent.glob(f"{clicks.stem}.*"):
         with each.open("rb", buffering=0) as file:

@@ -1,9 +1,10 @@
-"""Lookups of tables on CPU, and the backward pass with the optimizer's update in it: fbgemm's operators beside the compiled.
+"""Lookups of tables on CPU, and the backward pass with the optimizer's update
+in it: fbgemm's operators beside the compiled.
 
     python benchmarks/table_updates.py --threads 1
 
-26 tables of 10,000 × 32 and batches of 2,048, ids uniform; medians of STEPS. fbgemm's goes first: once its operators are
-replaced, they are so for the whole process. --ids: of a bag; --fp16: the tables' weights.
+26 tables of 10,000 × 32 and batches of 2,048, ids uniform; medians of STEPS. fbgemm's goes first: once its operators
+are replaced, they are so for the whole process. --ids: of a bag; --fp16: the tables' weights.
 """
 
 import argparse

@@ -45,7 +45,9 @@ def write_down_steps() -> list[float]:
 
 
 def with_features(shapes: dict[str, Any]) -> None:
-    """As many features as ``shapes`` has, and of each as many random ids a row; the trainer itself knows Criteo's alone."""
+    """As many features as ``shapes`` has, and of each as many random ids a
+    row; the trainer itself knows Criteo's alone.
+    """
     from torchrec.datasets import criteo, random
 
     criteo.DEFAULT_CAT_NAMES = [f"cat_{index}" for index in range(len(shapes["rows"]))]

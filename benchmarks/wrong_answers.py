@@ -2,8 +2,8 @@
 
     python benchmarks/wrong_answers.py FOLDER
 
-FOLDER holds lines of Criteo Kaggle's train.txt as ``kaggle*.tsv``; 10,000 are used. An attack must be refused, warned of, or get
-the right answer: the scores or metrics without it. Prints a table; exits with 1 if an answer is wrong.
+FOLDER holds lines of Criteo Kaggle's train.txt as ``kaggle*.tsv``; 10,000 are used. An attack must be refused, warned
+of, or get the right answer: the scores or metrics without it. Prints a table; exits with 1 if an answer is wrong.
 """
 
 import gzip
@@ -350,7 +350,8 @@ def attack_learning(rows: Sequence[Sequence[str]]) -> None:
         train = write_csv(f"few{number}.csv", data[:NUM_TRAIN], names)
         val = write_csv(f"few{number}v.csv", data[NUM_TRAIN:], names)
         must(
-            f"dlrm-preprocess dataset=few.yaml input.train={train} input.val={val} {dense} {encoding} output=few{number}"
+            f"dlrm-preprocess dataset=few.yaml input.train={train} input.val={val} {dense} {encoding} "
+            f"output=few{number}"
         )
         found = judged(f"dlrm-train data.path=few{number} {small} {keys}", f"learnt{number}")
         outcome = f"said: {found[:150]}" if expected in found else f"{WRONG}: {found}, not {expected}"

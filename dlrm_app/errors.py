@@ -40,8 +40,8 @@ class Problem:
 class DlrmError(Exception):
     """An error whose message tells the user what to do; printed without a traceback.
 
-    ``problems`` are its records: the first one says what is wrong, the others are its
-    details. A text alone is a Problem without a key.
+    ``problems`` are its records: the first one says what is wrong, the others are its details. A text alone is a
+    Problem without a key.
     """
 
     exit_code = 1
@@ -53,8 +53,8 @@ class DlrmError(Exception):
         self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
 
     def __str__(self) -> str:
-        summary, *details = map(str, self.problems)
-        return "\n".join([summary, *(f"  - {detail}" for detail in details)])
+        lines = list(map(str, self.problems))
+        return "\n".join([*lines[:1], *(f"  - {detail}" for detail in lines[1:])])
 
 
 class ConfigError(DlrmError):

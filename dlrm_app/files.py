@@ -127,9 +127,12 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
         yield
     except OSError as error:
         if _is_full(error):
-            raise DlrmError(f"no room left on the disk of output={output}: free some, {then}") from error
+            raise DlrmError(
+                Problem(f"output={output}", "has no room left on its disk", f"free some, {then}")
+            ) from error
         if error.errno in _REFUSED:
-            raise DlrmError(f"{error.filename or output}: {error.strerror}; fix that, {then}") from error
+            rule = f"cannot be written ({error.strerror})"
+            raise DlrmError(Problem(str(error.filename or output), rule, f"fix that, {then}")) from error
         raise
 
 

@@ -1,15 +1,20 @@
-"""Records stored as JSON: reads them back as dataclasses, and lists the values of nested mappings by dotted keys."""
+"""Records: dataclasses stored as JSON, with a format and a version in files that users keep; values by dotted keys."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.files import text_checksum, write_json, write_text, yaml_text
+from dlrm_app.text import json_text
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
@@ -31,12 +36,146 @@ def read_record(path: Path, kind: type[T], cure: str) -> T:
         raise DataError(Problem(str(path), f"is damaged ({error})", cure)) from error
 
 
-def from_json(kind: type[T], value: Any) -> T:
-    """Converts ``value``, read from JSON, to ``kind``: the inverse of ``dataclasses.asdict``.
+class Versioned(Protocol):
+    """A frozen dataclass whose fields ``format`` and ``version`` have the current values as their defaults."""
 
-    Supports dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own
-    types; fields with a default may be missing. A float that is null is nan. Raises ValueError, naming
-    the field, if it has other fields or types than ``kind``.
+    @property
+    def format(self) -> str:
+        """The name of the format, such as dlrm-dataset."""
+
+    @property
+    def version(self) -> int:
+        """The version of the format."""
+
+
+R = TypeVar("R", bound=Versioned)
+
+
+@dataclass(frozen=True)
+class Format(Generic[R]):
+    """The file of a versioned record of type ``kind``: JSON, or YAML if the file's name ends in .yaml.
+
+    ``cure``: ends every message about a file that cannot be used; ``{folder}`` stands for the file's folder.
+    ``is_sealed``: the file has a checksum of its values. ``comment``: the first line of a YAML file.
+
+    Fields that a later release of the same version adds are ignored.
+    """
+
+    kind: type[R]
+    cure: str
+    is_sealed: bool = False
+    comment: str = ""
+
+    def write(self, path: Path, record: R) -> None:
+        """Writes ``record``; the file is complete or absent."""
+        value = as_json(record)
+        if path.suffix == ".yaml":
+            write_text(path, self.comment + _yaml_text(value))
+        else:
+            write_json(path, _sealed(value) if self.is_sealed else value)
+
+    def read(self, path: Path) -> R:
+        """Reads a record. Raises DataError for a damaged file, another format or another version; OSError."""
+        cure = self.cure.format(folder=path.parent)
+        try:
+            value = (
+                _read_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
+            )
+            if fault := self._other_format(value):
+                raise DataError(fault.within(str(path)).also(f"or {cure}"))
+            if self.is_sealed:
+                value = _unsealed(value)
+            known = {each.name for each in self._fields if each.metadata != NOT_WRITTEN}
+            return from_json(self.kind, {key: part for key, part in value.items() if key in known})
+        except ValueError as error:
+            rule = f"is damaged, or not a {self._own('format')} file ({error})"
+            raise DataError(Problem(str(path), rule, cure)) from error
+
+    def _other_format(self, value: Any) -> Problem | None:
+        """The reason why this program cannot read ``value``; None if it can. Raises ValueError if it is no record."""
+        name, version = self._own("format"), self._own("version")
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a mapping, got {repr(value)[:100]}")
+        found, found_version = value.get("format", name), value.get("version", version)
+        if found != name:
+            return Problem("", f"is of the format {found!r}, not {name!r}", "give another file")
+        if type(found_version) is not int:
+            raise ValueError(f"version must be of type int, got {found_version!r}")
+        if found_version != version:
+            age = "a newer" if found_version > version else "an older"
+            rule = f"has version {found_version} of {name}, this program reads version {version}"
+            return Problem("", rule, f"use {age} dlrm-app, the one that wrote it")
+        return None
+
+    def _own(self, name: str) -> Any:
+        """The value that the field ``name`` of a new record has."""
+        return next(each.default for each in self._fields if each.name == name)
+
+    @property
+    def _fields(self) -> tuple[Field[Any], ...]:
+        return fields(cast("type[DataclassInstance]", self.kind))
+
+
+ALWAYS = {"written": "always"}
+"""Metadata of a field that files must have, although it has a default."""
+NOT_WRITTEN = {"written": "never"}
+"""Metadata of a field that files do not have."""
+IF_SET = {"written": "if set"}
+"""Metadata of a field that files have only if it is not empty."""
+
+
+def as_json(value: Any) -> Any:
+    """Converts a record to JSON's types, the inverse of ``from_json``. A class may define its own ``to_json``."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        parts = {each.name: (each.metadata, getattr(value, each.name)) for each in fields(value)}
+        return {
+            name: as_json(part)
+            for name, (metadata, part) in parts.items()
+            if metadata != NOT_WRITTEN and (part or metadata != IF_SET)
+        }
+    if isinstance(value, Mapping):
+        return {key: as_json(part) for key, part in value.items()}
+    return [as_json(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _sealed(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "checksum": text_checksum(json_text(value))}
+
+
+def _unsealed(value: dict[str, Any]) -> dict[str, Any]:
+    """``value`` without its checksum. Raises ValueError if it has other values than were written."""
+    rest = {key: part for key, part in value.items() if key != "checksum"}
+    if value.get("checksum") != text_checksum(json_text(rest)):
+        raise ValueError("its values are not those that were written")
+    return rest
+
+
+def _yaml_text(value: dict[str, Any]) -> str:
+    """``value`` as YAML. Format and version come first, because people add entries at the end."""
+    import yaml
+
+    first = {key: value[key] for key in ("format", "version")}
+    text: str = yaml.safe_dump({**first, **value}, sort_keys=False, default_flow_style=None, width=120)
+    return text
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(yaml_text(path))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """Converts ``value``, read from JSON, to ``kind``: the inverse of ``as_json``.
+
+    Supports dataclasses, ``tuple[X, ...]``, ``tuple[X, Y]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own
+    types; fields with a default may be missing. A float that is null is nan. A class may define its own ``from_json``.
+    Raises ValueError, naming the field, if it has other fields or types than ``kind``.
     """
     converted: T = _convert(kind, value, "")
     return converted
@@ -48,6 +187,11 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         return value
     if origin is UnionType:
         return None if value is None else _convert(parts[0], value, name)
+    if hasattr(kind, "from_json"):
+        try:
+            return kind.from_json(value)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name.lstrip('.')}: {error!r}") from error
     if isinstance(kind, type) and is_dataclass(kind):
         types, required = _fields(kind)
         if not isinstance(value, dict) or not required <= set(value) <= set(types):
@@ -59,6 +203,13 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     if given is not wanted and (wanted, given) != (float, int):
         raise ValueError(f"{name.lstrip('.')} must be of type {wanted.__name__}, got {repr(value)[:100]}")
     if origin in (tuple, list):
+        if origin is tuple and parts[-1] is not ...:
+            if len(value) != len(parts):
+                raise ValueError(f"{name.lstrip('.')} must have {len(parts)} values, got {repr(value)[:100]}")
+            return tuple(
+                _convert(part, each, f"{name}[{index}]")
+                for index, (part, each) in enumerate(zip(parts, value, strict=True))
+            )
         if parts[0] is int and {type(part) for part in value} == {int}:
             return origin(value)  # fast path: there can be many
         return origin(_convert(parts[0], part, f"{name}[{index}]") for index, part in enumerate(value))
@@ -69,8 +220,10 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
 
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """(field → type, the fields without a default)."""
+    """(field → type, the fields that a file must have)."""
     required = {
-        each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING
+        each.name
+        for each in fields(kind)
+        if each.metadata == ALWAYS or (each.default is MISSING and each.default_factory is MISSING)
     }
     return get_type_hints(kind), required

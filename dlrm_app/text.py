@@ -1,12 +1,9 @@
-"""Formats texts: lists, numbers, JSON, and commands as they are typed."""
+"""Formats texts: lists, numbers, JSON, URLs without their credentials."""
 
 import json
 import math
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from datetime import date, timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -122,65 +119,6 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-_PLAIN = re.compile(r"[\w./+@%:-]([\w./+@%: -]*[\w./+@%:-])?", re.ASCII)
-"""Values that need no quotes; in other values ``= [ ( , ~`` and quotes would have a meaning."""
-_WORDS = ("null", "true", "false")
-
-
-def setting(key: str, value: object) -> str:
-    """``key=value`` as it is typed, quoted for Hydra and for the shell if needed."""
-    text = str(value)
-    if not _PLAIN.fullmatch(text) or text.lower() in _WORDS or _is_number_written_otherwise(text):
-        text = quoted(text)
-    return shlex.quote(f"{key}={text}")
-
-
-def _is_number_written_otherwise(text: str) -> bool:
-    """True if ``text``, such as 0E0 or 1_000, would be read as a number and written back differently."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return str(kind(text)) != text
-    return False
-
-
-def quoted(text: str) -> str:
-    """``text`` in quotes, so that Hydra reads it unchanged."""
-    # a backslash has a meaning only before a quote, the closing one included
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
-    return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
-
-
-def as_typed(value: object, write: Callable[[str], str] = quoted) -> str:
-    """``value``, of any type, as it is typed after ``key=``. ``write`` formats texts."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{as_typed(each, write)}' for key, each in value.items())}}}"
-    if isinstance(value, str):
-        return write(value)
-    if isinstance(value, Sequence):
-        return f"[{','.join(as_typed(each, write) for each in value)}]"
-    return str(value)
-
-
-def install_command(extra: str) -> str:
-    """``pip install`` with the names of ``extra``'s packages, which also works if no index has this package."""
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        stated = requires("dlrm-app") or []
-    except PackageNotFoundError:  # runs from a source tree, not installed
-        stated = []
-    parts = [re.fullmatch(r"(.+?)\s*;\s*extra == ['\"](\w+)['\"]", text) for text in stated]
-    packages = [part[1] for part in parts if part is not None and part[2] == extra]
-    return shlex.join(["pip", "install", *(packages or [f"dlrm-app[{extra}]"])])
-
-
-def next_line(program: str, settings: Mapping[str, object], *words: str) -> str:
-    """``next: PROGRAM key=value … words``: the line with the next command."""
-    return " ".join(["next:", program, *(setting(key, value) for key, value in settings.items()), *words])
-
-
 _LOGIN = re.compile(
     r"""(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!\[?[\w.:-]*:\d+\]?(?:/|$))[^\s/:@'",]*:[^\s@'"]+@"""
     r"""|(?P<web>\bhttps?://)[^\s/:@'",]+@""",
@@ -197,25 +135,3 @@ def without_credentials(text: str) -> str:
     """``text`` with its URLs made safe to show and store: without user:password@ and without tokens after a ?."""
     text = _LOGIN.sub(lambda match: match["scheme"] or match["web"], text)
     return _QUERY.sub(lambda match: match[0] if match["scheme"].lower() in _HARMLESS else match["url"], text)
-
-
-_EPOCH = date(1970, 1, 1)
-
-
-def day_number(day: str) -> int:
-    """Days since 1970-01-01 for a date, or the number itself. Raises ValueError for other texts."""
-    known = date.fromisoformat(day) if is_date(day) else int(day)
-    if str(known) != day:  # Python accepts other forms too
-        raise ValueError(f"{day!r} is neither a date as 2026-11-02 nor a whole number")
-    return known if isinstance(known, int) else (known - _EPOCH).days
-
-
-def is_date(day: str) -> bool:
-    """True for a date such as 2026-11-02, False for a number."""
-    return "-" in day
-
-
-def day_after(day: str, days: int = 1) -> str:
-    """The day that is ``days`` after ``day``."""
-    number = day_number(day) + days
-    return (_EPOCH + timedelta(number)).isoformat() if is_date(day) else str(number)

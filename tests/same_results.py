@@ -227,8 +227,7 @@ def cases(folder: Path, run: Callable[..., str]) -> Iterator[tuple[str, Callable
 
     def make_plan(name: str, settings: list[str]) -> dict[str, Any]:
         printed = run("plan", *settings, f"output={name}")
-        plan = yaml.safe_load((folder / name / "plan.yaml").read_text(encoding="utf-8"))
-        return {"plan": plan, "printed": printed_numbers(printed)}
+        return {"plan": read_plan(folder / name / "plan.yaml"), "printed": printed_numbers(printed)}
 
     yield "log", lambda: {name: digest((folder / name).read_bytes()) for name in ("log.generated", "new.tsv")}
     yield "merlin_tiny", lambda: generate("merlin_tiny", "experiment=merlin_tiny", "rows=3000")
@@ -290,7 +289,7 @@ def run_results(folder: Path) -> dict[str, Any]:
         ],
         "result": read_json(folder / "result.json"),
         "curves": {split: digest(json.dumps(values).encode()) for split, values in curves.items()},
-        "plan": yaml.safe_load((folder / "plan.yaml").read_text(encoding="utf-8")),
+        "plan": read_plan(folder / "plan.yaml"),
         "checkpoints": [path.name for path in checkpoints],
         "progress": {
             key: value for key, value in marker.items() if key not in ("files", "config", "checksum")
@@ -328,6 +327,12 @@ def read_bytes(path: Path, start: int, length: int) -> bytes:
 def printed_numbers(text: str) -> str:
     """All numbers that a command prints, in their order, without how long it took."""
     return " ".join(re.findall(r"\d[\d.,]*", re.sub(r"[\d.,]+ (s|min|h)\b", "", text)))
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The values of a plan.yaml, without its format and version."""
+    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {key: part for key, part in value.items() if key not in ("format", "version")}
 
 
 def read_json(path: Path) -> Any:

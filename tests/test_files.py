@@ -25,7 +25,7 @@ from tests.refusals import refused
 def test_a_full_disk_of_which_numpy_gives_no_number_is_called_so() -> None:
     values = np.arange(100_000)
     with (
-        refused(DlrmError, "", "no room left on the disk of output=out: free some, then go on"),
+        refused(DlrmError, "output=out", "has no room left on its disk", "free some, then go on"),
         explained_disk_errors(Path("out"), "then go on"),
         Path("/dev/full").open("wb") as file,
     ):
@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_writer_that_would_end_the_process_asks_for_room_first(tmp_path: Path) -> None:
     ensure_room(tmp_path, 1)
     with (
-        refused(DlrmError, "", "no room left on the disk of output=out..."),
+        refused(DlrmError, "output=out", "has no room left on its disk"),
         explained_disk_errors(Path("out"), "then export again"),
     ):
         ensure_room(tmp_path, 2**80)

@@ -43,8 +43,9 @@ LAYERS = [
     {"diagnosis"},
     {"result"},
     {"machine", "progress", "table", "journal"},
-    {"files", "records"},
-    {"text"},
+    {"records"},
+    {"files"},
+    {"text", "typed", "dates"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

@@ -15,12 +15,15 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
-from dlrm_app.text import as_typed, count
+from dlrm_app.text import count
+from dlrm_app.typed import as_typed
 
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on any log), by docs/experiments/quality.md."""
+"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on
+any log), by docs/experiments/quality.md.
+"""
 MAX_TABLE_BYTES = 2**30
 """The most bytes of a recipe's tables with optimizer state.
 

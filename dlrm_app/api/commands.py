@@ -39,10 +39,13 @@ Job = Callable[[Any, Call], Result | None]
 
 @dataclass(frozen=True)
 class Command:
-    """A command. ``schema``: the place of its schema below config/. ``load`` imports what its job needs, and returns the job.
+    """A command.
 
-    ``check`` raises one error with all problems before any work, and does not import torch. ``complete`` returns settings
-    for what the typed ones leave open. ``reworded`` turns words that are not settings into settings.
+    ``schema``: the place of its schema below config/.
+    ``load``: imports what its job needs, and returns the job.
+    ``check``: raises one error with all problems before any work, and does not import torch.
+    ``complete``: returns settings for what the typed ones leave open.
+    ``reworded``: turns words that are not settings into settings.
     """
 
     schema: str
@@ -129,7 +132,7 @@ def _days() -> Job:
         ranks = started_ranks()
         output = Path(config.output)
         try:
-            outcome = go_through_days(config, run_in_log, ranks)
+            outcome = go_through_days(config, run_in_log)
         except BaseException:
             if ranks.is_first:
                 write_days(output)
@@ -152,7 +155,7 @@ def _doctor() -> Job:
 
 
 def _check_days(config: Any) -> None:
-    """Raises one error with all problems that can be found without a dataset, those of other commands' settings included."""
+    """Raises one error with all problems, those of other commands' settings included, that need no dataset to find."""
     from dlrm_app.config.compose import compose_config
     from dlrm_app.daily.words import sample_words
     from dlrm_app.files import output_problems

@@ -1,9 +1,11 @@
-"""The library: a function for each command. ``import dlrm_app as dlrm`` gives them; nothing is imported until one is called.
+"""The library: a function for each command, as ``import dlrm_app as dlrm`` gives them. Imports are lazy.
 
 Settings are the command's own: words as they are typed (``"model=dcn"``), mappings of dotted or nested keys to values
-(``{"trainer.epochs": 2}``), and keywords for keys without a section (``output="run"``). They are composed and checked as
-on the command line. Each function returns a frozen result: ``str()`` of it is what the command prints, and a notebook
-shows it as tables. Each raises ``ConfigError`` for settings that cannot work, before any work, ``DataError`` for damaged data, and
+(``{"trainer.epochs": 2}``), and keywords for keys without a section (``output="run"``). They are composed and checked
+as on the command line.
+
+Each function returns a frozen result: ``str()`` of it is what the command prints, and a notebook shows it as tables.
+Each raises ``ConfigError`` for settings that cannot work, before any work, ``DataError`` for damaged data, and
 ``DlrmError`` for other problems that the message says how to fix. Nothing is printed; log lines go to the logger
 ``dlrm_app``.
 """
@@ -43,7 +45,7 @@ def preprocess(*settings: Settings, **keywords: Any) -> "Dataset":
 
 
 def check(*settings: Settings, **keywords: Any) -> "Findings | Proposal":
-    """Checks a dataset (``data.path``) and describes it, or proposes a description of raw logs (``input``) (dlrm-check)."""
+    """Checks and describes a dataset (``data.path``), or proposes a description of raw logs (``input``): dlrm-check."""
     return cast("Findings | Proposal", _call("check", settings, keywords))
 
 
@@ -58,15 +60,16 @@ def evaluate(*settings: Settings, **keywords: Any) -> "EvaluationResult":
 
 
 def predict(*settings: Settings, **keywords: Any) -> "Predictions":
-    """Scores a dataset's split or raw logs, and writes the scores to a file (dlrm-predict). For rows in memory: ``load``."""
+    """Scores a dataset's split or raw logs into a file (dlrm-predict). ``load`` scores rows in memory."""
     return cast("Predictions", _call("predict", settings, keywords))
 
 
 def load(path: str | os.PathLike[str], *, which: str = "newest", ema: bool = False) -> "Model":
     """Loads a run, a checkpoint or an export, to score rows with it: ``load("run").predict(rows)``.
 
-    ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: the moving average of its dense weights, which
-    optimizer.dense.ema_decay keeps. Raises DataError for damaged files, ConfigError for a path that is none of these.
+    ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: uses the moving average of its dense weights,
+    which optimizer.dense.ema_decay keeps. Raises DataError for damaged files, and ConfigError for a path that is none
+    of these.
     """
     from dlrm_app.inference.predict.model import load_model
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dlrm_app.config.schema import is_section, type_of
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.text import as_typed
+from dlrm_app.typed import as_typed
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
 """A word as it is typed (``"model=dcn"``), or keys (dotted or nested) and their values."""
@@ -45,7 +45,7 @@ def _value(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` of Python's own types. Paths, and results that have one, become text; NumPy's scalars become numbers."""
+    """``value`` as Python's own types. Paths, and results with a path, become text; NumPy's scalars become numbers."""
     if isinstance(value, str | bool | int | float | None):
         return value
     if isinstance(value, Mapping):

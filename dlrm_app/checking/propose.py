@@ -22,7 +22,8 @@ _OUTCOME = re.compile(
 )
 """Words of a name that say what came of showing the row."""
 _BEFORE = re.compile(
-    r"last|prev(ious)?|past|hist(ory)?|recent|num|number|counts?|cnt|total|sum|avg|mean|rate|ratio|ctr|cvr|days|since|\d+"
+    r"last|prev(ious)?|past|hist(ory)?|recent|since|days|\d+|num|number|counts?|cnt|total|sum|avg|mean|rate|ratio"
+    r"|ctr|cvr"
 )
 """Words of a name that say what was known before."""
 _MOMENTS = re.compile(r"time|timestamp|ts|at|date|day|dt|hour|when|unix|epoch|created|updated")

@@ -29,7 +29,9 @@ _LINES = 200
 """Lines that are used to find the delimiter, the quote and the header."""
 _DELIMITERS = "\t\x01;,|"  # ; before , because it is beside decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
-"""Words that mean a missing value in any column; the rest of NULLS, and infinite numbers, only in columns of numbers."""
+"""Words that mean a missing value in any column; the rest of NULLS, and
+infinite numbers, only in columns of numbers.
+"""
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 COMMA = r"[+-]?\d+(,\d+)?"  # numbers with decimal commas, or whole ones

@@ -8,13 +8,15 @@ from dlrm_app.errors import DlrmError
 
 def print_failure(error: BaseException, ranks: Ranks) -> int:
     """Prints why this rank ends, with the library's message, and returns its exit code."""
-    from dlrm_app.distributed.runtime import is_lost_peer  # torch is loaded by now
+    from dlrm_app.distributed.library_errors import is_lost_peer  # torch is loaded by now
 
     rank = f"rank {ranks.rank}"
     if isinstance(error, DlrmError):
         print(f"error ({rank}): {error}", file=sys.stderr)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
+        if ranks.is_first:
+            print("interrupted", file=sys.stderr)
         return 130
     if is_lost_peer(error):
         print(

@@ -29,7 +29,7 @@ from dlrm_app.config.compose import (
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 
@@ -131,9 +131,7 @@ def _refuse_lost_folder() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        raise DlrmError(
-            "the folder that this command was typed in has been deleted: cd to another"
-        ) from error
+        raise DlrmError(Problem("the current folder", "has been deleted", "cd to another")) from error
 
 
 def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Callable[[Any], Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.api.commands import Call
-from dlrm_app.text import next_line, setting
+from dlrm_app.typed import next_line, setting
 
 Lines = list[str]
 

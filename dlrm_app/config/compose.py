@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.overrides import NOTHING, check_overrides, plain_values, settings_named_as_groups
 from dlrm_app.config.schema import Schema, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
-from dlrm_app.text import as_typed, install_command
+from dlrm_app.typed import as_typed, install_command
 
 Completion = Callable[[Mapping[str, object]], Mapping[str, object]]
 """From the typed settings, by key or group, to settings for what they leave open."""

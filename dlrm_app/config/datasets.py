@@ -17,9 +17,10 @@ from msgspec import Meta
 from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section, required
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.config.values import SPLITS, Count, Seed, Share, Split, Threads, Whole, file_problems
+from dlrm_app.dates import day_number
 from dlrm_app.errors import Problem
 from dlrm_app.files import output_problems
-from dlrm_app.text import day_number, install_command
+from dlrm_app.typed import install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
 AUTO = "auto"

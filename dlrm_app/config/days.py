@@ -16,7 +16,7 @@ from dlrm_app.config.schema import REQUIRED, Section, known_keys, required
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.values import Count, NonNegative, Share, Whole
 from dlrm_app.errors import Problem
-from dlrm_app.text import quoted
+from dlrm_app.typed import quoted
 
 RESERVED = {
     "preprocess": (

@@ -15,7 +15,7 @@ from dlrm_app.config.schema import REQUIRED, Section, is_section, required, type
 from dlrm_app.config.train import DataConfig, TrainConfig
 from dlrm_app.config.values import Count, Whole, type_problem
 from dlrm_app.errors import Problem
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 NOT_TUNED = ("output", "resume")
 """Keys that the study sets itself."""

@@ -20,7 +20,7 @@ from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, t
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
-from dlrm_app.text import quoted, setting
+from dlrm_app.typed import quoted, setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of a value in a list."""
@@ -86,7 +86,10 @@ def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem:
     if key and equals:
         if type_of(key, schema) is None:
             return unknown_key(key, schema)
-        rule = "cannot be read: lists are written 'key=[a,b]', with quotes around each text that has any of [ ] { } , or quotes"
+        rule = (
+            "cannot be read: lists are written 'key=[a,b]', with quotes around each text that has any of "
+            "[ ] { } , or quotes"
+        )
         return Problem(repr(word), rule, f"one text is written {setting(key, value)}")
     cure = "no spaces around =, and quotes around any, as 'output=my run'"
     if not equals and ("/" in word or Path(word).exists()):
@@ -108,7 +111,8 @@ class _Reader:
     is_sweep: bool
 
     def parsed(self, text: str) -> tuple[Override, str]:
-        """The override ``text`` and its words for Hydra: a text that Hydra cannot read is taken as it stands, in quotes.
+        """The override ``text`` and its words for Hydra: a text that Hydra
+        cannot read is taken as it stands, in quotes.
 
         Raises HydraException where the key takes no text.
         """
@@ -123,7 +127,9 @@ class _Reader:
         return override, text
 
     def _with_quotes(self, text: str) -> str:
-        """``key=value`` with quotes around the text, or the texts of the list, after the first =, if the key takes such."""
+        """``key=value`` with quotes around the text, or the texts of the list,
+        after the first =, if the key takes such.
+        """
         key, equals, value = text.partition("=")
         kind = type_of(key.lstrip("+"), self.schema)
         if kind is None or not equals or value[:1] in ("'", '"'):

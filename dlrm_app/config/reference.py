@@ -15,7 +15,7 @@ from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
 from dlrm_app.config.schema import is_section, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
-from dlrm_app.text import as_typed
+from dlrm_app.typed import as_typed
 
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from dlrm_app.config.schema import Section
-from dlrm_app.text import quoted
+from dlrm_app.typed import quoted
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.values import BatchRows, BelowOne, Count, Minutes, Seed, Share, Threads, Whole
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 
 @dataclass(slots=True)

@@ -1,27 +1,26 @@
-"""One day: encoded with the vocabularies grown, judged by the models before, learnt, compared on the rows held back.
+"""One day: encodes it, judges it by earlier models, trains on it, and compares the new model on held-out rows.
 
     OUTPUT/days/2026-11-02/dataset/   the day's rows, by dlrm-preprocess
-                           rows/      what is trained on: these, and some of the days before
+                           rows/      the rows to train on: the day's, and some of earlier days
                            model/     the run, by dlrm-train
-                           retrain/   the run from scratch, where one is due, and its rows
+                           retrain/   the run from scratch, if one is due, and its rows
                            export/    by dlrm-export, if the model is published
                            settings.json  all settings that decide the result
                            day.json   written last
 
-Every step leaves a file by which it is known to be done: a call after an interruption goes on behind the last one.
+Every step leaves a file that marks it as done. A call after an interruption continues with the first step that is not.
 """
 
-import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily.gate import Days, judge_after, judge_before, reason
@@ -36,6 +35,7 @@ from dlrm_app.daily.record import (
     Scores,
     Vocabulary,
     redo,
+    write_record,
 )
 from dlrm_app.daily.rows import Earlier, write_rows
 from dlrm_app.daily.words import (
@@ -51,13 +51,15 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
 
+if TYPE_CHECKING:
+    from dlrm_app.distributed.runtime import Runtime
+
 logger = logging.getLogger(__name__)
-POLL_SECONDS = 0.2
 _SHOWN_CHANGES = 8
 """Changed settings that a message shows."""
 _COMPARED_DAYS = 31
@@ -69,9 +71,10 @@ Run = Callable[[str, Sequence[str], Path], None]
 
 @dataclass(frozen=True)
 class Day:
-    """The work of ``day``, after those ``published`` before it; ``is_first_rank``: this process writes, others wait for its files.
+    """The work of ``day``. Every rank makes one, and all do the same steps in the same order.
 
-    ``days``: the folder of all days. The last one published is the parent, whose model and vocabularies it begins with.
+    ``published``: the days published before it. The last one is the parent: the day begins with its model and
+    vocabularies. ``days``: the folder of all days.
     """
 
     config: DaysConfig
@@ -79,7 +82,7 @@ class Day:
     published: Sequence[DayRecord]
     days: Path
     run: Run
-    is_first_rank: bool
+    ranks: "Runtime"
 
     @cached_property
     def folder(self) -> Path:
@@ -94,31 +97,33 @@ class Day:
         return self.published[-size:] if size else []
 
     def learn(self) -> DayRecord:
-        """Does all that is not done yet, and gives the record, which is written."""
+        """Does the steps that are left. Returns the record, which is written."""
         self._begin()
         dataset = self._encode()
         record = self._measure(dataset)
         is_accepted = self.config.days.is_accepted(self.day)
-        before = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
-        verdicts = judge_before(before)
+        compared = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
+        verdicts = judge_before(compared)
         held = reason(verdicts, is_accepted=is_accepted)
         if held is None:
-            holdout = self._train()
-            record = replace(record, holdout=holdout, judgement=read_judgement(self.folder / "model"))
-            after = judge_after(replace(before, day=record))
+            record = self._train(record)
+            after = judge_after(replace(compared, day=record))
             verdicts, held = [*verdicts, *after], reason(after, is_accepted=is_accepted)
         if held is None:
             record = replace(record, retrained=self._retrain())
             self._export()
-        record = replace(record, rules=verdicts, published=held is None, held=held)
-        self._once(self.folder / RECORD, lambda: self._finish(record))
-        return record
+        return self._finish(replace(record, rules=verdicts, published=held is None, held=held))
 
-    def _finish(self, record: DayRecord) -> None:
-        """Writes the record; before it, that days.on_held is to be called."""
-        if record.held and self.config.days.command_on_held:
-            (self.folder / UNREPORTED).touch()
-        write_json(self.folder / RECORD, asdict(record))
+    def _finish(self, record: DayRecord) -> DayRecord:
+        """Writes the record. Notes first that days.on_held must be called for it."""
+
+        def write() -> None:
+            if record.held and self.config.days.command_on_held:
+                (self.folder / UNREPORTED).touch()
+            write_record(self.folder, record)
+
+        self.ranks.on_first(write)
+        return record
 
     @property
     def _words(self) -> dict[str, list[str]]:
@@ -135,39 +140,50 @@ class Day:
         return words
 
     def _begin(self) -> None:
-        """Keeps the day's settings. An unfinished day that was begun with others begins anew."""
+        """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
         words, path = self._words, self.folder / SETTINGS
         settings = settings_of(self.config, words)
-        if self.is_first_rank and (before := read_settings(path)) != settings:
+
+        def write() -> None:
+            before = read_settings(path)
+            if before == settings:
+                return
             if self.folder.exists() and any(self.folder.iterdir()):
                 changes = (
                     setting_changes(before, settings, words) if before else ["its settings are not known"]
                 )
-                logger.warning(
-                    "%s was begun with other settings and begins anew:\n%s",
-                    self.day,
-                    bullets(changes, _SHOWN_CHANGES),
-                )
+                text = "%s was begun with other settings and begins again:\n%s"
+                logger.warning(text, self.day, bullets(changes, _SHOWN_CHANGES))
                 shutil.rmtree(self.folder)
-            elif (
-                self.parent
-                and (earlier := of_later_days(read_settings(self.parent / SETTINGS)))
-                and (changes := setting_changes(earlier, of_later_days(settings), words))
-            ):
-                shown = bullets(changes, _SHOWN_CHANGES)
-                logger.info("%s: other settings than on %s:\n%s", self.day, self.parent.name, shown)
+            elif changes := self._changes_since_parent(settings, words):
+                text = "%s: other settings than on %s:\n%s"
+                logger.info(text, self.day, self.published[-1].day, bullets(changes, _SHOWN_CHANGES))
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, settings)
-        while read_settings(path) != settings:  # written by the first rank
-            time.sleep(POLL_SECONDS)
+
+        self.ranks.on_first(write)
+
+    def _changes_since_parent(
+        self, settings: Mapping[str, Any], words: Mapping[str, Sequence[str]]
+    ) -> list[str]:
+        """The settings that differ from the parent's, without those that only a first day uses."""
+        before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
+        return setting_changes(before, of_later_days(settings), words) if before else []
 
     def _measure(self, dataset: Manifest) -> DayRecord:
-        """The record of the day before it is learnt: its rows, and the scores of earlier models on them."""
+        """The record of the day before training: its rows, and the scores of earlier models on them."""
         with self._timed("judge"):
             self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
+        scores = self._judge()
+        return self.ranks.on_first(lambda: self._record(dataset, scores))
+
+    def _record(self, dataset: Manifest, scores: Mapping[str, Scores]) -> DayRecord:
         unseen_share, unseen, vocabulary = _growth(dataset)
-        rows, scores = read_manifest(self.folder / "rows").splits["test"], self._judge()
-        earlier = [self.days / record.day for record in self.window(_COMPARED_DAYS)]
+        rows = read_manifest(self.folder / "rows").splits["test"]
+        compared, in_window = (
+            [self.days / record.day for record in self.window(size)]
+            for size in (_COMPARED_DAYS, self.config.gate.window)
+        )
         return DayRecord(
             day=self.day.isoformat(),
             rows=rows.rows,
@@ -179,10 +195,8 @@ class Day:
             first_model=scores.get("first_model"),
             full_retrain=scores.get("full_retrain"),
             missing=missing_shares(dataset),
-            shift=shifts(
-                dataset, [self.days / record.day for record in self.window(self.config.gate.window)]
-            ),
-            known_rows=known_rows(self.folder, earlier),
+            shift=shifts(dataset, in_window),
+            known_rows=known_rows(self.folder, compared),
             hours=hours_of(dataset),
             published=False,
             parent=self.parent.name if self.parent else None,
@@ -192,15 +206,15 @@ class Day:
         )
 
     def _encode(self) -> Manifest:
-        """The day's dataset, and the rows that are trained on."""
+        """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
         days, output, words = self.config.days, self.folder / "dataset", self._words["preprocess"]
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
-        dataset = read_manifest(output)
+        dataset = self.ranks.on_first(lambda: read_manifest(output))
         with self._timed("replay"):
             replayed = self.window(days.replay_window) if days.replay else []
             earlier = [self._earlier(record, "train", days.replay) for record in replayed]
-            # no model has learnt these yet
+            # no model was trained on the parent's held-out rows yet
             earlier += [self._earlier(record, "val") for record in self.window(1)]
             self._write_rows(dataset, earlier, self.folder / "rows")
         return dataset
@@ -213,7 +227,10 @@ class Day:
         self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
 
     def _judge(self) -> dict[str, Scores]:
-        """Field of the record → scores on all rows of this day: the parent's model, the first day's, the newest from scratch."""
+        """Field of the record → scores on all rows of this day.
+
+        They are those of the parent's model, of the first day's, and of the newest one trained from scratch.
+        """
         models = {}
         if self.parent:
             models["next_day"] = self.parent / "model"
@@ -223,33 +240,32 @@ class Day:
         with self._timed("judge"):
             return {field: Scores.of(self._evaluate("test", [model])) for field, model in models.items()}
 
-    def _train(self) -> Holdout:
-        """The new model on the rows held back, beside the one that it began with."""
-        before = self.parent / "model" if self.parent else None
+    def _train(self, record: DayRecord) -> DayRecord:
+        """Trains the day's model. Returns ``record`` with its scores on the held-out rows, beside the parent's."""
+        before, model = self.parent / "model" if self.parent else None, self.folder / "model"
         with self._timed("train"):
-            self._fit(self.folder / "rows", before, self.folder / "model")
-        models = [self.folder / "model", *([before] if before else [])]
+            self._fit(self.folder / "rows", before, model)
         with self._timed("judge"):
-            return Holdout.of(self._evaluate("val", models))
+            holdout = Holdout.of(self._evaluate("val", [model, *([before] if before else [])]))
+        judgement = self.ranks.on_first(lambda: read_judgement(model))
+        return replace(record, holdout=holdout, judgement=judgement)
 
     def _retrain(self) -> bool:
-        """Trains from scratch on the last days if that is due; True if it was."""
+        """Trains from scratch on the last days if that is due. Returns True if it was."""
         every = self.config.days.full_retrain
-        if (
-            every is None
-            or len(self.published) + 1 < every
-            or any(day.retrained for day in self.window(every - 1))
-        ):
+        if every is None or len(self.published) + 1 < every:
             return False
-        window = self.window(self.config.days.retrain_window - 1)
+        if any(record.retrained for record in self.window(every - 1)):
+            return False
         rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
         with self._timed("retrain"):
-            if not (model / "result.json").is_file():
+            if not self._is_done(model / "result.json"):
+                window = self.window(self.config.days.retrain_window - 1)
                 earlier = [self._earlier(record, split) for record in window for split in ("train", "val")]
                 self._write_rows(read_manifest(self.folder / "dataset"), earlier, rows)
             self._fit(rows, None, model)
-            if self.is_first_rank:
-                shutil.rmtree(rows, ignore_errors=True)  # copies of all rows of the window
+            # they are copies of all rows of the window
+            self.ranks.on_first(lambda: shutil.rmtree(rows, ignore_errors=True))
         return True
 
     def _export(self) -> None:
@@ -264,27 +280,30 @@ class Day:
 
     def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
         words = train_words(self.config, rows, before, model)
-        self._once(model / "result.json", lambda: self.run("train", words, self._log), on_all_ranks=True)
+        self._once_on_all(model / "result.json", lambda: self.run("train", words, self._log))
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
         words = evaluate_words(self.config, self.folder / "rows", split, models, path)
-        self._once(path, lambda: self.run("evaluate", words, self._log), on_all_ranks=True)
-        try:
-            return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise DataError(Problem(str(path), f"is damaged ({error})", redo([path]))) from error
+        self._once_on_all(path, lambda: self.run("evaluate", words, self._log))
+        return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo([path])))
 
     @property
     def _log(self) -> Path:
         return self.folder / "log.txt"
 
-    def _once(self, mark: Path, work: Callable[[], None], *, on_all_ranks: bool = False) -> None:
-        """Lets the first rank, or all, do ``work``, which leaves ``mark``, unless it is there; the others wait for it."""
-        if (self.is_first_rank or on_all_ranks) and not mark.is_file():
-            work()
-        while not mark.is_file():  # whoever writes it ends the other ranks where it fails
-            time.sleep(POLL_SECONDS)
+    def _is_done(self, mark: Path) -> bool:
+        return self.ranks.on_first(mark.is_file)
+
+    def _once(self, mark: Path, work: Callable[[], None]) -> None:
+        """Runs a step on the first rank, unless the file ``mark`` shows that it is done. The other ranks wait."""
+        if not self._is_done(mark):
+            self.ranks.on_first(work)
+
+    def _once_on_all(self, mark: Path, work: Callable[[], None]) -> None:
+        """Runs a step on all ranks, unless the file ``mark`` shows that it is done."""
+        if not self._is_done(mark):
+            self.ranks.together(work)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
@@ -294,7 +313,7 @@ class Day:
         try:
             yield
         finally:
-            if self.is_first_rank:
+            if self.ranks.is_first:
                 spent = read_seconds(self.folder)
                 spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
                 write_json(self.folder / SECONDS, spent)
@@ -302,32 +321,28 @@ class Day:
 
 def read_judgement(model: Path) -> Judgement | None:
     """The judgement of the finished run in ``model`` on its val split, the rows held back."""
-    path = model / "result.json"
-    try:
-        evaluation = RunResult.from_json(json.loads(path.read_text(encoding="utf-8"))).evals.get("val")
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(Problem(str(path), f"is damaged ({error})", redo([model]))) from error
+    evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
     return evaluation.judgement if evaluation is not None else None
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Key → value of the settings that a day was begun with; empty if they are not known."""
     try:
-        return from_json(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_record(path, dict[str, Any], "")
+    except (OSError, DataError):
         return {}
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
     """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
     try:
-        return from_json(dict[str, float], json.loads((folder / SECONDS).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_record(folder / SECONDS, dict[str, float], "")
+    except (OSError, DataError):
         return {}
 
 
 def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
-    """(share of the day's lookups of values that the parent's vocabularies did not know, by feature, what these gained and lost)."""
+    """(share of lookups of values that the parent's vocabularies lack, the same by feature, what they gained)."""
     growth = dataset.lineage.growth if dataset.lineage else []
     if not growth:
         return None, {}, None
@@ -343,7 +358,10 @@ def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabula
 
 
 def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
-    """Deletes what days before the last ``num_kept`` published ones hold, but for the models that coming days are judged by."""
+    """Deletes the files of days before the last ``num_kept`` published ones.
+
+    Keeps their records, and the models that later days are compared with: the first and the newest from scratch.
+    """
     published = [record.day for record in records if record.published]
     retrained = [record.day for record in records if record.retrained]
     for day in (record.day for record in records if record.day < published[-num_kept:][0]):
@@ -355,14 +373,12 @@ def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Lets OUTPUT/published be a link to the ``folder`` of a day, in one step. Raises DataError if it is something else."""
+    """Makes OUTPUT/published a link to the ``folder`` of a day, in one step. Raises DataError if it is not a link."""
     output = folder.parents[1]
     link, target = output / "published", folder.relative_to(output)
     if link.exists() and not link.is_symlink():
         raise DataError(
-            Problem(
-                str(link), "is no link to the day that is published", "remove it and run the same command"
-            )
+            Problem(str(link), "is not a link to the published day", "remove it and run the same command")
         )
     if not link.is_symlink() or link.readlink() != target:
         temporary = output / ".published.partial"

@@ -5,10 +5,10 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from dlrm_app.daily.gate import reason, rules_rows
 from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
 from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
-from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.distributed.runtime import join_ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocessing.units.find_sources import find_files
@@ -34,9 +34,9 @@ from dlrm_app.text import count, fixed, listed, percent
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
-_CURE = "correct its files or the settings and run the same command; a day without files is left out"
+_FIX = "fix its files or the settings and run the same command; a day without files is left out"
 _MIN_HELD_OUT = 5
-"""Rows that a day must hold back in the mean: they are dealt by a hash, so one of a hundred and fifty such days has none."""
+"""Rows that a day must hold back on average. A hash deals them: one of 150 days of that size has none."""
 Changed = Callable[[InputFile, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
@@ -47,9 +47,10 @@ HELD, MISSING, CHANGED = 3, 4, 5
 
 @dataclass(frozen=True)
 class Outcome(Result):
-    """The ``records`` of all finished days, the days ``missing`` after the last of them, and those whose files ``changed`` or came late.
+    """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
 
-    ``num_new``: the days that this call finished. ``page``: the page about all days, if it was written.
+    ``changed``: days whose files changed or came late. ``num_new``: the number of days that this call finished.
+    ``page``: the page about all days, if it was written.
     """
 
     path: Path
@@ -73,58 +74,86 @@ class Outcome(Result):
             yield f"page: {self.page}"
 
 
-def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> Outcome:
-    """Trains on each day that has files and is not done. Returns what all days have come to; only the first rank knows changes.
+def go_through_days(config: DaysConfig, run: Run) -> Outcome:
+    """Trains on each day that has files and is not done. Returns the state of all days, the same on every rank.
 
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
-    output = Path(config.output).absolute()
-    with ExitStack() as stack:
-        if ranks.is_first:
-            (output / DAYS).mkdir(parents=True, exist_ok=True)
-            refusal = f"another dlrm-days is working on output={output}: wait for it"
-            stack.enter_context(held_lock(output / LOCK, refusal))
+    timeout = timedelta(
+        minutes=composed("train", sample_words(config)["train"])["trainer"]["timeout_minutes"]
+    )
+    with join_ranks(timeout) as ranks, ExitStack() as stack:
+        output = Path(config.output).absolute()
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
-        records = read_records(output)
+        ranks.together(lambda: stack.enter_context(_held(output)) if ranks.is_first else None)
         changed = cache(partial(has_changed, reads_all=config.days.verify_files))
-        new, missing, late = days_to_do(config, [record.day for record in records])
-        if missing and not (records or new):
-            files = config.input.days.format(day=date.fromisoformat(missing[0]))
-            rule = f"has no files, or too few rows, from {missing[0]} to {missing[-1]}"
-            raise _NoDaysError(Problem("input.days", f"{rule} (looked for {files} in {Path.cwd()})"))
-        if new:
-            _refuse_unlabelled(config)
-        if ranks.is_first:  # if the published day was deleted, the one before is published again
-            conclude(config, output, records, changed)
-            _report_held(config, output, records)  # killed before, or in the middle
-        for day in new:
+        records, plan = ranks.on_first(lambda: _begin(config, output, changed))
+        for day in plan.new:
             published = [record for record in records if record.published]
-            try:
-                record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
-            except DlrmError as error:
-                is_encoded = (output / DAYS / day.isoformat() / "dataset" / MANIFEST).is_file()
-                if is_encoded and not isinstance(error, ConfigError):
-                    raise
-                # a configuration error comes after work was started, so it is not one that started nothing
-                details = [
-                    replace(p, key=as_typed(p.key), rule=as_typed(p.rule), cure=as_typed(p.cure))
-                    for p in error.problems
-                ]
-                raise DataError(Problem(day.isoformat(), "failed", _CURE), *details) from error
+            work = Day(config, day, published, output / DAYS, run, ranks)
+            record = ranks.together(partial(_learn, work))
             logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
             records.append(record)
-            if ranks.is_first:
-                conclude(config, output, records, changed)
-                _report_held(config, output, [record])
-        marks: dict[str, str] = {}
-        if ranks.is_first:
-            marks = conclude(config, output, records, changed)
-            _warn(missing, late, marks, output)
-            _warn_of_held(config, records, output)
+            ranks.on_first(partial(_end_day, config, output, records, changed))
+        marks = ranks.on_first(lambda: _end(config, output, records, plan, changed))
     last = records[-1].day if records else ""
-    return Outcome(
-        Path(config.output), records, [day for day in missing if day > last], [*late, *marks], len(new)
-    )
+    missing = [day for day in plan.missing if day > last]
+    return Outcome(Path(config.output), records, missing, [*plan.late, *marks], len(plan.new))
+
+
+@contextmanager
+def _held(output: Path) -> Iterator[None]:
+    """Makes ``output`` and locks it while the block runs. Raises DlrmError if another dlrm-days works there."""
+    (output / DAYS).mkdir(parents=True, exist_ok=True)
+    with held_lock(output / LOCK, f"another dlrm-days is working on output={output}: wait for it"):
+        yield
+
+
+def _begin(config: DaysConfig, output: Path, changed: Changed) -> "tuple[list[DayRecord], DaysPlan]":
+    """The finished days and the plan of the others. Ends the last day, in case it was interrupted there."""
+    records = read_records(output)
+    plan = plan_days(config, [record.day for record in records])
+    if plan.missing and not (records or plan.new):
+        files = config.input.days.format(day=date.fromisoformat(plan.missing[0]))
+        first, last = plan.missing[0], plan.missing[-1]
+        rule = f"has no files, or too few rows, from {first} to {last} (looked for {files} in {Path.cwd()})"
+        raise _NoDaysError(Problem("input.days", rule))
+    if plan.new:
+        _refuse_unlabelled(config)
+    conclude(config, output, records, changed)  # if the published day was deleted, publishes the one before
+    _report_held(config, output, records)
+    return records, plan
+
+
+def _learn(day: Day) -> DayRecord:
+    """Trains on ``day``. Raises DataError, which names the day, if its files or the settings do not fit."""
+    try:
+        return day.learn()
+    except DlrmError as error:
+        if (day.folder / "dataset" / MANIFEST).is_file() and not isinstance(error, ConfigError):
+            raise
+        # a configuration error comes after work was started, so it is not one that started nothing
+        details = [
+            replace(each, key=as_typed(each.key), rule=as_typed(each.rule), cure=as_typed(each.cure))
+            for each in error.problems
+        ]
+        raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *details) from error
+
+
+def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:
+    """Publishes the last day of ``records``, or reports that it is held back."""
+    conclude(config, output, records, changed)
+    _report_held(config, output, records[-1:])
+
+
+def _end(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], plan: "DaysPlan", changed: Changed
+) -> dict[str, str]:
+    """Logs warnings about the days that need attention. Returns the marks of days that changed."""
+    marks = conclude(config, output, records, changed)
+    _warn(plan.missing, plan.late, marks, output)
+    _warn_of_held(config, records, output)
+    return marks
 
 
 def _refuse_unlabelled(config: DaysConfig) -> None:
@@ -173,8 +202,17 @@ def _report(command: Sequence[str], record: Path) -> None:
         )
 
 
-def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
-    """(days to train on, days without rows, days whose files came after a later day was done). Raises ConfigError for a file of two days."""
+@dataclass(frozen=True)
+class DaysPlan:
+    """``new``: days to train on; ``missing``: days without rows; ``late``: days whose files came after a later day."""
+
+    new: list[date]
+    missing: list[str]
+    late: list[str]
+
+
+def plan_days(config: DaysConfig, done: Sequence[str]) -> DaysPlan:
+    """Plans the days that are not ``done``. Raises ConfigError for a file of two days."""
     files = {day: files_of(config, day) for day in config.days.days() if day.isoformat() not in done}
     day_of: dict[str, date] = {}
     for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
@@ -183,7 +221,7 @@ def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], lis
             raise ConfigError(Problem("input.days", f"takes {path} for {first} and for {day}", cure))
     missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
     late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
-    return [day for day in files if day.isoformat() not in (*missing, *late)], missing, late
+    return DaysPlan([day for day in files if day.isoformat() not in (*missing, *late)], missing, late)
 
 
 def files_of(config: DaysConfig, day: date) -> list[InputFile]:
@@ -195,7 +233,7 @@ def files_of(config: DaysConfig, day: date) -> list[InputFile]:
 
 
 def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text is not counted: it may be a header."""
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. Of a text, one line may be a header."""
     rows = 0
     try:
         for source in sources:
@@ -216,7 +254,10 @@ def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
 def conclude(
     config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed
 ) -> dict[str, str]:
-    """Updates the link to the published day, deletes old files, and writes days.jsonl. Returns the marks of days that changed."""
+    """Updates the link to the published day, deletes old files and writes days.jsonl.
+
+    Returns the marks of days that changed: day → the reason why it would now have another result.
+    """
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
         publish(days / published[-1])
@@ -236,7 +277,7 @@ def conclude(
 
 
 def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
-    """The difference between the day's files and those it was made from. Missing files do not count: logs are rotated."""
+    """The difference between the day's files and those it was made from. Missing files do not count: logs rotate."""
     before = {source.path: source for source in record.sources}
     files = files_of(config, date.fromisoformat(record.day))
     gone = [before[path] for path in before.keys() - {source.path for source in files}]
@@ -250,7 +291,7 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
 
 
 def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
-    """The file of ``gone`` that ``source`` is under another path, as one relative to another folder; it is taken out of ``gone``."""
+    """Takes out of ``gone`` the file that ``source`` is under another path, such as one relative to another folder."""
     for known in gone:
         keys = partition_of(known.path)
         is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
@@ -267,12 +308,12 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
             "without files, or with too few rows to hold some back, left out: %s", listed(missing, 7)
         )
     if late:
-        logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))
+        logger.warning("files came after later days were trained on, left out: %s", listed(late, 7))
     for day, mark in marks.items():
         logger.warning("%s: %s", day, mark)
     if first := min([*late, *marks], default=None):
         following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
-        logger.warning("to learn from %s on again, %s", first, redo(following))
+        logger.warning("to train from %s on again, %s", first, redo(following))
 
 
 def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:

@@ -1,11 +1,11 @@
-"""The gate: a table of rules that hold a day back. Each measures one number and compares it with its limit, a key of ``gate``.
+"""The gate: a table of rules that hold a day back.
 
-Before training a day is compared with the days published before it; after training the new model is compared with yesterday's on the
-held-out rows. If a day's labels are shuffled, those of its held-out rows are too, and no model is better than another there: only the rules
-before training find such a day.
+Each rule measures one number and compares it with its limit, a key of ``gate``. Before training, a day is compared with
+the days published before it. After training, the new model is compared with yesterday's on the held-out rows. Shuffled
+labels are found before training only: the labels of the held-out rows are shuffled, too, and no model is better there.
 
-A change is compared with the *usual* one as well: the spread of the days before, by the median of their distances from their median, which a
-few odd days do not move. What chance may give so few rows is left out.
+A change is also compared with the *usual* change: the spread of earlier days, as the median of their distances from
+their median, which a few odd days do not move. What chance may explain with so few rows is left out.
 """
 
 import math
@@ -22,17 +22,17 @@ from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short
 
 USUAL_CHANGES = 4
-"""A change of up to this many usual ones is no sign of damage: tastes drift, and some days are harder."""
+"""A change of up to this many usual ones is not a sign of damage: tastes drift, and some days are harder."""
 MOST_ALLOWED = 2
-"""However much the days before differ, no more than this many limits are let through."""
+"""A change above this many limits holds a day back, however much earlier days differ."""
 _ENOUGH = 4
-"""Days whose spread tells what is usual: the first ones differ because the model still learns."""
+"""The least number of days with a usual spread. The first days differ because the model still learns."""
 _Z_HOURS = 4
-"""Standard errors that chance may take an hour's rows away: all hours of a day are judged, and nights have few rows."""
+"""Standard errors that chance may take from an hour's rows: 24 hours are judged, and nights have few rows."""
 CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 _DEVIATIONS = 1.4826
-"""A normal distribution's standard deviation by its median absolute deviation."""
+"""A normal distribution's standard deviation, divided by its median absolute deviation."""
 _ROUNDING = 1e-9
 """Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
@@ -56,18 +56,18 @@ class Days:
 
 @dataclass(frozen=True)
 class Usual:
-    """The ``level`` of some values, and how far they usually are from it."""
+    """The median of some values, and their usual distance from it."""
 
     level: float
     spread: float
 
     def allowed(self, limit: float) -> float:
-        """The distance from the level up to which a value is not held back."""
+        """The largest distance from the level that does not hold a day back."""
         return min(max(limit, USUAL_CHANGES * self.spread), MOST_ALLOWED * limit)
 
 
 def usual(values: Iterable[float]) -> Usual | None:
-    """Median and spread of ``values``, of which few have no spread yet; None without any."""
+    """Median and spread of ``values``; None without values. Fewer than _ENOUGH have the spread 0."""
     known = list(values)
     if not known:
         return None
@@ -77,7 +77,7 @@ def usual(values: Iterable[float]) -> Usual | None:
 
 
 def converged(aucs: Sequence[float], drop: float) -> Sequence[float]:
-    """The AUCs without those of the first days, while the model still learnt what all later days know."""
+    """The AUCs without those of the first days, on which the model had not converged."""
     for first in range(len(aucs)):
         if aucs[first] >= median(aucs[first:]) - drop:
             return aucs[first:]
@@ -85,18 +85,18 @@ def converged(aucs: Sequence[float], drop: float) -> Sequence[float]:
 
 
 def judge_before(days: Days) -> list[Verdict]:
-    """The verdicts of all rules that need no training, each in a line."""
+    """The verdicts of all rules that need no training."""
     rules = (_rows, _labels, _clicks, _missing, _unseen, _shift, _known, _hours, _auc, _ne, _calibration)
     return _verdicts(rules, days)
 
 
 def judge_after(days: Days) -> list[Verdict]:
-    """The verdicts on the new model, by the held-out rows."""
+    """The verdicts of the rules on the new model, by the held-out rows."""
     return _verdicts((_learnt, _new_auc, _new_logloss, _new_calibration), days)
 
 
 COMPARED = ("new auc", "new log loss")
-"""Rules that ``days.accept`` does not overrule: the new model is worse than yesterday's on the same rows."""
+"""Rules that ``days.accept`` does not overrule: they show that the new model is worse than yesterday's."""
 
 
 def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
@@ -104,7 +104,10 @@ def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
 
 
 def reason(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
-    """The reasons why the day is held back, in one line; None if it is not. ``is_accepted``: the user has overruled what can be."""
+    """The reasons why the day is held back, in one line; None if it is not.
+
+    ``is_accepted``: the user accepts the day, which overrules all rules but COMPARED.
+    """
     held = [each for each in verdicts if each.holds and (not is_accepted or each.rule in COMPARED)]
     return "; ".join(f"{each.says} ({each.cure})" if each.cure else each.says for each in held) or None
 
@@ -140,7 +143,7 @@ def _rows(days: Days) -> Verdict | None:
 
 
 def _labels(days: Days) -> Verdict | None:
-    """A day with labels of one class is unlikely, judged by the days before."""
+    """Holds back a day with labels of one class, if that is unlikely by the days before."""
     rows, positives = days.day.rows, days.day.positives
     if 0 < positives < rows:
         return None
@@ -164,12 +167,13 @@ def _clicks(days: Days) -> Verdict | None:
     chance = Z_95 * math.sqrt((1 - share) / day.positives)
     limit = level.allowed(math.log(days.gate.max_click_change))
     says = f"{percent(share)} of its rows are positive, {percent(math.exp(level.level))} on the days before"
-    cure = f"a factor above {_limit('max_click_change', days.gate.max_click_change)} and the usual change: are clicks lost, or counted twice?"
+    rule = _limit("max_click_change", days.gate.max_click_change)
+    cure = f"a factor above {rule} and the usual change: are clicks lost, or counted twice?"
     return Verdict("clicks", math.exp(change), math.exp(limit), change - chance > limit, says, cure)
 
 
 def _worst(rows: Iterable[tuple[float, float, bool, str]]) -> tuple[float, float, bool, str] | None:
-    """Of (value, limit, is held, words) the one that is furthest above its limit."""
+    """The (value, limit, is held, words) that is furthest above its limit."""
     return max(rows, key=lambda row: (row[2], row[0] / max(row[1], 1e-9)), default=None)
 
 
@@ -239,7 +243,8 @@ def _known(days: Days) -> Verdict | None:
         f"{percent(share)} of its rows are copies of its own or of earlier days' rows, "
         f"{percent(level.level)} on the days before"
     )
-    cure = f"above {_limit('max_known_rows', days.gate.max_known_rows)} more than usual: was a day or an hour delivered again?"
+    rule = _limit("max_known_rows", days.gate.max_known_rows)
+    cure = f"above {rule} more than usual: was a day or an hour delivered again?"
     return Verdict("known rows", share, limit, share > limit, says, cure)
 
 
@@ -255,7 +260,10 @@ def _hours(days: Days) -> Verdict | None:
             median(hours.get(hour, [0, 0])[part] for hours in with_hours) for part in (0, 1)
         )
         share, chance = rows / max(rows_before, 1), _Z_HOURS * math.sqrt(rows + 1) / max(rows_before, 1)
-        words = f"hour {hour} has {rows:,} rows in {files:,} files, {rows_before:,.0f} in {files_before:g} on the days before"
+        words = (
+            f"hour {hour} has {rows:,} rows in {files:,} files, "
+            f"{rows_before:,.0f} in {files_before:g} on the days before"
+        )
         return share, limit, share + chance < limit, words
 
     all_hours = sorted(set().union(*with_hours))
@@ -287,7 +295,8 @@ def _auc(days: Days) -> Verdict | None:
     drop = Usual(level, median(changes)).allowed(gate.max_auc_drop)
     says = f"yesterday's model has an AUC of {now.auc:.4f} on it, {level:.4f} on the days before"
     cure = (
-        f"lower by more than {drop:.4f}, the larger of gate.max_auc_drop and {USUAL_CHANGES} times the usual change from day to day: "
+        f"lower by more than {drop:.4f}, the larger of gate.max_auc_drop and {USUAL_CHANGES} times the usual change "
+        "from day to day: "
         "are labels or columns in disorder?"
     )
     return Verdict("auc", now.auc, level - drop, now.auc_high < level - drop, says, cure)
@@ -304,13 +313,16 @@ def _ne(days: Days) -> Verdict | None:
         return None
     lowest = now.ne if not now.logloss or now.logloss_low is None else now.ne * now.logloss_low / now.logloss
     limit = level.level + level.allowed(days.gate.max_ne_rise)
-    says = f"yesterday's model has a log loss of {now.ne:.4f} of the base rate's on it, {level.level:.4f} on the days before"
+    says = (
+        f"yesterday's model has a log loss of {now.ne:.4f} of the base rate's on it, "
+        f"{level.level:.4f} on the days before"
+    )
     cure = f"a rise above {_limit('max_ne_rise', days.gate.max_ne_rise)} and the usual change"
     return Verdict("log loss", now.ne, limit, lowest > limit, says, cure)
 
 
 def _distance(scores: Scores, level: float) -> float:
-    """How far the logarithm of the calibration is from ``level``, beyond chance."""
+    """The distance of the logarithm of the calibration from ``level``, beyond chance."""
     low, high = scores.calibration_low or 0.0, scores.calibration_high or math.inf
     if low <= math.exp(level) <= high or scores.calibration_low is None or scores.calibration_high is None:
         return 0.0
@@ -323,8 +335,12 @@ def _calibration(days: Days) -> Verdict | None:
         return None
     level = usual(math.log(each.calibration) for each in _scored(days) if each.calibration) or Usual(0.0, 0.0)
     limit = level.allowed(math.log(days.gate.max_calibration_change))
-    says = f"yesterday's model predicts {now.calibration:.3f} times its clicks, {math.exp(level.level):.3f} on the days before"
-    cure = f"a factor above {_limit('max_calibration_change', days.gate.max_calibration_change)} and the usual change: are clicks lost, or a unit changed?"
+    says = (
+        f"yesterday's model predicts {now.calibration:.3f} times its clicks, "
+        f"{math.exp(level.level):.3f} on the days before"
+    )
+    rule = _limit("max_calibration_change", days.gate.max_calibration_change)
+    cure = f"a factor above {rule} and the usual change: are clicks lost, or a unit changed?"
     value = math.exp(abs(math.log(now.calibration) - level.level))
     return Verdict("calibration", value, math.exp(limit), _distance(now, level.level) > limit, says, cure)
 

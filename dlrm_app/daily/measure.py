@@ -1,12 +1,11 @@
-"""What a day's rows are like: distributions of the columns, missing values, rows that an earlier day had, rows and files by hour.
+"""Measures a day's rows: distributions of columns, missing values, rows known from earlier days, rows by hour.
 
     OUTPUT/days/2026-11-02/profile.json   bins of each column, with the rows in them, of a sample of the day's rows
                            contents.npy   a sample of the rows by the hashes of their contents
 
-Both stay when the day's dataset is deleted: coming days are compared with them.
+Both stay when the day's dataset is deleted, because later days are compared with them.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,20 +24,23 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.preprocessing.passes.contents import CONTENTS, read_contents
 from dlrm_app.preprocessing.units.lake import partition_of
-from dlrm_app.records import from_json
+from dlrm_app.records import read_record
 
 PROFILE = "profile.json"
 _SAMPLED_ROWS = 1 << 18
-"""The approximate number of rows that are looked at, in row groups that are evenly spread."""
+"""The approximate number of sampled rows, in evenly spread row groups."""
 _BINS = 20
-"""Quantiles of a dense column, and most frequent ids of a sparse one."""
+"""The number of bins: quantiles of a dense column, or the most frequent ids of a sparse one."""
 _HOURS = ("hour", "hr", "hh")
 """Keys of folders that stand for the hour."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A column's bins and the values in each. ``bounds``: the upper ends of a dense column's bins, or ids; the last bin has all others."""
+    """A column's bins and the number of values in each.
+
+    ``bounds``: the upper ends of a dense column's bins, or ids; the last bin has all other values.
+    """
 
     bounds: list[float]
     counts: list[int]
@@ -50,7 +52,10 @@ Values = NDArray[np.float32] | NDArray[np.int32]
 
 
 def profile_of(dataset: Manifest) -> Profile:
-    """The bins of every column, on a sample of the training rows, but for estimates of the click: they come from other rows' clicks."""
+    """The bins of every column, on a sample of the training rows.
+
+    Skips estimates of the click, which come from other rows' clicks.
+    """
     return {name: binned(values) for name, values in columns_of(dataset)}
 
 
@@ -65,7 +70,7 @@ def binned(values: Values, bounds: Sequence[float] | None = None) -> Bins:
 
 
 def columns_of(dataset: Manifest) -> Iterator[tuple[str, Values]]:
-    """(name, numbers or ids) of every column, on a sample of the training rows, but for estimates of the click."""
+    """(name, numbers or ids) of every column, on a sample of the training rows. Skips estimates of the click."""
     tables = list(_sampled(dataset))
     for dense in dataset.dense:
         if not is_opinion(dense):
@@ -94,7 +99,7 @@ def _top_ids(ids: Values) -> NDArray[np.int64]:
 
 
 def _count_ids(values: Values, ids: NDArray[np.int64]) -> list[int]:
-    """The values of each of ``ids``, in rising order, and of all others."""
+    """The number of values of each of ``ids``, which are sorted, and of all others."""
     if not len(ids):
         return [len(values)]
     places = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
@@ -111,10 +116,11 @@ def _quantiles(values: Values) -> NDArray[np.float32]:
 
 
 def shift_of(before: Sequence[int], now: Sequence[int]) -> float:
-    """The population stability index of two distributions over the same bins, less what chance gives so few rows.
+    """The population stability index of two distributions over the same bins, less the index that chance gives.
 
-    It is the sum over the bins of (q - p) · log(q / p), p and q the shares of both, and is 0 where they are alike. By chance it is that of
-    chi-squared with one degree less than bins, times 1/n + 1/m; the mean and four standard deviations of that are taken off.
+    The index is the sum over the bins of (q - p) · log(q / p), where p and q are the shares of the values; equal
+    distributions have 0. By chance, it is chi-squared with one degree of freedom less than bins, times 1/n + 1/m. The
+    mean of that and four standard deviations are subtracted.
     """
     p, q = np.array(before) + 0.5, np.array(now) + 0.5
     chance = float(1 / p.sum() + 1 / q.sum())
@@ -135,17 +141,17 @@ def read_profile(folder: Path) -> Profile:
     """The profile of the day in ``folder``. Raises DataError if it is damaged."""
     path = folder / PROFILE
     try:
-        return from_json(Profile, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        return read_record(path, Profile, f"delete {folder} and run the same command")
+    except OSError as error:
         raise DataError(
             Problem(str(path), f"cannot be read ({error})", f"delete {folder} and run the same command")
         ) from error
 
 
 def shifts(dataset: Manifest, earlier: Sequence[Path]) -> dict[str, float]:
-    """Column → the population stability index of the day's rows against those of the most similar of the ``earlier`` days.
+    """Column → the population stability index of the day's rows against the most similar of the ``earlier`` days.
 
-    So a day like any of them is not shifted: the one after an odd day, a Sunday like last Sunday, or the first but one with a new unit.
+    So a day that is like any of them is not shifted: the day after an odd one, or a Sunday like last Sunday.
     """
     profiles = [read_profile(day) for day in earlier]
     found = {}
@@ -164,14 +170,14 @@ def missing_shares(dataset: Manifest) -> dict[str, float]:
 
 
 def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
-    """The share of the day's rows whose content one of the ``earlier`` days or an earlier row has; None if it is not known."""
+    """The share of rows whose content an earlier row of the day or of the ``earlier`` days has; None if unknown."""
     paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
     if not (folder / CONTENTS).is_file():
         return None
     try:
         own, others = read_contents(folder / CONTENTS), [read_contents(path) for path in paths]
     except DataError as error:
-        cure = "or delete this file, and no rows of its day are looked for"
+        cure = "or delete this file: then rows of its day are not recognized"
         raise DataError(*(problem.also(cure) for problem in error.problems)) from error
     rows = own.seen_in(others).rows  # those whose hashes all samples would hold
     contents = replace(own, counts=np.ones_like(own.counts)).seen_in(others)

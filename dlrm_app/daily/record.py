@@ -13,27 +13,25 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
-from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
-from dlrm_app.records import from_json
+from dlrm_app.records import ALWAYS, Format
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
-VERSION = 1
 LOCK = ".lock"
 """The file in OUTPUT that is locked by whoever writes below it."""
 UNREPORTED = "unreported"
 """The file in a held day's folder until days.on_held has been called."""
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
-_NOT_IN_LINES = ("parent_record", "settings", "sources", "version")
+_NOT_IN_LINES = ("parent_record", "settings", "sources", "format", "version")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a model on rows that it was not trained on, with the bounds of their 95% intervals, and the normalized entropy."""
+    """Metrics of a model on rows that it was not trained on, with the bounds of their 95% intervals."""
 
     auc: float | None
     auc_low: float | None
@@ -65,7 +63,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Holdout:
-    """The day's new model on the held-out rows: its AUC, the previous model's, and their difference with its 95% interval.
+    """The AUC of the day's model on the held-out rows, the previous model's, and the 95% interval of their difference.
 
     ``scores``, ``scores_before``: all metrics of both.
     """
@@ -91,7 +89,10 @@ class Holdout:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rule of the gate on a day: what was measured, its limit, if that holds the day back, in words, and the cure if it does."""
+    """The verdict of a rule of the gate on a day. ``value``: what was measured; ``holds``: the day is held back.
+
+    ``says``: the measurement in words; ``cure``: the limit that was exceeded, and what to check.
+    """
 
     rule: str
     value: float | None
@@ -117,14 +118,19 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class DayRecord:
-    """A finished day. ``parent``: the day whose model and vocabularies it began with; ``held``: the reason why it is not published.
+    """A finished day.
 
-    ``unseen_share``: the share of lookups whose values the parent's vocabularies do not have; None without vocabularies.
-    ``next_day``, ``first_model``, ``full_retrain``: scores, before training on this day, of the parent's model, of the first
-    day's, and of the newest one trained from scratch. ``missing``: share of missing values by column; ``shift``: population stability
-    index of each column against the most similar day before; ``known_rows``: share of rows that an earlier day or row had; ``hours``: hour → rows and
-    files, if files lie in folders of hours; ``rules``: the verdicts of the gate; ``judgement``: of the new model on the held-out rows. ``parent_record``, ``settings``: the checksums of
-    the parent's record and of the day's settings.json.
+    ``parent``: the day whose model and vocabularies it began with.
+    ``held``: the reason why it is not published.
+    ``unseen_share``: the share of lookups of values that the parent's vocabularies lack; None without vocabularies.
+    ``next_day``, ``first_model``, ``full_retrain``: scores before training on this day: of the parent's model, of the
+    first day's, and of the newest one trained from scratch.
+    ``missing``: column → its share of missing values.
+    ``shift``: column → its population stability index against the most similar earlier day.
+    ``known_rows``: the share of rows that an earlier day or row had.
+    ``hours``: hour → rows and files, if files lie in folders of hours.
+    ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
+    ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
 
     day: str
@@ -150,26 +156,21 @@ class DayRecord:
     parent_record: str | None = None
     settings: str = ""
     sources: list[ManifestSource]
-    version: int = VERSION
+    format: str = "dlrm-day"
+    version: int = field(default=1, metadata=ALWAYS)
+
+
+_FORMAT = Format(DayRecord, "delete {folder} and run the same command")
+
+
+def write_record(folder: Path, record: DayRecord) -> None:
+    """Writes FOLDER/day.json, the mark of a finished day."""
+    _FORMAT.write(folder / RECORD, record)
 
 
 def read_records(output: Path) -> list[DayRecord]:
     """Reads the records of all finished days, in the order of the days. Raises DataError for a damaged one."""
-    return [_read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
-
-
-def _read(path: Path) -> DayRecord:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        version = value["version"]
-        if version == VERSION:
-            return from_json(DayRecord, value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(Problem(str(path), f"is damaged ({error!r})", redo([path.parent]))) from error
-    cure = f"use the dlrm-app that wrote it, or {redo([path.parent])}"
-    raise DataError(
-        Problem(str(path), f"has version {version!r}, this program reads version {VERSION}", cure)
-    )
+    return [_FORMAT.read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
 def redo(paths: Sequence[Path]) -> str:
@@ -178,7 +179,10 @@ def redo(paths: Sequence[Path]) -> str:
 
 
 def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, str]) -> None:
-    """Writes OUTPUT/days.jsonl, a line for each record. ``marks``: day → the reason why its files would now give another result."""
+    """Writes OUTPUT/days.jsonl, a line for each record.
+
+    ``marks``: day → the reason why its files would now give another result.
+    """
     keys = [each.name for each in fields(DayRecord) if each.name not in _NOT_IN_LINES]
     lines = [
         {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records

@@ -23,11 +23,12 @@ from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, shard_s
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
 from dlrm_app.preprocessing.passes.shuffle import ShardWriter
-from dlrm_app.text import day_number, listed
+from dlrm_app.text import listed
 
 PICK = 3
 """The purpose of the permutation, see GROUP_ORDER in loader/batch_order."""
@@ -161,7 +162,7 @@ def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np
 
 
 def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) -> NDArray[np.int64]:
-    """Picks ``wanted`` of the ``rows`` rows of a row group of the day ``earlier`` to train on again on ``day``, in rising order."""
+    """The numbers of ``wanted`` of the ``rows`` rows of a row group of the day ``earlier``, for ``day``; sorted."""
     if wanted == rows:
         return np.arange(rows)
     order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)

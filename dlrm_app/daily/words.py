@@ -1,4 +1,7 @@
-"""The settings of the commands that a day calls. Typed settings come after those they may change and before fixed ones."""
+"""The settings of the commands that a day calls.
+
+Typed settings come after those that they may change, and before those that are fixed.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,10 +13,11 @@ from typing import Any
 from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.records import leaves
-from dlrm_app.text import in_brief, json_text, quoted, without_credentials
+from dlrm_app.text import in_brief, json_text, without_credentials
+from dlrm_app.typed import quoted
 
 FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
-"""Groups and sections of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
+"""Settings of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
 EACH_DAY_KEYS = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
 """Keys that decide how vocabularies grow, which every day uses."""
 
@@ -44,7 +48,10 @@ def given(key: str, value: object) -> str:
 
 
 def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> list[str]:
-    """Settings of dlrm-preprocess for the rows of ``day``, encoded like those of ``parent`` if it exists, with grown vocabularies."""
+    """Settings of dlrm-preprocess for the rows of ``day``.
+
+    The rows are encoded like those of ``parent``, if it exists, with grown vocabularies.
+    """
     typed = config.preprocess
     encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
     rows = [
@@ -73,7 +80,7 @@ def _next_words(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:
 
 
 def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Path) -> list[str]:
-    """Settings of dlrm-train for one pass over the dataset ``rows``. ``before``: the run whose weights it begins with."""
+    """Settings of dlrm-train for one epoch of the dataset ``rows``. ``before``: the run that it begins with."""
     return [
         given("data.path", rows),
         *([given("warm_start.checkpoint", before)] if before else []),
@@ -117,7 +124,7 @@ def sample_words(config: DaysConfig) -> dict[str, list[str]]:
 
 
 def settings_of(config: DaysConfig, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Key → value of all settings that decide the result of a day, the contents of YAML files included. ``words``: by command.
+    """Key → value of all settings that decide the result of a day, YAML files included. ``words``: by command.
 
     Paths that dlrm-days gives itself, and settings that change no result, are left out.
     """
@@ -132,7 +139,7 @@ def settings_of(config: DaysConfig, words: Mapping[str, Sequence[str]]) -> dict[
 
 
 def _by_name(value: Any) -> Any:
-    """``value`` with lists of named mappings, such as columns and tables, as mappings by name, so that a change names what changed."""
+    """Turns lists of named mappings, such as columns, into mappings by name, so that a change names what changed."""
     if isinstance(value, dict):
         return {key: _by_name(part) for key, part in value.items()}
     if isinstance(value, list) and value and all(isinstance(part, dict) and "name" in part for part in value):
@@ -151,7 +158,10 @@ def of_later_days(settings: Mapping[str, Any]) -> dict[str, Any]:
 def setting_changes(
     before: Mapping[str, Any], now: Mapping[str, Any], words: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """``key: value then → value now`` for each setting that differs. ``words``: by command, those that ``now`` was composed of."""
+    """``key: value then → value now`` for each setting that differs.
+
+    ``words``: by command, the words that ``now`` was composed of.
+    """
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     return [
         f"{key}: {in_brief(before.get(key))} → {in_brief(now.get(key)) if _is_given(key, words) else 'not given'}"

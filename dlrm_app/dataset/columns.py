@@ -11,9 +11,9 @@ from typing import Any
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import day_number
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:

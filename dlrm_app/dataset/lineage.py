@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dlrm_app.dates import day_number
 from dlrm_app.table import Columns, Rows, integer, share
-from dlrm_app.text import day_number, listed
+from dlrm_app.text import listed
 
 
 @dataclass(frozen=True)

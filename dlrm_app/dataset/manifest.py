@@ -12,18 +12,16 @@ every sparse column (int32, or list<int32> if multi-hot), under the names given 
 import hashlib
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.dataset.lineage import Lineage
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import escapes, write_json
-from dlrm_app.records import from_json
+from dlrm_app.files import escapes
+from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format
 
 MANIFEST = "manifest.json"
-FORMAT = "dlrm-dataset"
-VERSION = 1
 SPLITS = ("train", "val", "test")
 _KINDS_WITH_A_FILE = ("vocab", "target")
 SUGGESTION = "delete the folder and preprocess again"
@@ -137,20 +135,20 @@ class Manifest:
     sources: list[ManifestSource]
     config: dict[str, Any]
     best: dict[str, float] | None = None
-    lineage: Lineage | None = None
-    kept: list[KeptColumn] = field(default_factory=list)
-    own_clicks: dict[str, float] = field(default_factory=dict)
+    lineage: Lineage | None = field(default=None, metadata=IF_SET)
+    kept: list[KeptColumn] = field(default_factory=list, metadata=IF_SET)
+    own_clicks: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its rows whose own clicks are in the target columns that encode them."""
-    contents: dict[str, str] | None = None
+    contents: dict[str, str] | None = field(default=None, metadata=IF_SET)
     """``file`` and ``checksum`` of a sample of the rows by hashes of their contents, if these decided the splits."""
-    target_label: str | None = None
+    target_label: str | None = field(default=None, metadata=IF_SET)
     """The label whose shares the target columns are, if the rows have no label themselves."""
-    format: str = FORMAT
-    version: int = VERSION
-    path: Path | None = field(default=None, compare=False)
-    """The folder that it was read from; not written."""
-    known_on: int | None = field(default=None, compare=False)
-    """The number of the day whose vocabularies rows are read with: later ids become rare values. Not written."""
+    format: str = field(default="dlrm-dataset", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
+    path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    """The folder that it was read from."""
+    known_on: int | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    """The number of the day whose vocabularies rows are read with: later ids become rare values."""
 
     @property
     def shards(self) -> list[Shard]:
@@ -191,19 +189,12 @@ class Manifest:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-_NOT_WRITTEN = ("path", "known_on")
-_KEYS = {each.name for each in fields(Manifest)} - {*_NOT_WRITTEN}
+_FORMAT = Format(Manifest, SUGGESTION)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes DATASET/manifest.json, complete or not at all; the last step of preprocessing."""
-    value = asdict(manifest)
-    for key in _NOT_WRITTEN:
-        del value[key]
-    for key in ("lineage", "kept", "own_clicks", "contents", "target_label"):
-        if not value[key]:  # manifests that do not need it stay as they were
-            del value[key]
-    write_json(folder / MANIFEST, value)
+    _FORMAT.write(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -228,26 +219,7 @@ def read_manifest(folder: Path) -> Manifest:
                 "then run the same dlrm-preprocess command again, it resumes where it stopped",
             )
         )
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(Problem(str(path), f"is not JSON ({error})", SUGGESTION)) from error
-    written = value if isinstance(value, dict) else {}
-    if (written.get("format"), written.get("version")) != (FORMAT, VERSION):
-        raise DataError(
-            Problem(
-                str(path),
-                f"is {written.get('format')!r} version {written.get('version')!r}, this program reads {FORMAT!r} "
-                f"version {VERSION}",
-                f"use the dlrm-app that made it, or {SUGGESTION}",
-            )
-        )
-    try:
-        manifest = from_json(Manifest, {key: value[key] for key in _KEYS & value.keys()})
-    except ValueError as error:
-        raise DataError(
-            Problem(str(path), f"lacks a field or has a wrong one ({error})", SUGGESTION)
-        ) from error
+    manifest = _FORMAT.read(path)
     if faults := _faults(manifest):
         raise DataError(Problem(str(path), f"is damaged ({', '.join(faults)})", SUGGESTION))
     return replace(manifest, path=folder)

@@ -1,4 +1,6 @@
-"""Messages between all ranks. Every rank must make the same calls in the same order. Without a process group there is one rank.
+"""Messages between all ranks.
+
+Every rank must make the same calls in the same order. Without a process group there is one rank.
 
 ``group``: all ranks over separate connections, for messages sent at the same time as those of training.
 """
@@ -28,7 +30,21 @@ def current_rank() -> int:
 
 def new_group(timeout: timedelta | None = None) -> dist.ProcessGroup | None:
     """Makes a group of all ranks over separate gloo connections; None if there is one rank."""
-    return dist.new_group(backend="gloo", timeout=timeout) if num_ranks() > 1 else None
+    if num_ranks() == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+    _groups.append(group)
+    return group
+
+
+_groups: list[dist.ProcessGroup] = []
+"""Groups of ``new_group`` that are open."""
+
+
+def leave_groups() -> None:
+    """Closes the groups that ``new_group`` made, once nothing waits in them. Every rank must call it."""
+    while _groups:
+        dist.destroy_process_group(_groups.pop())
 
 
 def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:
@@ -48,21 +64,24 @@ def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list
     return values
 
 
-def broadcast_from_first(value: T) -> T:
+def broadcast_from_first(value: T, group: dist.ProcessGroup | None = None) -> T:
     """The first rank's ``value``, on every rank. The value is pickled."""
     values = [value]
     if num_ranks() > 1:
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=group)
     return values[0]
 
 
 def sum_in_rank_order(values: torch.Tensor) -> torch.Tensor:
-    """The sum of every rank's ``values``, added in the order of the ranks, so that it is the same to the bit on each."""
+    """Adds every rank's ``values`` in the order of the ranks: the sum is the same to the bit on each."""
     return all_gather_stacked(values).sum(0)
 
 
 def all_reduce_sum(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """The sum of every rank's ``values``, using little memory. The backend chooses the order of adding; integers are exact."""
+    """The sum of every rank's ``values``, using little memory.
+
+    The backend chooses the order of adding; integers are exact.
+    """
     result = values.clone()
     if num_ranks() > 1:
         dist.all_reduce(result, group=group)

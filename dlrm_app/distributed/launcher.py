@@ -1,8 +1,8 @@
 """torchrun whose last output is the failed rank's message, and a signal to ranks whose launcher was killed.
 
-``python -m dlrm_app.distributed.launcher`` takes torchrun's arguments. torchrun prints forty lines of its own traceback after
-a failed rank's message, and always exits with 1. Here the rank's message is the last output, and its exit code is the
-launcher's.
+``python -m dlrm_app.distributed.launcher`` takes torchrun's arguments. torchrun prints forty lines of its own traceback
+after a failed rank's message, and always exits with 1. Here the rank's message is the last output, and its exit code is
+the launcher's.
 """
 
 import ctypes
@@ -24,9 +24,9 @@ def stop_with_launcher() -> None:
     """Makes a rank of torchrun, or a trial, receive SIGTERM when its launcher is killed, so that it saves and ends.
 
     A launcher that is killed by SIGKILL (for example when memory runs out) cannot signal its ranks. They would train
-    without end, and keep the run's folder locked. The kernel signals them even while they wait in a collective or import
-    torch; checking the parent's id at each step would not. Other runs are not affected: one from a shell continues when
-    the shell ends, as with nohup, and Slurm ends its own processes.
+    without end, and keep the run's folder locked. The kernel signals them even while they wait in a collective or
+    import torch; checking the parent's id at each step would not. Other runs are not affected: one from a shell
+    continues when the shell ends, as with nohup, and Slurm ends its own processes.
     """
     if {"TORCHELASTIC_RUN_ID", LAUNCHED} & os.environ.keys() and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -46,7 +46,10 @@ def handles_signals() -> bool:
 
 
 def main() -> int:
-    """Runs torchrun. Returns 0, the exit code of the rank that failed first (1 if a signal ended it), or 128 + a signal to this process."""
+    """Runs torchrun.
+
+    Returns 0, the exit code of the rank that failed first (1 if a signal ended it), or 128 + a signal to this process.
+    """
     # every command imports this module, and only torchrun needs torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -26,8 +26,8 @@ def ignore_library_warnings() -> None:
 
 @contextmanager
 def restored(device: torch.device) -> Iterator[None]:
-    """Ignores warnings of the libraries in the block, and restores after it warning filters, threads, generators (those of the CPU
-    and of ``device``), precision and determinism."""
+    """Ignores warnings of the libraries in the block, and restores after it warning filters, threads, generators (those
+    of the CPU and of ``device``), precision and determinism."""
     threads, arrow_threads = torch.get_num_threads(), pyarrow.cpu_count()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -1,4 +1,6 @@
-"""The ranks that were started, with their device and cores, from the launcher and the machine. torch is imported only if needed.
+"""The ranks that were started, with their device and cores, from the launcher and the machine.
+
+torch is imported only if needed.
 
 Limits are read from Linux's own files, below ``root``, so that a test can imitate any machine.
 """
@@ -42,7 +44,7 @@ def num_started() -> int:
 
 
 def started_ranks(on_cpu: bool = False) -> Ranks:
-    """This process's place: in its process group if it has one, else by torchrun's environment variables, else one rank.
+    """This process's place: in its process group, else by torchrun's environment variables, else one rank.
 
     In a process group that was made without torchrun, all ranks are taken to be on this machine, unless LOCAL_RANK and
     LOCAL_WORLD_SIZE say otherwise. ``on_cpu``: GPUs are not used.
@@ -76,8 +78,8 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
 def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
     """True if this machine's ranks compute on GPUs. Hiding the GPUs asks for the CPU.
 
-    Raises ConfigError if GPUs are not hidden but torch can use none: with a broken driver, or an image that was built without
-    a GPU, a run would silently take days on the CPU.
+    Raises ConfigError if GPUs are not hidden but torch can use none: with a broken driver, or an image that was built
+    without a GPU, a run would silently take days on the CPU.
     """
     if driver is None or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return False
@@ -121,7 +123,7 @@ CORES_PER_GPU = 2
 
 
 def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
-    """The cores that all ranks of this machine share: those of the affinity, or fewer if Slurm or the cgroup limits them."""
+    """The cores that all ranks of this machine share: the affinity's, or fewer by Slurm or the cgroup."""
     limits = [float(len(allowed)), *cpu_limits(root)]
     if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
         limits.append(float(environment["SLURM_CPUS_PER_TASK"]))

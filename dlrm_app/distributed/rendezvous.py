@@ -165,6 +165,6 @@ def _meet(backend: str, timeout: timedelta) -> None:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         raise DlrmError(
             f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
-            "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
-            "or MASTER_PORT, chooses another"
+            "  all must be started, reach that address, and leave its port to this run alone: torchrun's "
+            "--master-port, or MASTER_PORT, chooses another"
         ) from error

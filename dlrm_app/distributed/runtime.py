@@ -1,4 +1,4 @@
-"""Ranks, device and process group: one context manager around all distributed work. It also explains the libraries' errors.
+"""Ranks, device and process group: one context manager around all distributed work.
 
 A run started by hand is one rank. torchrun (also under Slurm) starts several and sets RANK, LOCAL_RANK,
 WORLD_SIZE and LOCAL_WORLD_SIZE.
@@ -6,83 +6,34 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 
 import logging
 import os
-import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import pyarrow
 import torch
 import torch.distributed as dist
 
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import (
+    all_gather_objects,
+    broadcast_from_first,
+    leave_groups,
+    while_others_wait,
+)
+from dlrm_app.distributed.library_errors import fixable
 from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
 from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.machine import explain_missing
-
-_NO_MEMORY = re.compile(
-    "can't allocate memory|out of memory|Unable to allocate|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-)
-_OF_GPU = re.compile("CUDA|CUBLAS|CUDNN|NCCL")
-_LOST_PEER = (
-    # gloo
-    "Connection closed by peer",
-    "Connection reset",
-    "Broken pipe",
-    "Timed out waiting",
-    "Application timeout",  # a connection that failed in an earlier collective
-    # NCCL and the process group around it
-    "ncclRemoteError",
-    "Connection closed by remote peer",  # NCCL turns some remote errors into internal ones, and keeps this text
-    "remote process exited",
-    "collective operation timeout",
-    "timed out in blocking wait",
-    "NCCL communicator was aborted",
-    # the store, once the rank that serves it is gone
-    "failed to recv, got 0 bytes",
-    "DistStoreError",
-)
-_BATCHES = "trainer.global_batch_size or evaluation.batch_size (where commands score: batch_size)"
-_CUDA_MEMORY = (
-    f"what helps, on every rank: a smaller {_BATCHES}; more ranks; a larger "
-    "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
-    "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True"
-)
-_CPU_MEMORY = f"lower {_BATCHES}, the tables' dim or the widths of the MLPs, or use more ranks"
-
-
-def fixable(error: BaseException) -> DlrmError | None:
-    """Turns a library's failure into an error with a cure; None if there is no known cure."""
-    if not isinstance(error, MemoryError | RuntimeError):
-        return None
-    text = " ".join(str(error).split())
-    if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(text):
-        on_gpu = isinstance(error, torch.OutOfMemoryError) or bool(_OF_GPU.search(text))
-        said = text.split(" If reserved")[0] if on_gpu else _NO_MEMORY.split(text)[-1].strip(" :.")[:100]
-        return DlrmError(f"out of memory: {said.rstrip('.')}; {_CUDA_MEMORY if on_gpu else _CPU_MEMORY}")
-    if "no kernel image is available" in text and torch.cuda.is_available():
-        return DlrmError(
-            f"{torch.cuda.get_device_name()}, {explain_missing(torch.cuda.get_device_capability())}"
-        )
-    return None
-
-
-def is_lost_peer(error: BaseException) -> bool:
-    """True if ``error`` says that the other end of a collective is gone or silent. No library has a class for it."""
-    return isinstance(error, RuntimeError) and any(
-        sign in f"{type(error).__name__}: {error}" for sign in _LOST_PEER
-    )
-
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
 """Variables in which torchrec keeps the groups of table_row_wise and grid_shard for the life of the process."""
@@ -90,9 +41,14 @@ NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
 
 @dataclass(frozen=True)
 class Runtime(Ranks):
-    """This process's place among the ranks, once it has joined them."""
+    """This process's place among the ranks, once it has joined them.
+
+    ``group``: None for the process group; or all ranks over separate connections, for messages at the same time as
+    training.
+    """
 
     num_threads: int
+    group: dist.ProcessGroup | None = None
 
     @property
     def device(self) -> torch.device:
@@ -104,32 +60,51 @@ class Runtime(Ranks):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """Runs ``work`` on every rank; if it fails on any, every rank raises the same error, which is shared.
+    def together(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``step`` on every rank; if it fails on any, every rank raises the same error, which is shared.
 
         For steps outside of training, where an error on one rank must not leave the others waiting.
-        ``group``: all ranks over separate connections, for work at the same time as training.
         """
         result: T | None = None
         failure: DlrmError | None = None
         try:
-            result = work()
+            result = step(*args, **kwargs)
         except DlrmError as error:
+            if _failed:  # within a job of its own: other ranks may wait for this one there
+                raise
             failure = error
         if self.world_size > 1:
-            failure = next((each for each in all_gather_objects(failure, group) if each is not None), None)
+            failure = next(
+                (each for each in all_gather_objects(failure, self.group) if each is not None), None
+            )
         if failure is not None:
             failure.is_shared = failure.is_shared or self.world_size > 1
             raise failure
-        return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
+        return result  # type: ignore[return-value]  # without a failure, ``step`` has returned
 
-    def on_first(self, work: Callable[[], T]) -> T:
-        """Runs ``work`` on the first rank. Returns its result, or raises its error, on every rank; the result is pickled.
+    def on_first(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``step`` on the first rank.
 
-        For choices that depend on a folder's contents: ranks that list the folder at different times could choose differently.
+        Returns its result, or raises its error, on every rank; the result is pickled.
+
+        For steps that only one rank can do, and for choices that depend on a folder's contents: ranks that list the
+        folder at different times could choose differently. The other ranks wait as long as the step takes, and notice
+        if the first rank is lost.
         """
-        result = self.together(lambda: work() if self.is_first else None)
-        return broadcast_from_first(result)  # type: ignore[return-value]  # the first rank's is not None
+
+        def step_or_wait() -> T | None:
+            return while_others_wait(lambda: step(*args, **kwargs) if self.is_first else None, self.group)
+
+        return broadcast_from_first(self.together(step_or_wait), self.group)  # type: ignore[return-value]
+
+    @contextmanager
+    def entered_on_first(self, context: AbstractContextManager[T]) -> Iterator[T]:
+        """Enters ``context`` on the first rank for the time of the block.
+
+        Shares what entering it gives, or its error.
+        """
+        with ExitStack() as stack:
+            yield self.on_first(stack.enter_context, context)
 
 
 _failed: list[BaseException] = []
@@ -147,22 +122,21 @@ def start_runtime(
 ) -> Iterator[Runtime]:
     """Joins the process group, yields this rank's place in it, and leaves it at the end.
 
-    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. A process group that the process has already is
-    used, and kept. ``num_threads``: None for this rank's share of the cores. ``on_cpu``: uses the CPU even if there are GPUs.
-    ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
+    Uses gloo on CPU; with GPUs, NCCL for CUDA tensors and gloo for others. A process group that the process has already
+    is used, and kept. ``num_threads``: None for this rank's share of the cores. ``on_cpu``: uses the CPU even if there
+    are GPUs. ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
 
-    If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang or
-    abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
+    If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang
+    or abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
     """
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = _find_runtime(num_threads, on_cpu)
-    is_joined = dist.is_initialized()
     runtime.use_device()
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
-        # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's CPUs
-        # take a hundred times as long for products of such numbers (docs/experiments.md)
+        # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's
+        # CPUs take a hundred times as long for products of such numbers (docs/experiments.md)
         torch.set_flush_denormal(True)
         pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
         if runtime.is_first and runtime.world_size > 1:
@@ -172,22 +146,49 @@ def start_runtime(
                 runtime.num_threads,
                 "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             )
-        if is_joined:
-            refuse_if(group_problems(runtime.device_type))
-        with nullcontext() if is_joined else _joined(runtime, timeout):
-            try:
-                yield runtime
-                if runtime.world_size > 1:
-                    dist.barrier()  # no rank leaves while another still sends
-            except BaseException as error:
-                failure = fixable(error) or error
-                if runtime.world_size > 1 and not (isinstance(error, DlrmError) and error.is_shared):
-                    _failed.append(failure)
-                if failure is not error:
-                    raise failure from error
-                raise
-            finally:
-                if not is_joined and not _failed:
+        with _group(runtime, timeout):
+            yield runtime
+
+
+@contextmanager
+def join_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
+    """Joins the process group for a series of jobs, each of which calls ``start_runtime``, and leaves it at the end.
+
+    Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.
+    """
+    runtime = _find_runtime(None, on_cpu=False)
+    with restored(runtime.device), _many_files():
+        runtime.use_device()
+        with _group(runtime, timeout) if runtime.world_size > 1 else nullcontext():
+            yield runtime
+
+
+@contextmanager
+def _group(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
+    """Makes the process group and leaves it at the end, or uses the one that the process has and keeps it.
+
+    If the block fails on this rank alone, the group is not left, and ``failure_of_ranks`` says why.
+    """
+    is_joined = dist.is_initialized()
+    if is_joined:
+        refuse_if(group_problems(runtime.device_type))
+    with nullcontext() if is_joined else _joined(runtime, timeout):
+        try:
+            yield
+            if runtime.world_size > 1:
+                dist.barrier()  # no rank leaves while another still sends
+        except BaseException as error:
+            failure = fixable(error) or error
+            is_known = isinstance(error, DlrmError) and error.is_shared
+            if runtime.world_size > 1 and not is_known and not _failed:
+                _failed.append(failure)
+            if failure is not error:
+                raise failure from error
+            raise
+        finally:
+            if not _failed:
+                leave_groups()
+                if not is_joined:
                     dist.destroy_process_group()
 
 

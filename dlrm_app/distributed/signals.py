@@ -57,7 +57,9 @@ def steps_between(num_ranks: int, step_seconds: float) -> int:
 
 
 class StopRequest:
-    """Lets all ranks agree to stop or save when any rank must. The answer comes one step late, so that no step waits for it.
+    """Lets all ranks agree to stop or save when any rank must.
+
+    The answer comes one step late, so that no step waits for it.
 
     Many ranks send their message only every few steps (``steps_between``).
     """
@@ -86,7 +88,7 @@ class StopRequest:
             os._exit(128 + number)
 
     def agreed(self, has_failed: bool = False, is_overdue: bool = False) -> Agreement:
-        """The agreed actions: stop after a signal to any rank, save if one ``is_overdue`` on any, fail if any ``has_failed``.
+        """The agreed actions: stop after a signal, save if one ``is_overdue``, fail if one ``has_failed``, on any rank.
 
         Every rank must call it once a step; all get the same answer.
         """

@@ -17,7 +17,7 @@ from torchrec.modules.mlp import Perceptron
 
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.evaluation.evaluate import ForwardPasses
@@ -53,8 +53,7 @@ def gather(
     ``batches``: of ``split``; the first is used.
     """
     features = [name for table in tables for name in table.features]
-    look = runtime.together(lambda: _look(manifest, split, features) if runtime.is_first else None)
-    scales, aucs, unknown = broadcast_from_first(look) or ({}, {}, {})
+    scales, aucs, unknown = runtime.on_first(_look, manifest, split, features)
     silent, spread = _fire(passes, batches)
     growth, largest = _weights(passes.model, tables)
     train, here = manifest.splits["train"], manifest.splits[split]

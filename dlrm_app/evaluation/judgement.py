@@ -17,7 +17,8 @@ from dlrm_app.runs.checkpoint.marker import (
     Cause,
     Judgement,
 )
-from dlrm_app.text import count, listed, percent, setting, short
+from dlrm_app.text import count, listed, percent, short
+from dlrm_app.typed import setting
 
 NORMAL_99 = 2.5758
 """Standard errors on each side of a 99% interval. With 95%, one evaluation of noise in twenty would have a verdict."""

@@ -1,17 +1,20 @@
-"""Deltas of exports: what a day changed, and the full export again from an earlier one and its delta.
+"""Deltas of exports: the bytes that changed since an earlier export, from which the new export is made again.
 
-delta.json, written last, says which export it is from and to, by checksums, and holds the record of the one that it gives. A
-file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base, what lies between
-them, compared by numbers of 4 bytes where the base has as much there, and new bytes.
-NAME.patch is one zstd stream: the pieces; of each block of rows how many changed, the gaps between their numbers and their
-bytes less the base's, byte by byte, all first bytes first; of new bytes the bytes themselves.
-Where rows lie in a file is only a hint: wrong ones make a delta larger, and what is applied is compared by checksums.
+    DELTA/delta.json      the checksums of both exports, and the record of the new one; written last
+    DELTA/<name>.patch    the changes of one file, as one zstd stream
+
+A changed file is cut into pieces of three kinds: rows of a table, compared with the same rows of the base; bytes
+between rows, compared as 4-byte numbers if the base has as many there; and new bytes. A patch holds the list of the
+pieces. A piece of rows then has, for each block, the number of changed rows, the gaps between their numbers, and the
+differences of their bytes, ordered by the place in the row. A piece of new bytes has the bytes.
+
+The places of rows in a file are hints: a wrong one makes a delta larger. The result is verified by checksums.
 """
 
 import mmap
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +24,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import checksum, differences, write_json
+from dlrm_app.files import checksum, differences
 from dlrm_app.inference.record import (
     DELTA,
+    DELTA_FORMAT,
+    EXPORT_FORMAT,
     RECORD,
     DeltaRecord,
     ExportRecord,
@@ -31,7 +36,7 @@ from dlrm_app.inference.record import (
     check_files,
     mark_files,
     read_delta,
-    read_record,
+    read_export,
     refuse_other_base,
 )
 from dlrm_app.text import bytes_text
@@ -44,7 +49,10 @@ Bytes = NDArray[np.uint8]
 
 
 class DeltaPiece(NamedTuple):
-    """The next ``bytes`` of a file: new ones, or rows of ``row_bytes``, those at ``base_offset`` of the base's of which some changed."""
+    """The next ``bytes`` of a file.
+
+    ``base_offset``: where the base has these rows, of ``row_bytes`` each; -1 for new bytes.
+    """
 
     bytes: int
     base_offset: int = -1
@@ -52,7 +60,10 @@ class DeltaPiece(NamedTuple):
 
 
 def locate_rows(path: Path, blocks: Iterable[tuple[str, int, Bytes]]) -> list[RowsAt]:
-    """Where ``path`` holds ``blocks`` of rows (table, first row, rows [R, W]), as far as it does; quick if it has them in this order."""
+    """The places of ``blocks`` of rows (table, first row, rows [R, W]) in the file ``path``.
+
+    Rows that the file does not hold are left out. The search is fast if the file has them in this order.
+    """
     found: list[RowsAt] = []
     after = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -85,7 +96,7 @@ def _add_rows(found: list[RowsAt], at: RowsAt) -> None:
 
 
 def _equal_bytes(first: Bytes, second: Bytes) -> int:
-    """How many bytes both begin with alike."""
+    """The number of leading bytes that are equal."""
     length = min(len(first), len(second))
     for start, stop in _blocks(DeltaPiece(length)):
         unequal = first[start:stop] != second[start:stop]
@@ -95,8 +106,8 @@ def _equal_bytes(first: Bytes, second: Bytes) -> int:
 
 
 def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
-    """Writes to the folder ``delta`` what gives the export ``full`` from the export ``base``. Raises DataError if that is damaged."""
-    before, after = read_record(base), read_record(full)
+    """Writes the delta from the export ``base`` to the export ``full``. Raises DataError if ``base`` is damaged."""
+    before, after = read_export(base), read_export(full)
     check_files(base, before.files)
     patched = [name for name, mark in after.files.items() if before.files.get(name) != mark]
     for name in patched:
@@ -114,18 +125,18 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
         patched=patched,
         files=mark_files(delta, [delta / f"{name}.patch" for name in patched]),
     )
-    write_json(delta / DELTA, asdict(record))
+    DELTA_FORMAT.write(delta / DELTA, record)
     return record
 
 
 def _mapped(folder: Path, name: str, record: ExportRecord) -> Bytes:
-    """The bytes of a file of an export; none where it has no such file."""
+    """The bytes of a file of an export; none if it has no such file."""
     is_empty = name not in record.files or not record.files[name].bytes
     return np.empty(0, np.uint8) if is_empty else np.memmap(folder / name, np.uint8, mode="r")
 
 
 def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
-    """Where a file has rows; of a vocabulary, which grows at its end, the columns in pieces of 8 bytes."""
+    """The places of rows in a file. A vocabulary grows at its end: its columns count as rows of 8 bytes."""
     path = folder / name
     if name in record.rows or path.suffix != ".parquet" or not path.is_file():
         return record.rows.get(name, [])
@@ -139,7 +150,7 @@ def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
 
 
 def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[DeltaPiece]:
-    """The pieces of ``new``: rows that the base has too, and what lies between."""
+    """The pieces of ``new``: rows that the base has too, and the bytes between them."""
     known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
     pieces, end, old_end = [], 0, 0
     for at in sorted((at for at in new_rows if _lies_in(new, at)), key=lambda at: at.offset):
@@ -154,7 +165,7 @@ def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt])
 
 
 def _between(num_bytes: int, old_begin: int, old_end: int) -> list[DeltaPiece]:
-    """What lies between rows: where the base has as many bytes there, numbers of 4 bytes, else new bytes."""
+    """The pieces between rows: 4-byte numbers if the base has as many bytes there, otherwise new bytes."""
     whole = num_bytes // _NUMBER_BYTES * _NUMBER_BYTES if num_bytes == old_end - old_begin else 0
     return [DeltaPiece(whole, old_begin, _NUMBER_BYTES), DeltaPiece(num_bytes - whole)]
 
@@ -164,7 +175,7 @@ def _lies_in(data: Bytes, at: RowsAt) -> bool:
 
 
 def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[DeltaPiece]) -> None:
-    """Writes the pieces, and what the base lacks."""
+    """Writes the list of pieces, then the changes of each."""
     at = 0
     stream.write(np.array([len(pieces)], "<i8"))
     stream.write(np.array(pieces, "<i8"))
@@ -184,19 +195,19 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Del
 
 
 def _blocks(piece: DeltaPiece) -> Iterator[tuple[int, int]]:
-    """(begin, end) of whole rows of a piece, as many as are looked at together."""
+    """(begin, end) of blocks of whole rows of a piece."""
     step = max(1, _BLOCK_BYTES // piece.row_bytes) * piece.row_bytes
     return ((begin, min(begin + step, piece.bytes)) for begin in range(0, piece.bytes, step))
 
 
 def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
-    """Writes the export that ``delta`` gives from ``base`` to the folder ``target``, its record last; every file is verified.
+    """Writes the export that ``base`` and ``delta`` give to the folder ``target``; its record last.
 
-    Raises DataError for another base than the delta's, for damaged files, and where a file's checksum is not that of the export.
+    Raises DataError for another base than the delta's, for damaged files, and if the result is not the export.
     """
     record = read_delta(delta)
     refuse_other_base(base, delta, record)
-    before = read_record(base)
+    before = read_export(base)
     check_files(base, before.files)
     check_files(delta, record.files)
     for name in record.record.files:
@@ -214,15 +225,15 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
             for part in _patched(stream, old):
                 file.write(part)
     marks = {name: (mark.bytes, mark.checksum) for name, mark in record.record.files.items()}
-    write_json(target / RECORD, asdict(record.record))
+    EXPORT_FORMAT.write(target / RECORD, record.record)
     marks[RECORD] = ((target / RECORD).stat().st_size, record.result)
     if problems := differences(target, marks):
-        raise DataError(Problem(str(delta), "does not give the export that it was made of"), *problems)
+        raise DataError(Problem(str(delta), "does not give the export that it was made for"), *problems)
     return record
 
 
 def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, part by part: what ``_write_patch`` wrote, applied to ``old``."""
+    """The bytes of a file, part by part: applies what ``_write_patch`` wrote to ``old``."""
     (count,) = np.frombuffer(stream.read(8), "<i8")
     for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
         piece = DeltaPiece(*values)
@@ -240,6 +251,6 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
 
 
 def describe(record: DeltaRecord) -> str:
-    """How large a delta is beside the export."""
+    """The size of a delta, compared with the export's."""
     size, full = (sum(mark.bytes for mark in marks.values()) for marks in (record.files, record.record.files))
     return f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}"

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
+from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
@@ -34,6 +34,7 @@ from dlrm_app.inference.formats import (
 from dlrm_app.inference.parquet_weights import write_parquet
 from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.inference.record import (
+    EXPORT_FORMAT,
     RECORD,
     DeltaRecord,
     ExportedFeature,
@@ -65,8 +66,8 @@ COPIES = {
     "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
     "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
 }
-"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and packs it), and
-what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
+"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and
+packs it), and what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 _FULL, _REBUILT = ".full", ".given"
 """Temporary folders while a delta is made: the full export, and the export that base and delta give."""
 
@@ -154,14 +155,14 @@ def export_model(config: ExportConfig) -> Export:
             folder = named / _FULL if config.since else named
             folder.mkdir(exist_ok=True)
             record = _export(config, source, folder, runtime)
-            write_json(folder / RECORD, asdict(record))
+            EXPORT_FORMAT.write(folder / RECORD, record)
             if config.since:
                 delta = _keep_delta(Path(config.since), named)
     return Export(output, record, delta, (str(source.manifest.path), source.split))
 
 
 def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
-    """Replaces the full export in ``folder`` by its delta from the export ``since``, after checking that it gives the same files."""
+    """Replaces the full export in ``folder`` by its delta from ``since``, once that gives the same files."""
     full, given = folder / _FULL, folder / _REBUILT
     delta = write_delta(since, full, folder)
     apply_delta(since, folder, given)
@@ -221,6 +222,7 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
 
 
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
+    """Writes all files but the record to ``folder``, and verifies those that score. Raises DlrmError."""
     trained = source.trained
     refuse_if(memory_problems(config.formats, _table_bytes(source), machine_memory()))
     write_encoding(folder, source.manifest)
@@ -238,22 +240,13 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         scored = _score_trained(source, config.batch_size, runtime)
         gc.collect()
         _refuse_judged(trained, source.split, scored, config.judgement)
-        for name in scoring:
-            file, load = LOADERS[name]
-            run = load(folder / file)
-            refuse_other_scores(folder, file, run, len(trained.dense_names))
-            proofs.append(verify(folder / file, run, scored, source.batches(config.batch_size), example))
-            refuse_loss(proofs[-1], config.max_auc_loss)
+        proofs = [_verified(config, source, folder, name, scored, example) for name in scoring]
     return ExportRecord(
         checkpoint=trained.name,
         step=trained.marker.progress.step,
         dense=trained.dense_names,
         features=features,
-        tables=[
-            ExportedTable(t.name, t.rows, t.dim, t.pooling, kind, t.rows * row_bytes(t, kind))
-            for t in trained.tables
-            for kind in [source.types[t.name]]
-        ],
+        tables=_tables_of(source),
         shards=config.shards,
         rows=rows,
         trained_bytes=sum(table.num_bytes for table in trained.tables),
@@ -263,6 +256,28 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
+
+
+def _verified(
+    config: ExportConfig, source: _Source, folder: Path, name: str, scored: ClickMetrics, example: Inputs
+) -> Verification:
+    """Verifies the file of the format ``name`` against the scores of the trained model. Raises DlrmError."""
+    file, load = LOADERS[name]
+    run = load(folder / file)
+    refuse_other_scores(folder, file, run, len(source.trained.dense_names))
+    found = verify(folder / file, run, scored, source.batches(config.batch_size), example)
+    refuse_loss(found, config.max_auc_loss)
+    return found
+
+
+def _tables_of(source: _Source) -> list[ExportedTable]:
+    return [
+        ExportedTable(
+            table.name, table.rows, table.dim, table.pooling, kind, table.rows * row_bytes(table, kind)
+        )
+        for table in source.trained.tables
+        for kind in [source.types[table.name]]
+    ]
 
 
 def _write_models(

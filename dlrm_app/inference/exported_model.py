@@ -1,8 +1,8 @@
-"""Opens an export for scoring: verifies its files, refuses it if it cannot run here, and tests it on its reference rows.
+"""Opens an export for scoring: verifies its files, refuses it if it cannot run here, tests it on reference rows.
 
-reference/ holds input rows of the model and their scores, as text that any program can read. rows.tsv has a row a line: every
-dense value, then the ids of every feature, separated by commas, in the order of export.json. scores.tsv: the probability
-of each row, one a line. Numbers are written so that they can be read back exactly.
+reference/ holds input rows of the model and their scores, as text that any program can read. rows.tsv has a row a line:
+every dense value, then the ids of every feature, separated by commas, in the order of export.json. scores.tsv: the
+probability of each row, one a line. Numbers are written so that they can be read back exactly.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from dlrm_app.inference.record import (
     ExportRecord,
     check_files,
     installed,
-    read_record,
+    read_export,
 )
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
@@ -48,12 +48,18 @@ class ExportedModel:
         return [feature.name for feature in self.record.features]
 
     def score(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes (probabilities [B], logits [B]). Raises DataError for inputs of other shapes and ids outside their tables."""
+        """Computes (probabilities [B], logits [B]).
+
+        Raises DataError for inputs of other shapes and ids outside their tables.
+        """
         check_inputs(inputs, len(self.record.dense), self.record.features)
         return self.run(inputs)
 
     def check_columns(self, manifest: Manifest) -> Manifest:
-        """``manifest`` as the model reads it. Raises DataError naming every column that is missing or encoded differently."""
+        """``manifest`` as the model reads it.
+
+        Raises DataError naming every column that is missing or encoded differently.
+        """
         encoding = f"encoding.path={self.folder / ENCODING}"
         return read_as_known(
             describe_columns(self.encoding),
@@ -71,7 +77,7 @@ def open_export(folder: Path) -> ExportedModel:
     Raises DataError for a damaged or changed file, for another torch, fbgemm or CPU than it was made for, and if the
     reference rows get different scores.
     """
-    record = read_record(folder)
+    record = read_export(folder)
     check_files(folder, record.files)
     kinds = [name for name in record.formats if name in LOADERS]
     if not kinds:
@@ -90,7 +96,7 @@ def open_export(folder: Path) -> ExportedModel:
 
 
 def refuse_other_scores(folder: Path, file: str, run: Run, num_dense: int) -> None:
-    """Raises DataError if ``run``, loaded from FOLDER/``file``, gives the reference rows other scores than the exported model."""
+    """Raises DataError if ``run``, loaded from FOLDER/``file``, gives the reference rows other scores."""
     inputs, expected = read_reference(folder, num_dense)
     difference = float((run(inputs)[0] - expected).abs().max())
     if not difference <= TOLERANCE:

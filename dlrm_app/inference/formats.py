@@ -19,8 +19,8 @@ from dlrm_app.files import ensure_room
 from dlrm_app.kernels.install import keep_freed_memory
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on), lengths
-[F, B] int32, the number of ids in each row."""
+"""dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on),
+lengths [F, B] int32, the number of ids in each row."""
 Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
@@ -85,8 +85,8 @@ def write_package(
             lines = str(error).splitlines()
             reason = next((line for line in lines if " error: " in line), lines[0])
             raise DlrmError(
-                f"the model cannot be compiled: {reason[:300]}; format=aoti needs a C++ compiler (apt-get install g++) that may "
-                "write files of its own; format=torchscript does not need one"
+                f"the model cannot be compiled: {reason[:300]}; format=aoti needs a C++ compiler (apt-get install "
+                "g++) that may write files of its own; format=torchscript does not need one"
             ) from error
 
 
@@ -117,11 +117,11 @@ def _to_compile(model: torch.nn.Module) -> Iterator[None]:
 
 
 class PairProducts(torch.nn.Module):
-    """([B, D], [B, F, D]) → [B, D + P]: torchrec's InteractionArch, in operators that torch's compiler fuses into one loop.
+    """([B, D], [B, F, D]) → [B, D + P]: torchrec's InteractionArch, in operators that the compiler fuses.
 
-    Batched products of [V, D] with [D, V] are so small that they run at a tenth of a core's speed, and half of the results are
-    dropped (docs/experiments.md). Use it only compiled: otherwise it holds [B, P, D] three times. F sparse features,
-    V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
+    Batched products of [V, D] with [D, V] are so small that they run at a tenth of a core's speed, and half of the
+    results are dropped (docs/experiments.md). Use it only compiled: otherwise it holds [B, P, D] three times. F sparse
+    features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
     """
 
     first: torch.Tensor
@@ -160,7 +160,8 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
     with _quiet_tracing():
         script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES)).eval()
         ensure_room(path.parent, scored_bytes(model))
-        # torch keeps the code of a frozen module, and the constants in it, for the life of the process: tables stay attributes
+        # torch keeps the code of a frozen module, and the constants in it, for the life of the process: tables stay
+        # attributes
         tables = [name for name, values in script.named_parameters() if values.nbytes > _LARGE_BYTES]
         torch.jit.save(torch.jit.freeze(script, preserved_attrs=tables), str(path))
 

@@ -31,7 +31,10 @@ def write_parquet(
     types: dict[str, str],
     manifest: Manifest,
 ) -> dict[str, list[RowsAt]]:
-    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time. Returns the files' names → the places of their rows."""
+    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time.
+
+    Returns the files' names → the places of their rows.
+    """
     (folder / "tables").mkdir()
     places = {}
     for table in tables:

@@ -10,11 +10,11 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_all, refuse_if
 from dlrm_app.files import output_problems
-from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
+from dlrm_app.inference.record import is_export, read_delta, read_export, refuse_other_base
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.runs.checkpoint.marker import Judgement, read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 
 def check_export(config: ExportConfig) -> None:
@@ -31,7 +31,7 @@ def check_export(config: ExportConfig) -> None:
 
     def look_at_exports() -> None:
         if base := config.since or config.base:
-            read_record(Path(base))
+            read_export(Path(base))
         if config.base and config.apply:
             refuse_other_base(Path(config.base), Path(config.apply), read_delta(Path(config.apply)))
 
@@ -52,7 +52,11 @@ def refuse_judged(name: str, judgement: Judgement | None, choice: str) -> None:
     if judgement is None or not judgement.is_bad or choice == "ignore":
         return
     raise DlrmError(
-        f"{name} is not exported, because it is {judgement.text}\ntrain it again, or add judgement=ignore to export it as it is"
+        Problem(
+            name,
+            f"is not exported, because it is {judgement.text}",
+            "train it again, or add judgement=ignore to export it as it is",
+        )
     )
 
 

@@ -1,10 +1,9 @@
 """The records of an export and of a delta, and the encoding of an export's rows.
 
-export.json: the content of an export, its requirements, and its differences from the trained model. Written last. encoding/: a
-dataset folder without rows, with everything needed to encode raw rows as in training.
+export.json   the content of an export, its requirements, its differences from the trained model; written last
+encoding/     a dataset folder without rows, with all that is needed to encode raw rows as in training
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, describe_files, differences, escapes
-from dlrm_app.records import T, from_json
+from dlrm_app.records import ALWAYS, Format, R
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
-FORMAT, DELTA_FORMAT = "dlrm-export", "dlrm-delta"
-VERSION = 1
+_CURE = "export again"
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class RowsAt:
 
 @dataclass(frozen=True)
 class ExportedTable:
-    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: the size of all rows, with scales and offsets."""
+    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: of all rows with their scales."""
 
     name: str
     rows: int
@@ -67,8 +65,8 @@ class Verification:
     """The comparison of one file with the trained model, on the same ``rows`` of ``split``.
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC minus the file's, with the bounds of its
-    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the fastest
-    tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
+    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the
+    fastest tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
     """
 
     file: str
@@ -108,13 +106,13 @@ class ExportRecord:
     files: dict[str, FileMark]
     shards: int = 1
     rows: dict[str, list[RowsAt]] = field(default_factory=dict)
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = field(default="dlrm-export", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
 
 
 @dataclass(frozen=True)
 class DeltaRecord:
-    """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has the checksums of their files.
+    """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has those of their files.
 
     ``patched``: the files that changed. ``files``: the delta's own files.
     """
@@ -125,8 +123,11 @@ class DeltaRecord:
     record: ExportRecord
     patched: list[str]
     files: dict[str, FileMark]
-    format: str = DELTA_FORMAT
-    version: int = VERSION
+    format: str = field(default="dlrm-delta", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
+
+
+EXPORT_FORMAT, DELTA_FORMAT = Format(ExportRecord, _CURE), Format(DeltaRecord, _CURE)
 
 
 def installed() -> dict[str, str]:
@@ -148,14 +149,14 @@ def is_export(folder: Path) -> bool:
     return (folder / RECORD).is_file()
 
 
-def read_record(folder: Path) -> ExportRecord:
+def read_export(folder: Path) -> ExportRecord:
     """Reads FOLDER/export.json. Raises DataError if it is missing, damaged or of another version."""
-    return _read(folder / RECORD, ExportRecord, FORMAT, "export")
+    return _read(folder / RECORD, EXPORT_FORMAT, "export")
 
 
 def read_delta(folder: Path) -> DeltaRecord:
     """Reads FOLDER/delta.json. Raises DataError if it is missing, damaged or of another version."""
-    record = _read(folder / DELTA, DeltaRecord, DELTA_FORMAT, "delta")
+    record = _read(folder / DELTA, DELTA_FORMAT, "delta")
     if outside := [name for name in record.record.files if escapes(name)]:
         raise DataError(
             Problem(str(folder / DELTA), f"names a file outside its folder, {outside[0]!r}", "export again")
@@ -163,7 +164,7 @@ def read_delta(folder: Path) -> DeltaRecord:
     return record
 
 
-def _read(path: Path, kind: type[T], form: str, what: str) -> T:
+def _read(path: Path, file_format: Format[R], what: str) -> R:
     if not path.is_file():
         raise DataError(
             Problem(
@@ -172,23 +173,13 @@ def _read(path: Path, kind: type[T], form: str, what: str) -> T:
                 "name a folder that dlrm-export wrote",
             )
         )
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (form, VERSION):
-            raise DataError(
-                Problem(
-                    str(path), f"is not what this program reads, {form!r} version {VERSION}", "export again"
-                )
-            )
-        return from_json(kind, value)
-    except ValueError as error:
-        raise DataError(Problem(str(path), f"is damaged ({error})", "export again")) from error
+    return file_format.read(path)
 
 
 def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
     """Raises DataError if ``delta`` was made from another export than ``base``."""
     if checksum(base / RECORD) != record.base:
-        found = read_record(base)
+        found = read_export(base)
         raise DataError(
             Problem(
                 f"apply={delta}",
@@ -208,7 +199,7 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
 
 
 def write_encoding(folder: Path, manifest: Manifest) -> None:
-    """Writes FOLDER/encoding: the manifest's columns and file format, and the files needed for encoding. Raises DataError."""
+    """Writes FOLDER/encoding: the manifest without rows, and the files that encoding needs. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
     manifest = replace(manifest, lineage=manifest.encoding_lineage)

@@ -1,4 +1,4 @@
-"""The scorer that dlrm-predict, dlrm-serve and Python share: a checkpoint or an export, and the logits that it gives rows.
+"""The scorer that dlrm-predict, dlrm-serve and Python share: from rows to a checkpoint's or an export's logits.
 
 Shapes: B batch rows.
 """
@@ -29,10 +29,12 @@ from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
 
 @dataclass(frozen=True)
 class Scorer:
-    """A model to score with. ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+    """A model to score with.
 
-    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a dataset's
-    manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
+    ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+
+    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a
+    dataset's manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
     """
 
     path: Path
@@ -67,10 +69,10 @@ def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool =
     ``which``, ``ema``: the checkpoint of a run, and its dense weights, see ``open_trained``; exports have one model.
     """
     if is_export(path):
-        return scorer_of_export(runtime.together(lambda: open_export(path)))
+        return scorer_of_export(runtime.together(open_export, path))
     trained = open_trained(path, runtime, which, ema)
     types = table_types(trained.tables, "fp32", {})
-    scoring = runtime.together(lambda: build_scoring_model(trained, types))
+    scoring = runtime.together(build_scoring_model, trained, types)
     model = install(scoring, CPU, trained.trainer.kernels)
 
     @torch.no_grad()

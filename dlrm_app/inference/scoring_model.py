@@ -33,7 +33,7 @@ def to_inputs(batch: Batch) -> Inputs:
 
 
 class ScoringModel(nn.Module):
-    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and their logits [B], both float32."""
+    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -96,7 +96,8 @@ def trained_module(trained: TrainedModel) -> nn.Module:
 def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_shards: int = 1) -> ScoringModel:
     """Builds the model of a checkpoint with tables of ``types`` (name → type).
 
-    Tables in several shards are torchrec's. Needs memory for the quantized tables and a block of rows. Raises DataError.
+    Tables in several shards are torchrec's. Needs memory for the quantized tables and a block of rows. Raises
+    DataError.
     """
     weights = CheckpointWeights(trained)
     model = weights.model

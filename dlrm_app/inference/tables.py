@@ -1,8 +1,8 @@
 """Embedding tables for serving: rows of fp32, fp16, int8, int4 or int2 in one buffer, pooled by one operator.
 
-An integer row has its own scale and offset (fp16). Layout and operator are those of fbgemm's inference tables. Tables in
-several shards (each table in one shard) are torchrec's.
-Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
+An integer row has its own scale and offset (fp16). Layout and operator are those of fbgemm's inference tables. Tables
+in several shards (each table in one shard) are torchrec's. Shapes: B batch rows, F sparse features, V ids of all
+features and rows, W the widths of all features' vectors added up.
 """
 
 import warnings
@@ -45,7 +45,7 @@ _ALIGNMENT = 1
 _SUM = 0
 _MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
 _INT2_DIM = 8
-"""An int2 table's width must be a multiple of this: four numbers a byte, and fbgemm needs an even number of bytes a row."""
+"""An int2 table's width must be a multiple of this: four numbers a byte, and an even number of bytes a row."""
 
 Weights = Callable[[Table], Iterable[torch.Tensor]]
 """Reads a table's weights, in blocks of rows [n, dim]."""
@@ -73,10 +73,11 @@ def row_bytes(table: Table, kind: str) -> int:
 
 
 class QuantizedTables(nn.Module):
-    """Tables whose ``forward((values [V], lengths [F, B]))`` returns the pooled vectors, [B, F, D] with ``stacked``, else [B, W].
+    """Tables whose ``forward((values [V], lengths [F, B]))`` returns the pooled vectors, [B, F, D] with ``stacked``,
+    else [B, W].
 
-    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number of
-    ids in each; both int32. They are not checked here. Features are in the order of the tables.
+    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number
+    of ids in each; both int32. They are not checked here. Features are in the order of the tables.
     """
 
     is_mean: torch.Tensor

@@ -1,4 +1,4 @@
-"""Verifies an export: scores the same held-out rows with the trained model and with each file, and compares the scores."""
+"""Verifies an export: compares the scores that the trained model and each file give held-out rows."""
 
 import resource
 import time
@@ -19,10 +19,10 @@ from dlrm_app.progress import progress_bar
 
 TIMED_ROWS = (1, 64, 512)
 CHANCE = 0.05
-"""The p-value from which on a loss may be chance: a file that ranks new rows as well as the model is refused once in 40 times."""
+"""The p-value from which on a loss may be chance: a file as good as the model is refused once in 40 times."""
 _SECONDS = 0.3
 _QUIET_PREEMPTIONS = 75
-"""Preemptions per second of CPU time up to which a machine counts as quiet: a quiet one had up to 50, a busy one 100 or more."""
+"""Preemptions per second of CPU time on a quiet machine: quiet ones had up to 50, busy ones 100 or more."""
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def score_split(
 def verify(
     path: Path, run: Run, trained: ClickMetrics, batches: EvalBatches, example: Inputs
 ) -> Verification:
-    """Scores ``batches`` with ``run``, the model loaded from ``path``, and compares the scores with the ``trained`` model's."""
+    """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores."""
 
     def score(batch: Batch) -> torch.Tensor:
         return run(to_inputs(batch))[1]
@@ -75,9 +75,10 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
     if found.auc_loss <= max_auc_loss or found.p_value >= CHANCE:
         return
     raise DlrmError(
-        f"{found.file} loses {found.auc_loss:.6f} of AUC on {found.split} ({found.auc_trained:.6f} before, {found.auc:.6f} after, "
-        f"p = {found.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was exported: use more bits "
-        "(the next of int4, int8, fp16 in quantize=, or in quantize_tables= for the tables that matter), or raise max_auc_loss"
+        f"{found.file} loses {found.auc_loss:.6f} of AUC on {found.split} ({found.auc_trained:.6f} before, "
+        f"{found.auc:.6f} after, p = {found.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was "
+        "exported: use more bits (the next of int4, int8, fp16 in quantize=, or in quantize_tables= for the "
+        "tables that matter), or raise max_auc_loss"
     )
 
 
@@ -88,7 +89,9 @@ def repeated(inputs: Inputs, num_rows: int) -> Inputs:
 
 
 def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:
-    """Times calls for _SECONDS. Returns (the longest time of the fastest tenth, in ms; True if other programs used the cores).
+    """Times calls for _SECONDS.
+
+    Returns (the longest time of the fastest tenth, in ms; True if other programs used the cores).
 
     Other programs only make calls slower, so the fastest ones describe the model best.
     """

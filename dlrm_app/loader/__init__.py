@@ -1,1 +1,4 @@
-"""Parquet shards → batches: their order, reading, rows, KeyedJaggedTensor. Importing this package does not import torch."""
+"""Parquet shards → batches: their order, reading, rows, KeyedJaggedTensor.
+
+Importing this package does not import torch.
+"""

@@ -14,11 +14,10 @@ from torchrec.streamable import Pipelineable
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.loader.batch_order import Order, eval_order, train_order
+from dlrm_app.loader.batch_order import BatchPlan, Order, eval_order
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Ranges, copy_rows, count_rows, side_by_side
-from dlrm_app.loader.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
 MAX_WORKERS = 8
@@ -40,8 +39,8 @@ PLAIN = Loading()
 def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> Loading:
     """Chooses the loading of this rank. ``num_workers`` None: half of this rank's threads, from 1 to 8.
 
-    A worker decodes millions of rows a second, far more than training on CPU needs, so there one is enough and the other
-    half of the threads is the model's. A GPU needs the rows of several workers, and the cores are otherwise idle.
+    A worker decodes millions of rows a second, far more than training on CPU needs, so there one is enough and the
+    other half of the threads is the model's. A GPU needs the rows of several workers, and the cores are otherwise idle.
     """
     if num_workers is None:
         num_workers = min(max(runtime.num_threads // 2, 1), MAX_WORKERS)
@@ -94,8 +93,8 @@ class Batch(Pipelineable):
 class BatchMaker:
     """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys.
 
-    For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to the
-    device are done.
+    For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to
+    the device are done.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class BatchMaker:
 def _read_beside(
     reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
 ) -> Generator[Ranges, None, None]:
-    """The rows of all ``orders``, which have the same number of steps: for each step the rows of one order after another."""
+    """Reads all ``orders``, of the same number of steps: for each step the rows of one order after another."""
     with ExitStack() as stack:
         reads = (reader.read(order, start_step, num_workers) for order in orders)
         streams = [stack.enter_context(closing(read)) for read in reads]
@@ -195,48 +194,14 @@ class _Batches:
 
 
 class TrainBatches(_Batches):
-    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
+    """The training batches that ``plan`` describes, of the rows that ``source`` reads."""
 
-    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that
-    of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
-    ``soft_labels`` replace the labels. Rows after the last whole global batch of the epoch's sequence are left out.
-    The arguments must pass ``check_lanes``. Raises DataError without a labelled train split.
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        features: Sequence[str],
-        *,
-        global_batch_size: int,
-        lanes: int = 64,
-        seed: int = 0,
-        epoch: int = 0,
-        ensemble_size: int = 1,
-        start_batch: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        shuffle: bool = True,
-        loading: Loading = PLAIN,
-        soft_labels: SoftLabels | None = None,
-    ) -> None:
-        reader = SplitReader(manifest, "train", features, soft_labels)
-        orders = [
-            train_order(
-                reader.group_rows,
-                global_batch_size=global_batch_size,
-                lanes=lanes,
-                seed=seed,
-                epoch=epoch * ensemble_size + k,
-                rank=rank,
-                world_size=world_size,
-                shuffle=shuffle,
-            )
-            for k in range(ensemble_size)
-        ]
-        self.dense_columns = [column.name for column in manifest.dense]
-        maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size, loading.device)
-        super().__init__(reader, orders, maker, start_batch, loading)
+    def __init__(self, source: SplitReader, plan: BatchPlan, loading: Loading = PLAIN) -> None:
+        orders = plan.orders(source.group_rows)
+        batch_size = sum(order.batch_size for order in orders)
+        maker = BatchMaker(source.manifest, source.features, batch_size, loading.device)
+        self.dense_columns = [column.name for column in source.manifest.dense]
+        super().__init__(source, orders, maker, plan.start_batch, loading)
 
     def read(self, batch: int) -> Batch:
         """Reads batch number ``batch`` of the epoch alone."""
@@ -274,7 +239,7 @@ class EvalBatches(_Batches):
         super().__init__(reader, [order], maker, 0, loading)
 
     def kept_keys(self, name: str) -> torch.Tensor | None:
-        """The keys of a kept column, int64 [R], of this rank's rows in their order; None if the dataset does not keep it."""
+        """The keys of a kept column of this rank's rows, int64 [R]; None if the dataset does not keep it."""
         if name not in self._kept:
             return None
         (first,), (end,) = self.orders[0].firsts.tolist(), self.orders[0].ends.tolist()

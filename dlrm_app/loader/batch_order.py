@@ -55,7 +55,7 @@ class Order:
         return self.rows_per_lane * len(self.firsts)
 
     def pieces(self, step: int) -> list[Piece]:
-        """The rows of this rank's batch number ``step``; at the end of an evaluation there may be fewer than a batch."""
+        """The rows of this rank's batch number ``step``; an evaluation may end with fewer rows than a batch."""
         return [Piece(*piece) for piece in self.piece_array(step, 1)[:, :3].tolist()]
 
     def piece_array(self, step: int, num_steps: int) -> NDArray[np.int64]:
@@ -70,7 +70,10 @@ class Order:
         return np.stack([self.groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1)
 
     def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
-        """The row groups that the steps from ``start_step`` on need, in the order of need. ``num_steps`` steps are read together."""
+        """The row groups that the steps from ``start_step`` on need, in the order of need.
+
+        ``num_steps`` steps are read together.
+        """
         rest = self._rest_of_lanes(start_step)
         lanes, indices, firsts, _ = self._cut(rest, self.ends)
         times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
@@ -138,6 +141,42 @@ def train_order(
     return Order(
         groups, starts, firsts, firsts + span, rows_per_lane, steps, (seed, epoch) if shuffle else None
     )
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
+
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k has its own order: that of
+    epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows. Rows after the last
+    whole global batch of the epoch's sequence are left out. The values must pass ``check_lanes``.
+    """
+
+    global_batch_size: int
+    lanes: int = USUAL_LANES
+    seed: int = 0
+    epoch: int = 0
+    ensemble_size: int = 1
+    start_batch: int = 0
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+
+    def orders(self, group_rows: Sequence[int]) -> list[Order]:
+        """The order of each piece's rows. ``group_rows``: the number of rows of every row group of the split."""
+        return [
+            train_order(
+                group_rows,
+                global_batch_size=self.global_batch_size,
+                lanes=self.lanes,
+                seed=self.seed,
+                epoch=self.epoch * self.ensemble_size + piece,
+                rank=self.rank,
+                world_size=self.world_size,
+                shuffle=self.shuffle,
+            )
+            for piece in range(self.ensemble_size)
+        ]
 
 
 def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:

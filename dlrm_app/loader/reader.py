@@ -23,14 +23,19 @@ from dlrm_app.loader.soft_labels import SoftLabels
 
 
 def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
-    """``verify_shards`` by all ranks, each its part of the shards. Every rank must call it; all raise the same error."""
-    own = {"part": runtime.rank, "num_parts": runtime.world_size}
-    runtime.together(lambda: while_others_wait(lambda: verify_shards(manifest, checksums=checksums, **own)))
+    """``verify_shards`` by all ranks, each its part of the shards.
+
+    Every rank must call it; all raise the same error.
+    """
+
+    def verify_own() -> None:
+        verify_shards(manifest, checksums=checksums, part=runtime.rank, num_parts=runtime.world_size)
+
+    runtime.together(while_others_wait, verify_own)
 
 
 ROWS_TOGETHER = 256
-"""Rows of a lane that are copied together, if batches take fewer: copying a few rows here and a few there mostly waits for
-memory."""
+"""Rows of a lane that are copied together, if batches take fewer: copying few rows mostly waits for memory."""
 
 
 class TableReader:
@@ -57,7 +62,10 @@ class TableReader:
         return [*names, self.label] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
-        """The columns of ``table``; labels are 0 without ``has_label``. Raises DataError naming ``origin`` and the column."""
+        """The columns of ``table``; labels are 0 without ``has_label``.
+
+        Raises DataError naming ``origin`` and the column.
+        """
         labels = np.zeros(len(table), np.uint8)
         try:
             if has_label and self.label is not None:
@@ -85,6 +93,7 @@ class SplitReader:
         self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
     ) -> None:
         label_of(manifest, split)  # raises DataError
+        self.manifest, self.features = manifest, features
         self._folder = manifest.folder
         self._tables = TableReader(manifest, features)
         shards = manifest.splits[split].shards
@@ -95,7 +104,10 @@ class SplitReader:
         self._soft_labels = soft_labels
 
     def read_kept(self, column: KeptColumn, first: int, end: int) -> NDArray[np.uint64]:
-        """The keys of the kept ``column`` of rows [first, end) of the split, in the order of its files. Raises DataError."""
+        """The keys of the kept ``column`` of rows [first, end) of the split, in the order of its files.
+
+        Raises DataError.
+        """
         shards = ShardReader(self._folder, column.parts)
         parts = [np.empty(0, np.uint64)]
         for (shard, index), start, rows in zip(self._groups, self._first_rows, self.group_rows, strict=False):
@@ -115,7 +127,7 @@ class SplitReader:
         return f"{shard.path} (row group {index})"
 
     def read(self, order: Order, start_step: int = 0, num_workers: int = 1) -> Generator[Ranges, None, None]:
-        """The rows of the batches of ``order`` from ``start_step`` on; the last steps of an evaluation may have few or no rows.
+        """The rows of the batches of ``order`` from ``start_step`` on; an evaluation's last steps may have no rows.
 
         Several small batches come together. Each result must be used before the next is requested. ``num_workers``
         threads decode row groups in the order of need, a few of them ahead. A row group is kept until its

@@ -1,7 +1,7 @@
 """Decoded rows: as columns, in the order of an epoch, and as ranges to be copied into batches.
 
-The copying is compiled. Many arrays are passed as addresses: compiled code takes any number of those, while it would be compiled
-again for each number of arrays. The caller must keep the arrays alive and the indices within them.
+The copying is compiled. Many arrays are passed as addresses: compiled code takes any number of those, while it would be
+compiled again for each number of arrays. The caller must keep the arrays alive and the indices within them.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ class Rows:
 class Ranges:
     """Rows of ``num_batches`` consecutive batches, each with ``rows_per_lane`` rows of every lane.
 
-    ``ranges`` [P, 3]: range p is rows [first, end) of ``rows[p]``; the third number counts the rows that its lane gives to
-    these batches before it. Ranges are in the order of the lanes, and in order within a lane.
+    ``ranges`` [P, 3]: range p is rows [first, end) of ``rows[p]``; the third number counts the rows that its lane gives
+    to these batches before it. Ranges are in the order of the lanes, and in order within a lane.
     """
 
     rows: Sequence[Rows]
@@ -202,14 +202,16 @@ def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True)
-def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, lengths):  # type: ignore[no-untyped-def]  # compiled
+def copy_rows(  # type: ignore[no-untyped-def]  # compiled
+    addresses, ranges, rows_per_lane, dense, labels, ids, begins, lengths
+):
     """Copies ranges of rows into K consecutive batches.
 
-    addresses[p]: addresses of the dense values [rows, N] and labels [rows] of the row group of range p, and for each of F
-    features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its end, and the number
-    of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``. Each batch gets its rows in
-    the order of the ranges: into ``dense`` [K, B, N], ``labels`` [K, B], ``ids`` with batch k's ids of feature f from
-    begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if they are not needed.
+    addresses[p]: addresses of the dense values [rows, N] and labels [rows] of the row group of range p, and for each of
+    F features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its end, and the
+    number of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``. Each batch gets
+    its rows in the order of the ranges: into ``dense`` [K, B, N], ``labels`` [K, B], ``ids`` with batch k's ids of
+    feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if they are not needed.
     """
     num_batches, num_features = begins.shape
     num_dense, with_lengths = dense.shape[2], lengths.shape[2] > 0

@@ -1,7 +1,7 @@
 """A student's labels: a mix of the teacher's score and the label of each training row.
 
-Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of the
-cross-entropies with the teacher's probability and with the label.
+Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of
+the cross-entropies with the teacher's probability and with the label.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,14 +19,14 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.text import setting
+from dlrm_app.typed import setting
 
 KEY = "distillation.scores"
 
 
 class SoftLabels:
-    """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in any
-    number of threads. ``share``: the weight of a score beside that of the label."""
+    """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in
+    any number of threads. ``share``: the weight of a score beside that of the label."""
 
     def __init__(self, path: Path, share: float) -> None:
         self.path = path
@@ -67,10 +67,12 @@ def open_soft_labels(path: Path, share: float, manifest: Manifest, runtime: Runt
 
     Raises DataError on every rank, naming the file, if it holds anything else.
     """
-    runtime.together(
-        lambda: while_others_wait(lambda: _refuse_other_values(path, manifest, runtime.is_first))
-    )
-    return runtime.together(lambda: SoftLabels(path, share))
+
+    def look() -> None:
+        _refuse_other_values(path, manifest, runtime.is_first)
+
+    runtime.together(while_others_wait, look)
+    return runtime.together(SoftLabels, path, share)
 
 
 def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> None:

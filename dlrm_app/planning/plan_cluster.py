@@ -24,9 +24,12 @@ from dlrm_app.training.validation import batch_problems, check_plan, plan_worklo
 
 @dataclass(frozen=True)
 class PlannedCluster(Result):
-    """A plan. ``floor``: the text about the floor of a step; ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+    """A plan.
 
-    ``path``: the plan's file, if it was written; ``batch_problems``: settings that dlrm-train will refuse on this cluster.
+    ``floor``: the text about the floor of a step.
+    ``smallest``: the smallest cluster that the tables fit on, if it was asked for.
+    ``path``: the plan's file, if it was written.
+    ``batch_problems``: settings that dlrm-train will refuse on this cluster.
     """
 
     plan: EstimatedPlan
@@ -69,7 +72,8 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
             path = folder / "plan.yaml"
             write_plan(path, plan)
     # rows and ranks do not change the plan
-    problems = batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size)
+    batch_size = config.trainer.global_batch_size
+    problems = batch_problems(batch_size, config.data.lanes, cluster.num_ranks, rows=batch_size)
     return PlannedCluster(plan, floor, smallest, path, [*map(str, problems)])
 
 

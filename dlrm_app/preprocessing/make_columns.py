@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.lineage import Growth, Lineage
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.dates import day_number
 from dlrm_app.preprocessing.encode.columns import (
     MadeColumns,
     columns_of,
@@ -28,7 +29,6 @@ from dlrm_app.preprocessing.passes.targets import (
 )
 from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocessing.request import DatasetPlan
-from dlrm_app.text import day_number
 
 logger = logging.getLogger(__name__)
 

@@ -75,7 +75,7 @@ class Chart:
         self._hits: list[str] = []
 
     def line(self, points: Sequence[Point], style: str, tips: Iterable[str], key: str = "") -> None:
-        """Draws a line through ``points``, broken at points that are not finite. The page's script shows a tip near each point."""
+        """Draws a line through ``points``, broken where they are not finite. The page shows a tip near a point."""
         self._keys |= {key: style} if key else {}
         for is_finite, part in groupby(points, _is_finite):
             places = list(map(self._at, part))
@@ -157,7 +157,8 @@ def line_chart(
 ) -> Chart | None:
     """Makes a chart with a line for each of ``lines``, by name; None if there are no values.
 
-    ``at`` formats an x; ``write`` formats a y, and lets the y axis begin at 0. ``heights``: values for the y axis; default all.
+    ``at`` formats an x; ``write`` formats a y, and makes the y axis begin at 0. ``heights``: values for the y axis;
+    default: all.
     """
     values = [y for points in lines.values() for _, y in points]
     if not any(map(math.isfinite, values)):
@@ -174,7 +175,7 @@ def line_chart(
 
 
 def without_peaks(lines: Mapping[str, Sequence[Point]]) -> list[float]:
-    """The values of ``lines``, without a line's highest 2% if they would flatten the rest, such as the first steps' losses."""
+    """The values of ``lines``, without a line's highest 2% if they would flatten the rest, such as first losses."""
     values = []
     for points in lines.values():
         finite = sorted(y for _, y in points if math.isfinite(y))

@@ -62,7 +62,7 @@ def read_runs(folders: Sequence[str]) -> dict[str, RunRecord]:
 
 @dataclass(frozen=True)
 class Page(Result):
-    """A page at ``path`` about ``runs`` (folders). ``table``: the title and the content of its main table, if it compares runs."""
+    """Writes a page at ``path`` about ``runs`` (folders). ``table``: title and content of a table about them."""
 
     path: Path
     runs: tuple[Path, ...]
@@ -136,7 +136,7 @@ def _row(name: str, record: RunRecord, split: str) -> list[str]:
 
 
 def comparison_charts(runs: Runs, split: str) -> list[Chart]:
-    """AUC and log loss (on val if any run has it, otherwise on ``split``), training loss and throughput, by rows trained on."""
+    """Charts by rows trained on: AUC and log loss (on val if a run has it, else on ``split``), loss, throughput."""
     if any(event.split == "val" for record in runs.values() for event in record.evals):
         split = "val"
 

@@ -1,4 +1,4 @@
-"""OUTPUT/days.html: an answer to the question if retraining is worth it, and each day's scores, rows, unseen values, ids and seconds."""
+"""OUTPUT/days.html: is retraining worth it, and each day's scores, rows, unseen values, ids and seconds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -60,14 +60,17 @@ def _write_page(output: Path, records: Sequence[DayRecord]) -> Path:
         f"<h2>The gate on {records[-1].day}</h2>{html_table(*rules_rows(records[-1].rules))}",
     ]
     path = output / "days.html"
-    summary = "Each day's rows are scored by the models before they are learnt, so every score is on rows that are new to its model."
+    summary = (
+        "Each day's rows are scored before any model is trained on them, "
+        "so every score is on rows that are new to its model."
+    )
     with explained_disk_errors(output, "then run the same command again"):
         write_text(path, page(output.absolute().name, "days", summary=summary, sections=sections))
     return path
 
 
 def gain_over(records: Sequence[DayRecord], other: str) -> tuple[float, float, list[float]]:
-    """(mean gain in AUC of yesterday's model over the model in the field ``other``, its standard error, gain of each day).
+    """(mean gain in AUC of yesterday's model over the model in the field ``other``, its standard error, gain by day).
 
     Only days on which the two models differ count; NaN if there are too few.
     """
@@ -80,13 +83,16 @@ def gain_over(records: Sequence[DayRecord], other: str) -> tuple[float, float, l
 def _answer(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> str:
     mean, error, gains = gain_over(records, "first_model")
     if not gains:
-        return "<p>Nothing can be said yet: a third day is needed, to compare yesterday's model with the first day's.</p>"
+        return (
+            "<p>Nothing can be said yet: a third day is needed, "
+            "to compare yesterday's model with the first day's.</p>"
+        )
     is_shown = abs(mean) > Z_95 * error
     verdict = ("Yes" if mean > 0 else "No") if is_shown else "Not shown yet"
     ahead = sum(gain > 0 for gain in gains)
     text = (
-        f"<b>{verdict}.</b> On {ahead} of {count(len(gains), 'day')} yesterday's model ranked the day's rows better than the model "
-        f"that stopped on the first day: AUC {_interval(mean, error)}."
+        f"<b>{verdict}.</b> On {ahead} of {count(len(gains), 'day')} yesterday's model ranked the day's rows better "
+        f"than the model that stopped on the first day: AUC {_interval(mean, error)}."
     )
     mean, error, gains = gain_over(records, "full_retrain")
     daily, scratch = (
@@ -104,7 +110,8 @@ def _answer(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, flo
 def _interval(mean: float, error: float) -> str:
     if math.isnan(error):
         return f"{mean:+.4f} on one day"
-    return f"{mean:+.4f} a day in the mean (95% interval over days {mean - Z_95 * error:+.4f} to {mean + Z_95 * error:+.4f})"
+    low, high = mean - Z_95 * error, mean + Z_95 * error
+    return f"{mean:+.4f} a day in the mean (95% interval over days {low:+.4f} to {high:+.4f})"
 
 
 def _charts(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> list[Chart]:
@@ -139,7 +146,7 @@ def _chart(
     write: Callable[[float], str] | None = None,
     bars: tuple[Values, Values] = ((), ()),
 ) -> Chart | None:
-    """A chart by day with each of ``lines`` that is not always 0. With ``write``, which formats values, the axis begins at 0."""
+    """A chart by day of those ``lines`` that are not always 0. ``write`` formats values; the axis then begins at 0."""
     step = math.ceil(len(days) / MAX_TICKS)
     x = Axis(-0.5, len(days) - 0.5, [(float(n), day[5:]) for n, day in enumerate(days) if n % step == 0])
     styles = {

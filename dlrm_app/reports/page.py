@@ -10,7 +10,7 @@ import yaml
 
 
 def page(title: str, kind: str, *, summary: str, sections: Iterable[str]) -> str:
-    """The HTML of a page. ``kind``: the kind of page; ``summary`` and ``sections`` are HTML; empty sections are left out."""
+    """The HTML of a page of a ``kind``. ``summary`` and ``sections`` are HTML; empty sections are left out."""
     return Template(_text("page.html")).substitute(
         title=escape(title),
         kind=escape(kind),

@@ -1,4 +1,4 @@
-"""OUTPUT/tune.html: a page about a study, with the best command, every trial, the importance of keys, and the best curves."""
+"""OUTPUT/tune.html: a study's best command, its trials, the importance of keys, and the best curves."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,7 +14,7 @@ from dlrm_app.reports.comparison import comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
 from dlrm_app.table import Rows, html_table, share
 from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
-from dlrm_app.tuning.trial import final_command
+from dlrm_app.tuning.trial import StudySettings, final_command, read_study_settings
 
 MIN_FINISHED = 4
 """The least number of finished trials from which the importance of keys can be estimated."""
@@ -25,7 +25,8 @@ def write_study(output: Path) -> Path | None:
     if not (output / JOURNAL).is_file():
         return None
     study = load_study(output)
-    metric, common = study.user_attrs.get("metric", "auc"), study.user_attrs.get("settings", [])
+    settings = read_study_settings(output) or StudySettings("auc", [])
+    metric, common = settings.metric, settings.settings
     trials = ranked(study)
     best = trials[0] if trials and trials[0].state == TrialState.COMPLETE else None
     done = [each for each in trials if each.state == TrialState.COMPLETE]
@@ -54,7 +55,10 @@ def _importances(study: optuna.Study, num_done: int) -> str:
     except (ValueError, RuntimeError):  # for example if every trial had the same values
         return ""
     rows: Rows = [[key, share(value)] for key, value in by_key.items()]
-    note = "<p>Each key's share of the difference between trials (PED-ANOVA); with few trials this is a rough guess.</p>"
+    note = (
+        "<p>Each key's share of the difference between trials (PED-ANOVA); "
+        "with few trials this is a rough guess.</p>"
+    )
     return f"<h2>What mattered</h2>{note}{html_table(['key', 'share'], rows)}"
 
 

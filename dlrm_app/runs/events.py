@@ -1,8 +1,7 @@
 """Events of a run (the lines of metrics.jsonl) and its result."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +99,3 @@ class RunResult:
     wall_seconds: float
     samples_per_second: float
     world_size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The value in result.json."""
-        return {**asdict(self), "evals": {split: each.to_json() for split, each in self.evals.items()}}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
-        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
-        evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
-        return replace(from_json(cls, {**value, "evals": {}}), evals=evals)

@@ -11,24 +11,21 @@ RUN/result.json  report.html                    written last
 import json
 import logging
 import os
-import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from dlrm_app.config.train import changed_keys
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import (
     explained_disk_errors,
     held_lock,
@@ -37,8 +34,7 @@ from dlrm_app.files import (
     write_text,
     written_whole,
 )
-from dlrm_app.machine import installed
-from dlrm_app.records import leaves
+from dlrm_app.records import as_json, from_json
 from dlrm_app.runs.checkpoint.marker import Checkpoint, Evaluation
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -47,54 +43,12 @@ from dlrm_app.runs.checkpoint.names import (
     other_run_problems,
     restore_replaced,
 )
+from dlrm_app.runs.environment import describe_dataset, describe_environment
 from dlrm_app.runs.events import Event, RunResult, event_to_json
+from dlrm_app.runs.tensorboard import TensorBoard
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
-
-NO_METRICS = ("epoch", "step", "judgement")
-"""Keys that say when an event happened, and what its metrics mean; all other numbers are metrics."""
-
-
-class TensorBoard:
-    """Writes scalars to ``folder``, on disk after every event. A failure ends it with a warning; the run continues.
-
-    ``first_step``: steps taken before this process. TensorBoard hides older events of steps that are taken again.
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
-        self._has_failed = False
-
-    def add(self, event: Event) -> None:
-        """Adds a scalar for each number of ``event``."""
-        if self._has_failed:
-            return
-        try:
-            values = event_to_json(event)
-            for name, value in scalars(values):
-                self._writer.add_scalar(name, value, event.step, time.time())
-            self._writer.flush()
-        except Exception as error:  # the library may raise anything
-            self._has_failed = True
-            logger.warning("TensorBoard failed and gets no more events (metrics.jsonl does): %s", error)
-
-    def close(self) -> None:
-        """Closes the file; every event is on disk already."""
-        with suppress(Exception):
-            self._writer.close()
-
-
-def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """(name, number) of every number of a line of metrics.jsonl: ``train/lr/sparse``, ``eval/val/auc``."""
-    prefix = "/".join(values[key] for key in ("event", "split") if key in values)
-    measured = {key: value for key, value in values.items() if key not in NO_METRICS}
-    for name, value in leaves(measured, "/"):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}/{name}", float(value)
-
 
 RUNS = Path("runs")
 """The parent folder of runs without ``output``."""
@@ -117,7 +71,7 @@ class RunFolder:
         step: int,
         command: Sequence[str],
     ) -> None:
-        """Writes config.yaml, environment.json (with ``command``) and dataset.json; TensorBoard begins after ``step``."""
+        """Writes config.yaml, environment.json (with ``command``), dataset.json; TensorBoard begins after ``step``."""
         if self._writes:
             if config["logging"]["tensorboard"]:
                 self._tensorboard = TensorBoard(self.path / "tensorboard", step)
@@ -145,7 +99,7 @@ class RunFolder:
     def write_result(self, result: RunResult) -> None:
         """Writes result.json, the mark of a run that reached its end."""
         if self._writes:
-            write_json(self.path / "result.json", result.to_json())
+            write_json(self.path / "result.json", as_json(result))
 
     def close(self) -> None:
         """Closes TensorBoard's file."""
@@ -158,7 +112,7 @@ class RunFolder:
         return path.stat().st_size if self._writes and path.exists() else 0
 
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
-        """Moves everything after ``checkpoint`` (None: all) to a set-aside folder, and takes over the metrics up to it."""
+        """Moves everything after ``checkpoint`` (None: all) to a set-aside folder, and keeps the metrics up to it."""
         if not self._writes:
             return
         step = checkpoint.marker.progress.step if checkpoint else 0
@@ -182,11 +136,11 @@ class RunFolder:
             write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
-        """The result of the run if it ended at ``checkpoint`` of this folder, the same on every rank; None otherwise."""
+        """The result of a run that ended at ``checkpoint`` of this folder, on every rank; None if it did not."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
-            with suppress(KeyError, TypeError, ValueError):  # damaged
-                result = RunResult.from_json(_values_in(self.path / "result.json"))
+            with suppress(ValueError):  # damaged
+                result = from_json(RunResult, _values_in(self.path / "result.json"))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
 
@@ -201,14 +155,12 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
     Raises DlrmError if it cannot be written, if another process uses it, or if it holds a run that ``resume`` does not
     continue.
     """
-    with ExitStack() as stack:
-        held = runtime.together(
-            lambda: stack.enter_context(_held_folder(output, resume)) if runtime.is_first else None
-        )
-        path = broadcast_from_first(held)
-        assert path is not None
-        with explained_disk_errors(path, _RESUME), closing(RunFolder(path, runtime)) as folder:
-            yield folder
+    with (
+        runtime.entered_on_first(_held_folder(output, resume)) as path,
+        explained_disk_errors(path, _RESUME),
+        closing(RunFolder(path, runtime)) as folder,
+    ):
+        yield folder
 
 
 @contextmanager
@@ -219,14 +171,16 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
             if output is None or not path.exists():
                 stack.callback(_remove_empty, path)
             elif not path.is_dir():
-                raise DlrmError(f"output={path} is a file: name a folder")
+                raise DlrmError(Problem(f"output={path}", "is a file", "name a folder"))
             path.mkdir(parents=True, exist_ok=True)
             refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
             # NFS keeps the lock of a node without power for its lease; Slurm starts the job again before that
             is_restart = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and resume == "auto"
             stack.enter_context(held_lock(path / ".lock", refusal, LEASE_SECONDS if is_restart else 0.0))
         except OSError as error:
-            raise DlrmError(f"output={output or RUNS} cannot be written: {error.strerror}") from error
+            raise DlrmError(
+                Problem(f"output={output or RUNS}", f"cannot be written ({error.strerror})")
+            ) from error
         restore_replaced(path / "checkpoints")
         refuse_if(other_run_problems(path, resume))
         yield path
@@ -282,51 +236,3 @@ def set_aside_after(run: Path, step: int) -> Path | None:
         folder.rename(aside / "checkpoints" / folder.name)
     sync_folder(run)
     return aside
-
-
-PACKAGES = [
-    "dlrm-app",
-    "torch",
-    "fbgemm-gpu",
-    "fbgemm-gpu-cpu",
-    "torchrec",
-    "torchmetrics",
-    "numpy",
-    "pyarrow",
-]
-
-
-def describe_dataset(manifest: Manifest) -> dict[str, Any]:
-    """The manifest without its shards: rows by split, features, the best metrics that can be reached."""
-    return {
-        "dataset": manifest.dataset,
-        "path": str(manifest.path),
-        "fingerprint": manifest.fingerprint(),
-        "num_dense": len(manifest.dense),
-        "splits": {
-            name: {
-                "rows": split.rows,
-                "positives": split.positives,
-                "rejects": split.rejects,
-                "bytes": sum(shard.bytes for shard in split.shards),
-            }
-            for name, split in manifest.splits.items()
-        },
-        "sparse": [asdict(column) for column in manifest.sparse],
-        "best": manifest.best,
-    }
-
-
-def describe_environment(runtime: Runtime) -> dict[str, Any]:
-    """Versions, machine and launch, as recorded beside each run."""
-    return {
-        "folder": str(Path.cwd()),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "packages": {name: number for name in PACKAGES if (number := installed(name))},
-        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
-        "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
-        "world_size": runtime.world_size,
-        "ranks_per_machine": runtime.local_world_size,
-        "threads_per_rank": runtime.num_threads,
-    }

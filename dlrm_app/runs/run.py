@@ -1,4 +1,7 @@
-"""The result of a training: its run folder, its evaluations, and the table that is shown at its end. Does not import torch."""
+"""The result of a training: its run folder, its evaluations, and the table that is shown at its end.
+
+Does not import torch.
+"""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +25,8 @@ DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 class Run(Result):
     """A finished run. ``path``: its folder; ``result``: as in result.json; ``evaluations``: all, in order.
 
-    ``best``: the evaluation on val with the best AUC; None without a labelled val split. ``report``: the page, if it was written.
+    ``best``: the evaluation on val with the best AUC; None without a labelled val split. ``report``: the page, if it
+    was written.
     """
 
     path: Path
@@ -50,7 +54,8 @@ class Run(Result):
         yield ""
         yield summary_table(result.train_loss, self.evaluations, result.best_reachable)
         yield (
-            f"\n{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder {self.path}\n"
+            f"\n{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder "
+            f"{self.path}\n"
             f"ended because {result.ended_because}"
         )
         if self.report is not None:

@@ -140,15 +140,11 @@ def estimate_options(
         allowed = constraints[names[0]]
         shared = tuple(estimator.options(work.tables[names[0]], allowed))
         if not shared:
-            problems.append(
-                Problem(
-                    f"table {listed(names, 1)}",
-                    f"has no sharding type of {', '.join(allowed.sharding_types or ['any'])} that runs with the "
-                    "kernels "
-                    f"{', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}",
-                    "allow another type or kernel",
-                )
+            types, kernels = (
+                ", ".join(x or ["any"]) for x in (allowed.sharding_types, allowed.compute_kernels)
             )
+            rule = f"has no sharding type of {types} that runs with the kernels {kernels} on {cluster.device}"
+            problems.append(Problem(f"table {listed(names, 1)}", rule, "allow another type or kernel"))
         options.update(dict.fromkeys(names, shared))
     refuse_if(problems)
     return options

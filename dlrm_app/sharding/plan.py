@@ -1,18 +1,19 @@
-"""Sharding plans: for DistributedModelParallel, with estimated costs; as text, with the load of each rank and the
-sharding of each kind of table; and as a file that people can read and compare: plan.yaml.
+"""Sharding plans: for DistributedModelParallel with estimated costs, as text, and as a file.
+
+The text has the load of each rank and the sharding of each kind of table. The file, plan.yaml, can be read, compared
+and edited by people.
 """
 
 import logging
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 import numpy as np
-import yaml
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import placement
@@ -28,9 +29,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.config.values import one_of
-from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
-from dlrm_app.files import write_text, yaml_text
-from dlrm_app.records import from_json
+from dlrm_app.errors import ConfigError, DataError, Problem, first_problems, refuse_if
+from dlrm_app.records import IF_SET, Format, as_json
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import KINDS, Workload, estimate_options
@@ -200,7 +200,7 @@ class _Entry:
     compute_kernel: str
     ranks: list[int]
     shards: list[list[int]]
-    cache_load_factor: float | None = None
+    cache_load_factor: float | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -208,25 +208,36 @@ class _PlanFile:
     nodes: int
     devices_per_node: int
     tables: dict[str, _Entry]
+    format: str = "dlrm-plan"  # people write plans by hand: both may be missing
+    version: int = 1
+
+
+_FORMAT = Format(
+    _PlanFile,
+    "name a plan.yaml that dlrm-plan or dlrm-train wrote",
+    comment="# table: how it is split; shards are [row, column, rows, columns, rank]\n",
+)
 
 
 def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
-    """The content of plan.yaml: table name → its sharding; shards are [row, column, rows, columns, rank]."""
+    """The content of plan.yaml, without its format and version."""
+    value: dict[str, Any] = as_json(_plan_file(plan))
+    return {key: part for key, part in value.items() if key not in ("format", "version")}
+
+
+def _plan_file(plan: EstimatedPlan) -> _PlanFile:
     tables = {}
     for name in plan.work.tables:
         option, ranks = plan.assignment[name].option, list(plan.assignment[name].ranks)
         is_copied = option.sharding_type == "data_parallel"
         shards = [] if is_copied else np.column_stack([option.offsets, option.sizes, ranks]).tolist()
-        cached = {} if option.load_factor is None else {"cache_load_factor": option.load_factor}
-        how = {"sharding_type": option.sharding_type, "compute_kernel": option.kernel}
-        tables[name] = {**how, "ranks": ranks, "shards": shards, **cached}
-    return {"nodes": plan.cluster.nodes, "devices_per_node": plan.cluster.devices_per_node, "tables": tables}
+        tables[name] = _Entry(option.sharding_type, option.kernel, ranks, shards, option.load_factor)
+    return _PlanFile(plan.cluster.nodes, plan.cluster.devices_per_node, tables)
 
 
 def write_plan(path: Path, plan: EstimatedPlan) -> None:
     """Writes ``plan`` to ``path``; the file is complete or absent."""
-    text = yaml.safe_dump(plan_to_dict(plan), sort_keys=False, default_flow_style=None, width=120)
-    write_text(path, "# table: how it is split; shards are [row, column, rows, columns, rank]\n" + text)
+    _FORMAT.write(path, _plan_file(plan))
 
 
 def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
@@ -236,11 +247,12 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     or several shards hold.
     """
     try:
-        file = from_json(_PlanFile, yaml.safe_load(yaml_text(path)))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].lstrip(".")
-        cure = "name a plan.yaml that dlrm-plan or dlrm-train wrote"
-        raise ConfigError(Problem(f"sharding.plan={path}", f"cannot be read ({reason})", cure)) from error
+        file = _FORMAT.read(path)
+    except DataError as error:
+        raise ConfigError(*(problem.within("sharding.plan", "=") for problem in error.problems)) from error
+    except OSError as error:
+        rule = f"cannot be read ({error.strerror})"
+        raise ConfigError(Problem(f"sharding.plan={path}", rule, _FORMAT.cure)) from error
     assignment: Assignment = {}
     problems = _mismatches(file, work, cluster)
     problems = problems or by_cause((name, _faults(entry, cluster)) for name, entry in file.tables.items())

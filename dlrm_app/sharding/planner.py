@@ -17,7 +17,7 @@ from torchrec.distributed.types import ShardingEnv
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import CollectivesConfig, ShardingConfig, TopologyConfig
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec
@@ -56,9 +56,8 @@ def plan_model(
     attach_fused_optimizers(task.model, tables, sparse)
     cluster = _with_least_memory(running_cluster(topology, runtime))
     work = make_workload(tables, sparse, sharding, batch_size, cluster.device)
-    found = runtime.together(lambda: find_assignment(work, cluster) if runtime.is_first else None)
-    found = broadcast_from_first(found)  # one rank plans: sums in another order could give another plan
-    assert found is not None
+    # one rank plans: sums in another order could give another plan
+    found = runtime.on_first(find_assignment, work, cluster)
     return to_plan(found, module_paths(task), work, cluster)
 
 

@@ -1,4 +1,4 @@
-"""Begins a run with a checkpoint: its own, to resume it, or another run's (a warm start, as a day of dlrm-days begins)."""
+"""Begins a run with a checkpoint: its own, to resume it, or another run's (a warm start, as in dlrm-days)."""
 
 import logging
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dlrm_app.runs.checkpoint.inherit import Described, Inherited, Kept, inherit_tensors
+from dlrm_app.runs.checkpoint.inherit import Described, Inherited, inherit_tensors
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.marker import EMA, TrainedModel, keeps_ema
 from dlrm_app.runs.checkpoint.storage import TensorReader
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 class Beginning:
     """The checkpoint ``previous`` that a run of the model ``now`` begins with.
 
-    resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are the same.
-    optimizer: the optimizers' states are taken over too. may_differ: the dense part may differ.
-    given_again: table → rows [R] whose ids now belong to other values; they keep their initial weights.
+    resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are
+    the same. optimizer: the optimizers' states are taken over too. may_differ: the dense part may differ. given_again:
+    table → rows [R] whose ids now belong to other values; they keep their initial weights.
     """
 
     previous: TrainedModel
@@ -36,7 +36,10 @@ class Beginning:
 
 
 def begin_from(state: RunState, beginning: Beginning) -> None:
-    """Fills the run's tensors from the checkpoint before the first step, and logs what became of them. Raises DlrmError."""
+    """Fills the run's tensors from the checkpoint before the first step, and logs what became of them.
+
+    Raises DlrmError.
+    """
     previous, optimizer = beginning.previous, state.trainable.optimizer
     marker, folder = previous.marker, previous.folder
     if not beginning.resumes:
@@ -48,7 +51,7 @@ def begin_from(state: RunState, beginning: Beginning) -> None:
     if not continues_ema:
         tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
     if beginning.resumes:
-        state.runtime.together(lambda: load_tensors(TensorReader(folder), tensors))
+        state.runtime.together(load_tensors, TensorReader(folder), tensors)
         state.continue_from(marker)
         epoch, step = state.progress.epoch + 1, state.progress.step
         logger.info("resuming from %s: epoch %d, step %s", folder, epoch, f"{step:,}")
@@ -56,7 +59,7 @@ def begin_from(state: RunState, beginning: Beginning) -> None:
         then = Described(previous.spec, previous.dense_names)
         given_again, may_differ = beginning.given_again, beginning.may_differ
         inherited = state.runtime.together(
-            lambda: inherit_tensors(folder, tensors, then, beginning.now, given_again, may_differ)
+            inherit_tensors, folder, tensors, then, beginning.now, given_again, may_differ
         )
         if beginning.optimizer:
             state.progress.earlier_updates = marker.progress.counted_updates
@@ -70,24 +73,20 @@ def begin_from(state: RunState, beginning: Beginning) -> None:
 
 
 def inherited_table(inherited: Inherited) -> str:
-    """A table of what was kept of every table (in rows), dense layer (in weights) and dense column; unchanged ones share a line."""
+    """A table of what became of each table (rows), dense layer (weights) and dense column; whole ones share a line.
+
+    What the words mean is in ``runs/checkpoint/inherit.py``.
+    """
     rows = []
     for kind, kept in (
         ("tables", inherited.tables),
         ("weights of dense layers", inherited.layers),
         ("dense columns", inherited.columns),
     ):
-        changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
+        changed = {name: each for name, each in kept.items() if each.state != "whole"}
         if num_whole := len(kept) - len(changed):
             rows.append([f"{num_whole:,} {kind}", "whole", "", "", "", ""])
         for name, each in changed.items():
             numbers = (each.kept, each.new, each.reset, each.dropped)
-            rows.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
+            rows.append([name, each.state, *(f"{number:,}" if number else "" for number in numbers)])
     return text_table(["", Column("is", is_words=True), "kept", "new", "given again", "dropped"], rows)
-
-
-def _state(kept: Kept) -> str:
-    if not kept.kept and not kept.reset:
-        return "new" if kept.new else "dropped"
-    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
-    return " and ".join(word for word, number in parts.items() if number)

@@ -51,7 +51,10 @@ def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> 
 
 
 def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
-    """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good. Every rank must call it."""
+    """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good.
+
+    Every rank must call it.
+    """
     found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
     if not needs_evidence(found):
         return judge(found, None)
@@ -76,7 +79,10 @@ def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_erro
 
 
 def train_ne(run: TrainingRun) -> float | None:
-    """The mean loss of the epoch so far over that of a constant; None if they cannot be compared. Every rank must call it."""
+    """The mean loss of the epoch so far over that of a constant; None if they cannot be compared.
+
+    Every rank must call it.
+    """
     train, progress = run.manifest.splits["train"], run.progress
     loss = run.state.meter.mean_so_far() if progress.batch else (progress.train_loss or [math.nan])[-1]
     constant = entropy((train.positives or 0) / max(1, train.rows))
@@ -109,7 +115,7 @@ NEWTON_STEPS = 4
 
 
 def fit_final_bias(run: TrainingRun) -> None:
-    """Shifts every last bias to fit the train split's clicks, then to fit val's, by the part of the shift that is not chance.
+    """Shifts every last bias to fit the train split's clicks, then val's, by the part that is not chance.
 
     Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
     shifted by the same number, found for the mean of their probabilities.
@@ -168,10 +174,10 @@ def beyond_chance(shift: float, error: float) -> float:
 
 
 def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
-    """Finds the shift of all logits at which the probabilities add up to the clicks, by Newton's method, and its standard error.
+    """Finds, by Newton's method, the shift of all logits that fits the number of clicks, and its standard error.
 
-    logits: this rank's, in parts [n]; clicks: the number in this rank's rows. The shift is within ±LARGEST. It is 0, with
-    an infinite error, if every probability is 0 or 1, so that no shift changes them.
+    logits: this rank's, in parts [n]; clicks: the number in this rank's rows. The shift is within ±LARGEST. It is 0,
+    with an infinite error, if every probability is 0 or 1, so that no shift changes them.
     """
     shift, error = 0.0, math.inf
     for _ in range(NEWTON_STEPS):

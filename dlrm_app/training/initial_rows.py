@@ -1,8 +1,9 @@
 """Initial rows that are not drawn by (seed, table, row) alone: rows of a later generation, and vectors from a file.
 
-A growing vocabulary may give an id to another value: that row is drawn by its generation too. ``tables.specs[…].init_from`` names a
-Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a list of numbers, as wide as the table or as one model's
-share of it in an ensemble; every model then begins with the same vector). Values that share an id begin with their mean.
+A growing vocabulary may give an id to another value: that row is drawn by its generation too.
+``tables.specs[…].init_from`` names a Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a
+list of numbers, as wide as the table or as one model's share of it in an ensemble; every model then begins with the
+same vector). Values that share an id begin with their mean.
 """
 
 import logging
@@ -50,7 +51,9 @@ def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manife
 def rows_given_since(
     known: Mapping[str, Any], tables: Sequence[Table], manifest: Manifest
 ) -> dict[str, torch.Tensor]:
-    """Table → the rows [R] whose ids were assigned after the dataset of a model was made. ``known``: that dataset's columns.
+    """Table → the rows [R] whose ids were assigned after the dataset of a model was made.
+
+    ``known``: that dataset's columns.
 
     Raises DataError.
     """
@@ -119,7 +122,7 @@ def _is_vector(kind: pa.DataType) -> bool:
 
 @torch.no_grad()
 def init_vectors(model: nn.Module, tables: Sequence[Table], manifest: Manifest, num_models: int) -> None:
-    """Sets the rows of ``model``, sharded or not, for which the tables' files have vectors, and logs how many values are unknown.
+    """Sets the rows of ``model``, sharded or not, that files have vectors for; logs how many values are unknown.
 
     ``num_models``: the size of the ensemble. Raises DataError, naming the file, for invalid vectors or values.
     """

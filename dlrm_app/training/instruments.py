@@ -1,4 +1,4 @@
-"""Instruments that measure the steps of a run: throughput, mean loss, the largest part of a step, a profiler's trace."""
+"""Instruments that measure the steps of a run: throughput, mean loss, largest part of a step, trace."""
 
 import logging
 import math
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 class Throughput:
     """Times steps. Read it only once the device has finished them.
 
-    Evaluations and saves between steps are left out, as in ``Progress.samples_per_second``, the throughput of a whole run.
+    Evaluations and saves between steps are left out, as in ``Progress.samples_per_second``, the throughput of a whole
+    run.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Throughput:
 
     @contextmanager
     def paused(self, progress: Progress) -> Iterator[None]:
-        """Leaves the time of the block out of the next reading; adds the time before it to ``progress.train_seconds``."""
+        """Leaves the block's time out of the next reading; adds the time before it to ``progress.train_seconds``."""
         paused = time.perf_counter()
         progress.train_seconds += paused - self._resumed
         try:
@@ -62,7 +63,7 @@ MAX_LOSSES = 4096
 
 
 class LossMeter:
-    """Keeps losses on the device and adds no kernel to a step; only readings wait for the device and for other ranks."""
+    """Keeps losses on the device, with no kernel of its own; only readings wait for the device and other ranks."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -81,7 +82,7 @@ class LossMeter:
             self._fetch()
 
     def _fetch(self) -> None:
-        """Adds up the losses on the device in the order of their steps, so that sums are the same to the bit whenever they are read."""
+        """Adds up losses on the device in the order of the steps: the same to the bit whenever they are read."""
         losses = torch.stack([*self._on_device.values()]).tolist() if self._on_device else []
         for step, loss in zip(self._on_device, losses, strict=True):
             self._sum += loss
@@ -118,7 +119,10 @@ class LossMeter:
         return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
 
     def mean_so_far(self) -> float:
-        """The mean loss over every step of the epoch so far, read or not; nan if there was none. Every rank must call it."""
+        """The mean loss over every step of the epoch so far, read or not; nan if there was none.
+
+        Every rank must call it.
+        """
         unread = float(all_reduce_sum(self._own_sum())) / self._runtime.world_size
         count = self._epoch_count + self._count
         return (self._epoch_sum + unread) / count if count else math.nan

@@ -11,9 +11,11 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBat
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
-from dlrm_app.errors import SharedError
+from dlrm_app.errors import Problem, SharedError
 from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
+from dlrm_app.loader.batch_order import BatchPlan
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import MARKER, Progress
@@ -21,11 +23,12 @@ from dlrm_app.runs.checkpoint.names import checkpoint_name, resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import listed, setting
+from dlrm_app.text import listed
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
+from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ logger = logging.getLogger(__name__)
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
     """Trains, evaluates and saves until nothing is left to train.
 
-    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and SharedError if a save failed.
+    Raises Stopped, after saving a checkpoint, when a signal asks to stop, and DlrmError on every rank if a save failed.
     """
     while run.why_done is None:
         train_epoch(run, checkpoints, stop_request)
@@ -200,7 +203,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
             "the checkpoint of the best evaluation, after step %d, is gone: training goes on", best.step
         )
         return
-    run.runtime.together(lambda: load_tensors(TensorReader(path), run.state.tensors()))
+    run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())
     for module in run.trainable.model.modules():
         if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
             module.reset_cache_states()  # a cache on the GPU has rows of before
@@ -223,7 +226,8 @@ def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
     stop_request.settle()
     output = "" if run.config.output else f" {setting('output', run.folder.path)}"
     raise Stopped(
-        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
+        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a "
+        "checkpoint\n"
         f"next: the same command with resume=auto{output} continues from there"
     )
 
@@ -239,9 +243,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's remaining batches of the current epoch."""
     data, trainer, runtime, progress = run.config.data, run.config.trainer, run.runtime, run.progress
     assert data.lanes is not None
-    return TrainBatches(
-        run.manifest,
-        run.trainable.features,
+    plan = BatchPlan(
         global_batch_size=trainer.global_batch_size,
         lanes=data.lanes,
         seed=trainer.seed,
@@ -251,9 +253,9 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         rank=runtime.rank,
         world_size=runtime.world_size,
         shuffle=data.shuffle,
-        loading=choose_loading(data.prefetch_batches, data.decode_workers, runtime),
-        soft_labels=run.soft_labels,
     )
+    source = SplitReader(run.manifest, "train", run.trainable.features, run.soft_labels)
+    return TrainBatches(source, plan, choose_loading(data.prefetch_batches, data.decode_workers, runtime))
 
 
 def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
@@ -304,11 +306,11 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     else:
         optimizer = run.config.optimizer
         cause = (
-            f"its inputs are finite, so the weights diverged (not finite now: {listed(sorted({*weights})) or 'none'}): lower "
+            "its inputs are finite, so the weights diverged (not finite now: "
+            f"{listed(sorted({*weights})) or 'none'}): lower "
             f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
             "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
         )
-    raise SharedError(
-        f"the loss was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
-        f"  {cause}\n  {resume_hint(run.folder.path / 'checkpoints')}"
-    )
+    rule = f"was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}"
+    hint = resume_hint(run.folder.path / "checkpoints")
+    raise SharedError(Problem("the loss", rule, f"{cause}\n  {hint}"))

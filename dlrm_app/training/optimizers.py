@@ -1,5 +1,6 @@
-"""One optimizer for the whole model: fbgemm updates tables inside the backward pass, torch everything else. Learning rates:
-pure functions of the step's number, and the class that sets them before each step.
+"""One optimizer for the whole model: fbgemm updates tables inside the backward pass, torch everything else.
+
+Learning rates: pure functions of the step's number, and the class that sets them before each step.
 """
 
 import math
@@ -187,8 +188,8 @@ def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ())
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
     (cosine). step: step_factor to the power of the milestones passed. plateau: to the power of ``num_falls``.
 
-    The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm). Between warm-up and decay, MLPerf's stays at
-    the last but one value of the warm-up, lower than here by 1 / warmup_steps.
+    The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm). Between warm-up and decay, MLPerf's
+    stays at the last but one value of the warm-up, lower than here by 1 / warmup_steps.
     """
     if step < schedule.warmup_steps:
         return step / schedule.warmup_steps
@@ -207,8 +208,8 @@ def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ())
 def num_falls(aucs: Sequence[float], patience: int) -> int:
     """How often ``patience`` + 1 evaluations in a row brought no better AUC, counted anew after each time.
 
-    As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations, so a resumed run has nothing else to
-    remember.
+    As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations,
+    so a resumed run has nothing else to remember.
     """
     best, num_worse, falls = -math.inf, 0, 0
     for auc in aucs:
@@ -255,7 +256,10 @@ class LearningRates:
             group["lr"] = lr * factors[part]
 
     def at(self, step: int) -> dict[str, float]:
-        """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``. A table's own rate has the same factor."""
+        """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``.
+
+        A table's own rate has the same factor.
+        """
         return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
 
     def _factors(self, step: int) -> dict[str, float]:

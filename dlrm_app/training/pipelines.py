@@ -32,7 +32,7 @@ class OneByOne(TrainPipelineBase[Batch, StepOutput]):
 
 
 class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
-    """torchrec's prefetching pipeline, with automatic attach as in the others, and without a race between its GPU streams.
+    """torchrec's prefetching pipeline, with automatic attach, and without a race between its GPU streams.
 
     torchrec starts the exchange of the next ids while rows of the last ids are still fetched. It may then reuse memory
     still in use (torchrec's pull request 4191). It also names the allocator a stream on which nothing is computed.

@@ -1,7 +1,7 @@
 """Builds a sharded model, its optimizer and its pipeline from a configuration and a dataset, and sets seeds.
 
-Each table draws its weights from (seed, table, row) in model/initial_weights.py, so that every sharding plan starts alike;
-model/build.py draws the dense part's; loader/batch_order.py shuffles by (manifest, seed, epoch, batch size).
+Each table draws its weights from (seed, table, row) in model/initial_weights.py, so that every sharding plan starts
+alike; model/build.py draws the dense part's; loader/batch_order.py shuffles by (manifest, seed, epoch, batch size).
 """
 
 import logging
@@ -57,10 +57,10 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
 
     Raises, on every rank, one error with all problems.
     """
-    manifest, tables = runtime.together(lambda: check_training(config, runtime))
+    manifest, tables = runtime.together(check_training, config, runtime)
     verify_together(manifest, config.data.verify, runtime)
-    runtime.together(lambda: _refuse_shared_groups(manifest, config) if runtime.is_first else None)
-    tables = runtime.together(lambda: with_pooling_factors(tables, mean_ids(manifest)))
+    runtime.on_first(_refuse_shared_groups, manifest, config.evaluation.group_by)
+    tables = runtime.together(with_pooling_factors, tables, mean_ids(manifest))
     unused = sorted(
         {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
     )
@@ -69,10 +69,10 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     return manifest, tables
 
 
-def _refuse_shared_groups(manifest: Manifest, config: TrainConfig) -> None:
+def _refuse_shared_groups(manifest: Manifest, group_by: str | None) -> None:
     for split in ("val", "test"):
         if split in manifest.splits and manifest.splits[split].positives is not None:
-            refuse_shared(manifest, split, config.evaluation.group_by)
+            refuse_shared(manifest, split, group_by)
 
 
 def build_trainable(
@@ -85,8 +85,8 @@ def build_trainable(
 ) -> Trainable:
     """Builds the model on the meta device, plans and shards it, and sets every weight from ``trainer.seed``.
 
-    ``numbers``: the dense features that may be embedded; None: all. ``draws``: False leaves the tables uninitialised, for a
-    checkpoint to be loaded into.
+    ``numbers``: the dense features that may be embedded; None: all. ``draws``: False leaves the tables uninitialised,
+    for a checkpoint to be loaded into.
     """
     trainer, device = config.trainer, runtime.device
     spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
@@ -114,19 +114,22 @@ def build_trainable(
     return Trainable(spec, tables, features, sharded, optimizer, pipeline, plan)
 
 
-def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:
+def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
     """Sets the last bias from the train split's share of positives, if it has rows of both classes."""
     split = manifest.splits["train"]
-    if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
+    if split.positives and split.positives < split.rows:
         set_base_rate(model, split.positives / split.rows)
 
 
 SAMPLED_GROUPS = 16
-"""Row groups of the train split, evenly spread, that the dense features' moments are computed on: half a million rows by default."""
+"""Row groups of the train split that the dense features' moments are computed on: half a million rows by default."""
 
 
 def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
-    """Sets the moments that standardise dense features before their embeddings, if ``model`` has any. Raises DataError."""
+    """Sets the moments that standardise dense features before their embeddings, if ``model`` has any.
+
+    Raises DataError.
+    """
     if not any(isinstance(module, PeriodicEmbedding) for module in model.modules()):
         return
     reader = SplitReader(manifest, "train", features=[])
@@ -148,8 +151,8 @@ def set_step_seed(seed: int, step: int, rank: int) -> None:
 def set_deterministic(wanted: bool) -> None:
     """Makes torch and fbgemm choose kernels that add in a fixed order; torch raises for an operator without one.
 
-    fbgemm's backward pass reads the same switch. Without it a GPU cuts the gradients of a row that a batch reads more than
-    1,024 times into pieces and adds them in any order.
+    fbgemm's backward pass reads the same switch. Without it a GPU cuts the gradients of a row that a batch reads more
+    than 1,024 times into pieces and adds them in any order.
     """
     torch.use_deterministic_algorithms(wanted)
     # filling takes time, and nothing here reads uninitialised memory; mypy does not know the module's property
@@ -174,7 +177,7 @@ def cuda_random_states(runtime: Runtime) -> list[str]:
 
 
 def set_random_states(state: str, cuda_states: Sequence[str], runtime: Runtime) -> None:
-    """Restores the states from ``random_state`` and ``cuda_random_states``; GPU states only if the number of ranks is the same."""
+    """Restores ``random_state`` and, for the same number of ranks, ``cuda_random_states``."""
     torch.set_rng_state(_to_state(state))
     if runtime.device.type == "cuda" and len(cuda_states) == runtime.world_size:
         torch.cuda.set_rng_state(_to_state(cuda_states[runtime.rank]), runtime.device)

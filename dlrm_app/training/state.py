@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """The part of a run that a checkpoint holds: weights, optimizer states and their average, progress, unread losses."""
+    """The part of a run that a checkpoint holds: weights, their average, optimizer states, progress, losses."""
 
     trainable: Trainable
     table_kinds: Mapping[str, str]
@@ -71,7 +71,8 @@ def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str
     best = max(aucs)
     since = len(aucs) - 1 - aucs.index(best)
     if config.patience is not None and since >= config.patience:
-        return f"AUC on val has not risen above {best:.5f} in {since} evaluations (evaluation.patience={config.patience})"
+        patience = f"evaluation.patience={config.patience}"
+        return f"AUC on val has not risen above {best:.5f} in {since} evaluations ({patience})"
     return None
 
 
@@ -142,7 +143,10 @@ class TrainingRun:
         return ForwardPasses(self.trainable.model, self.runtime.device)
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Saves the run, or starts saving in the background. Every rank must call it. Raises SharedError if the previous save failed."""
+        """Saves the run, or starts saving in the background. Every rank must call it.
+
+        Raises DlrmError on every rank if the previous save failed.
+        """
         marker = Marker(
             progress=copy.deepcopy(self.progress),  # training may continue while the marker is written
             meter=self.state.meter.state(),

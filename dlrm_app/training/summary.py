@@ -2,13 +2,12 @@
 
 import logging
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import ModelConfig, TrainerConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.run import DECIMALS
-from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import duration
 from dlrm_app.training.instruments import largest_part
@@ -17,24 +16,25 @@ from dlrm_app.training.state import TrainingRun
 logger = logging.getLogger(__name__)
 
 
-def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
+def log_start(
+    manifest: Manifest, tables: list[Table], trainer: TrainerConfig, model: ModelConfig, runtime: Runtime
+) -> None:
     """Logs device, data, model and the number of rows left out, before the first step."""
-    rows, batch_size = manifest.splits["train"].rows, config.trainer.global_batch_size
+    rows, batch_size = manifest.splits["train"].rows, trainer.global_batch_size
     logger.info(
-        f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} rows in "
-        f"{manifest.path}, {rows // batch_size:,} steps of {batch_size:,} an epoch ({rows % batch_size:,} rows left out of each)"
+        f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} "
+        f"rows in {manifest.path}, {rows // batch_size:,} steps of {batch_size:,} an epoch ({rows % batch_size:,} "
+        "rows left out of each)"
     )
     weights = sum(table.rows * table.dim for table in tables)
-    kind = config.model.kind
-    if config.model.ensemble_size > 1:
-        kind += f" × {config.model.ensemble_size}, each with rows and weights of its own,"
+    kind = model.kind
+    if model.ensemble_size > 1:
+        kind += f" × {model.ensemble_size}, each with rows and weights of its own,"
     logger.info("%s with %d tables, %s table weights", kind, len(tables), f"{weights:,}")
-    trainer = config.trainer
     if runtime.device.type == "cuda" and trainer.precision == "fp32" and not trainer.tf32:
         logger.info(
             "the dense part multiplies in fp32; trainer.tf32=true and trainer.precision=bf16 are several times faster"
         )
-    log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
 
 
 def epoch_title(run: TrainingRun) -> str:

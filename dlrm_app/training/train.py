@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import TrainConfig, WarmStartConfig
 from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
@@ -25,6 +25,7 @@ from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 from dlrm_app.runs.run import Run
+from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.sharding.plan import log_plan, write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
@@ -45,7 +46,7 @@ from dlrm_app.training.setup import (
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start
-from dlrm_app.training.warm_start import check_resumable, check_warm_start, read_previous, with_lanes
+from dlrm_app.training.warm_start import check_resumable, check_warm_start, choose_lanes, read_previous
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +55,12 @@ PageWriter = Callable[[Path], Path]
 
 
 def train(config: TrainConfig, write_page: PageWriter | None = None, command: Sequence[str] = ()) -> Run:
-    """Runs ``config`` to its end and returns the finished run, on every rank. Raises DlrmError for problems a user can fix.
+    """Runs ``config`` to its end and returns the finished run, on every rank.
 
-    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false. ``command``: the
-    words that the configuration was composed of, for environment.json.
+    Raises DlrmError for problems a user can fix.
+
+    ``write_page`` is called on the first rank when the run ends or fails, unless report.enabled is false. ``command``:
+    the words that the configuration was composed of, for environment.json.
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
@@ -88,22 +91,24 @@ def prepare(
 ) -> TrainingRun:
     """Opens the checkpoint, builds the model and loads it. An error is raised on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
-    config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
+    lanes = runtime.together(choose_lanes, given.data.lanes, checkpoint, runtime.world_size)
+    config = replace(given, data=replace(given.data, lanes=lanes))
     before = previous = None
     if checkpoint is not None:
-        previous, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+        previous, before = runtime.together(check_resumable, checkpoint, config, manifest, tables)
     elif config.warm_start.checkpoint is not None:
         previous = choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime)
     if previous is not None:
         tables = in_order(tables, previous.order)
-    log_start(config, manifest, tables, runtime)
+    log_start(manifest, tables, config.trainer, config.model, runtime)
+    log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
     draws = checkpoint is None  # a checkpoint has every weight
-    trainable = runtime.together(lambda: build_trainable(config, tables, num_dense, runtime, numbers, draws))
+    trainable = runtime.together(build_trainable, config, tables, num_dense, runtime, numbers, draws)
     if draws:
-        runtime.together(lambda: set_initial_weights(trainable, config, manifest))
+        runtime.together(set_initial_weights, trainable, manifest)
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
     if scores is not None:
         soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
@@ -112,7 +117,8 @@ def prepare(
     ema = None if decay is None else DenseEma(trainable.model, decay)
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if previous is not None:
-        begin_from(state, describe_beginning(previous, checkpoint is not None, config, manifest, state))
+        resumes = checkpoint is not None
+        begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     schedule, progress = config.schedule, state.progress
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
@@ -139,7 +145,10 @@ def prepare(
 def choose_previous(
     path: Path, config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime
 ) -> TrainedModel:
-    """The checkpoint at ``path`` or, of a run folder, its newest by the first rank's choice. Raises DlrmError on every rank."""
+    """The checkpoint at ``path`` or, of a run folder, its newest by the first rank's choice.
+
+    Raises DlrmError on every rank.
+    """
     newest: list[TrainedModel] = []
 
     def choose() -> Path:
@@ -147,28 +156,29 @@ def choose_previous(
         return newest[0].folder
 
     begun = runtime.on_first(choose)
-    return runtime.together(lambda: check_warm_start(begun, config, manifest, tables))
+    return runtime.together(check_warm_start, begun, config, manifest, tables)
 
 
 def describe_beginning(
-    previous: TrainedModel, resumes: bool, config: TrainConfig, manifest: Manifest, state: RunState
+    previous: TrainedModel, resumes: bool, given: WarmStartConfig, manifest: Manifest, state: RunState
 ) -> Beginning:
-    """What the run takes over of ``previous``: all of its own checkpoint, or as warm_start says of another run's."""
-    trainable, given = state.trainable, config.warm_start
+    """Describes what the run takes over: all of its own checkpoint, or as warm_start says of another run's."""
+    trainable = state.trainable
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:
         return Beginning(previous, now, resumes=True)
-    rows = state.runtime.together(lambda: rows_given_since(previous.columns, trainable.tables, manifest))
+    rows = state.runtime.together(rows_given_since, previous.columns, trainable.tables, manifest)
     return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
 
 
-def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:
+def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
     """Sets the weights that come from the dataset or from files; the others are drawn. Raises DataError."""
-    model, tables = trainable.model, trainable.tables
-    begin_at_base_rate(model, config, manifest)
+    model, tables, spec = trainable.model, trainable.tables, trainable.spec
+    if spec.config.initial_bias == "base_rate":
+        begin_at_base_rate(model, manifest)
     begin_at_moments(model, manifest)
-    draw_generations(model, tables, manifest, config.trainer.seed)
-    init_vectors(model, tables, manifest, config.model.ensemble_size)
+    draw_generations(model, tables, manifest, spec.seed)
+    init_vectors(model, tables, manifest, spec.config.ensemble_size)
 
 
 def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:

@@ -46,7 +46,9 @@ def read_trainable(folder: str) -> Manifest:
 def check_training(
     config: TrainConfig, ranks: Ranks, starts_run: bool = False
 ) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables of a run on these ranks. ``starts_run``: the run starts in the folder ``output``.
+    """The dataset's manifest and the tables of a run on these ranks.
+
+    ``starts_run``: the run starts in the folder ``output``.
 
     Raises ConfigError with every problem; DataError if the dataset is the only one.
     """
@@ -103,10 +105,9 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
         raise ConfigError(Problem("tune.metric=auc", rule, cure))
 
 
-def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[Problem]:
-    """Problems of dividing batches of ``rows`` training rows among the ranks."""
-    batch_size = config.trainer.global_batch_size
-    return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
+def batch_problems(batch_size: int, lanes: int | None, num_ranks: int, rows: int) -> list[Problem]:
+    """Problems of dividing batches of ``rows`` training rows among the ranks; ``lanes`` None: enough for the ranks."""
+    return check_lanes(batch_size, lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
 def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
@@ -178,7 +179,8 @@ class _Checks:
         config, trainer = self._config, self._config.trainer
         rows = manifest.splits["train"].rows if manifest else trainer.global_batch_size
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
-        self.add(lambda: batch_problems(config, num_ranks, rows), sizes)
+        batch_size, lanes = trainer.global_batch_size, config.data.lanes
+        self.add(lambda: batch_problems(batch_size, lanes, num_ranks, rows), sizes)
         if manifest is not None:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)

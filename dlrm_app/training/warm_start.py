@@ -19,7 +19,8 @@ from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_t
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
-from dlrm_app.text import as_typed, listed, setting
+from dlrm_app.text import listed
+from dlrm_app.typed import as_typed, setting
 
 FIXED_KEYS = (
     "data.lanes",
@@ -31,13 +32,13 @@ FIXED_KEYS = (
 """Keys that decide which rows form a batch and what the model computes. A resumed run must keep them."""
 
 
-def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
-    """``config`` with data.lanes set: its own value, or that of the resumed run, or enough for the ranks.
+def choose_lanes(given: int | None, checkpoint: Checkpoint | None, num_ranks: int) -> int:
+    """Chooses data.lanes: the ``given`` number, or that of the resumed run, or enough for the ranks.
 
     Raises ConfigError if the ranks do not divide the lanes of the resumed run.
     """
-    if config.data.lanes is not None:
-        return config
+    if given is not None:
+        return given
     lanes = enough_lanes(num_ranks)
     if checkpoint is not None:
         lanes = read_saved_config(checkpoint.marker.config, checkpoint.folder).data.lanes or lanes
@@ -51,7 +52,7 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
                     f"use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run",
                 )
             )
-    return replace(config, data=replace(config.data, lanes=lanes))
+    return lanes
 
 
 def check_resumable(
@@ -83,7 +84,9 @@ def check_resumable(
 
 
 def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[Problem]:
-    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint ``folder``."""
+    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the
+    configuration of the checkpoint ``folder``.
+    """
     return [
         Problem(key, f"is {now}, in {folder} {then}", f"give {key}={as_typed(then)}")
         for key in keys
@@ -134,8 +137,10 @@ def read_previous(path: Path) -> tuple[TrainedModel, TrainConfig]:
 def check_warm_start(
     path: Path, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
 ) -> TrainedModel:
-    """The checkpoint ``path`` or, of a run folder, its newest. Raises DlrmError for differences that warm_start.allow does
-    not list, and for rows whose ids or values have another meaning."""
+    """The checkpoint ``path`` or, of a run folder, its newest.
+
+    Raises DlrmError for differences that warm_start.allow does not list, and for rows whose ids or values have another
+    meaning."""
     previous, then = read_previous(path)
     allow = config.warm_start.allow
     _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
@@ -163,7 +168,7 @@ def _dense_names(manifest: Manifest) -> list[str]:
 def _check_columns(
     previous: TrainedModel, manifest: Manifest, tables: Sequence[Table], allow: Sequence[str]
 ) -> None:
-    """Raises DataError naming every column of both runs whose ids or values now have another meaning, and another label."""
+    """Raises DataError naming every column of both runs whose ids, values or labels have another meaning now."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
     common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])

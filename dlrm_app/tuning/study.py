@@ -1,7 +1,11 @@
 """A study: runs trials with values from Optuna until there are enough, and makes the table of their results.
 
-Optuna keeps it in OUTPUT/study.log, a journal that any number of processes can append to. The same command, started again
-or on other machines that see the folder, continues it.
+Optuna keeps the trials in OUTPUT/study.log, a journal that any number of processes can append to. The same command,
+started again or on other machines that see the folder, continues the study.
+
+Optuna's journal has no heartbeats, and ``study.optimize`` counts the trials of its own process only. So processes ask
+for trials under a lock of OUTPUT, and hold the lock of their trial's folder. If nobody holds it, the process is gone,
+and the trial is continued.
 """
 
 import fcntl
@@ -12,7 +16,7 @@ import shlex
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,20 +34,22 @@ from dlrm_app.table import Column, Rows
 from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tuning.trial import (
     TRAIN,
+    TrialError,
     common_settings,
     distribution,
     final_command,
     known_values,
-    refuse_another_study,
-    run_trial,
+    refuse_other_space,
+    trained_values,
     typed_values,
+    write_study_settings,
 )
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "folder"
 """The attribute of a trial with its run folder."""
-JOURNAL = "study.log"
+JOURNAL, TRIALS = "study.log", "trials"
 MAX_FAILURES = 3
 """The number of failed trials that ends a study without any success: the others would fail too."""
 ENDS = {
@@ -57,9 +63,9 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Study(Result):
-    """A study in the folder ``path``: its trials, the best first, and the command that trains with the values of the best.
+    """A study in the folder ``path``. ``trials``: the best first.
 
-    ``page``: the study's page, if it was written.
+    ``command``: trains with the values of the best trial. ``page``: the study's page, if it was written.
     """
 
     path: Path
@@ -87,11 +93,12 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     output = Path(str(config.output)).absolute()
     with explained_disk_errors(output, "then type the same command again"):
-        (output / "trials").mkdir(parents=True, exist_ok=True)
+        (output / TRIALS).mkdir(parents=True, exist_ok=True)
         study = open_study(output, config.tune)
         common = common_settings(config, typed)
-        refuse_another_study(study, output, common, config.tune.space)
-        _Work(study, output, config, common, train).run()
+        write_study_settings(output, config.tune.metric, common)
+        refuse_other_space(study, output, config.tune.space)
+        _Trials(study, output, config, common, train).run()
         trials = ranked(study)
         is_done = bool(trials) and trials[0].state == TrialState.COMPLETE
         command = final_command(common, trials[0].params) if is_done else None
@@ -109,13 +116,6 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
     study.sampler = optuna.samplers.TPESampler(
         n_startup_trials=settings.startup_trials, seed=seed, constant_liar=True
     )
-    metric = study.user_attrs.get("metric", settings.metric)
-    if metric != settings.metric:
-        raise DlrmError(
-            f"the study in {output} compares {metric}, not tune.metric={settings.metric}: set tune.metric={metric}, or choose "
-            "another output"
-        )
-    study.set_user_attr("metric", settings.metric)
     return study
 
 
@@ -136,7 +136,7 @@ def load_study(output: Path, direction: str | None = None) -> optuna.Study:
 
 
 def _cut_half_line(journal: Path) -> None:
-    """Deletes an incomplete last line, left by a full disk: the next line would be joined to it, and both be lost."""
+    """Deletes an incomplete last line, left by a full disk: Optuna would join the next line to it and lose both."""
     if not journal.is_file():
         return
     lock = JournalFileSymlinkLock(str(journal))  # every writer holds it
@@ -196,8 +196,8 @@ def score_cell(trial: FrozenTrial | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Runs trials in this process, ``tune.jobs`` at a time. ``common``: settings of all trials."""
+class _Trials:
+    """Runs trials, ``tune.jobs`` at a time. ``common``: the settings of all trials."""
 
     study: optuna.Study
     output: Path
@@ -207,14 +207,14 @@ class _Work:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Runs trials until the study has enough, each job on its own GPU. Raises the error that interrupted a trial."""
+        """Runs trials until the study has enough, each job on its own GPU. Raises the error that stopped a job."""
         jobs, gpus = self.config.tune.jobs, visible_gpus()
         if gpus and jobs > len(gpus):
             shared = count(len(gpus), "GPU")
             logger.warning("tune.jobs=%d share %s: use tune.jobs=%d", jobs, shared, len(gpus))
         with ThreadPoolExecutor(jobs) as pool:
             workers = [
-                pool.submit(self._work, gpus[job % len(gpus)] if gpus else None) for job in range(jobs)
+                pool.submit(self._run_job, gpus[job % len(gpus)] if gpus else None) for job in range(jobs)
             ]
             try:
                 for worker in workers:
@@ -223,86 +223,92 @@ class _Work:
                 self.stopped.set()
                 raise
 
-    def _work(self, gpu: str | None) -> None:
+    def _run_job(self, gpu: str | None) -> None:
+        """Runs one trial after another."""
         while not self.stopped.is_set():
             with ExitStack() as stack:
-                trial = self._next(stack)
+                trial = self._ask(stack)
                 if trial is None:
                     return
                 self._run(trial, gpu)
 
-    def _next(self, stack: ExitStack) -> optuna.Trial | None:
-        """A new trial, or one that a process left unfinished, locked by ``stack``; None if there are enough."""
-        # one thread of all processes at a time, so that there is never a trial too many
+    def _ask(self, stack: ExitStack) -> optuna.Trial | None:
+        """A trial whose folder ``stack`` locks: a new one, or one that was interrupted; None if there are enough."""
         with (self.output / ".lock").open("w") as alone:
             fcntl.flock(alone, fcntl.LOCK_EX)
-            abandoned = self._requeue_abandoned()
+            interrupted = self._queue_interrupted()
             trials = self.study.get_trials(deepcopy=False)
-            counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
-            failed = [each for each in trials if each.state == TrialState.FAIL and "error" in each.user_attrs]
-            drew = [each for each in trials if each.user_attrs.get(FOLDER) != "trials/0000"]
-            if not any(each.state == TrialState.COMPLETE for each in drew) and len(failed) >= MAX_FAILURES:
-                error = failed[-1].user_attrs["error"]
-                raise DlrmError(
-                    f"{MAX_FAILURES} trials failed and no trial with drawn values succeeded; the last: {error}"
-                )
-            if len(counted) + len(failed) >= self.config.tune.trials:
+            failed = [each for each in trials if "error" in each.user_attrs]
+            self._refuse_failures(trials, failed)
+            done = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
+            if len(done) + len(failed) >= self.config.tune.trials:
                 return None
             drawn = {entry["key"]: distribution(entry) for entry in self.config.tune.space}
-            if abandoned is not None:
-                drawn = abandoned.distributions
+            if interrupted is not None:
+                drawn = interrupted.distributions
             elif not trials:  # the first trial has dlrm-train's own values
-                first = known_values(self.config)
-                self.study.enqueue_trial(first)
+                self.study.enqueue_trial(first := known_values(self.config))
                 drawn = {key: drawn[key] for key in first}
             trial = self.study.ask(drawn)
-            folder = trial.user_attrs.get(FOLDER, f"trials/{trial.number:04d}")
+            folder = trial.user_attrs.get(FOLDER, f"{TRIALS}/{trial.number:04d}")
             trial.set_user_attr(FOLDER, folder)
-            stack.enter_context(held_lock(self._lock(folder), "another process runs this trial"))
+            stack.enter_context(self._held(folder))
             return trial
 
-    def _requeue_abandoned(self) -> FrozenTrial | None:
-        """Queues a trial whose process is gone to be run next, with its values and in its folder; returns it."""
+    def _refuse_failures(self, trials: Sequence[FrozenTrial], failed: Sequence[FrozenTrial]) -> None:
+        """Raises DlrmError if trials fail and none with drawn values has succeeded: the next ones would fail too."""
+        drawn = [each for each in trials if each.user_attrs.get(FOLDER) != f"{TRIALS}/0000"]
+        if len(failed) >= MAX_FAILURES and all(each.state != TrialState.COMPLETE for each in drawn):
+            raise DlrmError(
+                f"{MAX_FAILURES} trials failed and no trial with drawn values succeeded; the last: "
+                f"{failed[-1].user_attrs['error']}"
+            )
+
+    def _queue_interrupted(self) -> FrozenTrial | None:
+        """Queues a trial whose process is gone as the next one, with its values and its folder; returns it."""
         for each in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if (folder := each.user_attrs.get(FOLDER)) is None:
                 continue
-            with suppress(DlrmError), held_lock(self._lock(folder), "it runs"):
+            with suppress(DlrmError), self._held(folder):
                 self.study.tell(each.number, state=TrialState.FAIL)
                 self.study.enqueue_trial(each.params, user_attrs={FOLDER: folder})
                 return each
         return None
 
-    def _lock(self, folder: str) -> Path:
-        return (self.output / folder).with_suffix(".lock")
+    def _held(self, folder: str) -> AbstractContextManager[None]:
+        return held_lock((self.output / folder).with_suffix(".lock"), "another process runs this trial")
 
     def _run(self, trial: optuna.Trial, gpu: str | None) -> None:
+        """Trains, and tells Optuna how the trial ends. A trial that is interrupted stays open, to be continued."""
         metric, settings = self.config.tune.metric, " ".join(typed_values(trial.params))
         logger.info("trial %d: %s", trial.number, settings)
-
-        def can_continue(number: int, value: float) -> bool:
-            if math.isnan(value):
-                return True
-            trial.report(value, number)
-            return not trial.should_prune()
-
         words = shlex.split(" ".join([*self.common, settings]))
         folder = self.output / trial.user_attrs[FOLDER]
-        outcome = run_trial(folder, words, metric, can_continue, self.stopped.is_set, self.train, gpu)
-        if self.stopped.is_set() and outcome.was_given_up:
-            return  # unfinished, for the process that continues the study
-        values = [value for value in outcome.values if not math.isnan(value)]
-        if outcome.error is not None or not values:
-            error = outcome.error or (
-                "its " + metric + " is undefined" if outcome.values else "it was never evaluated"
-            )
-            trial.set_user_attr("error", error)
+        values: list[float] = []
+        try:
+            with closing(trained_values(folder, words, metric, self.stopped, self.train, gpu)) as trained:
+                for number, value in enumerate(trained):
+                    values.append(value)
+                    if not math.isnan(value):
+                        trial.report(value, number)
+                        if trial.should_prune():
+                            raise optuna.TrialPruned
+            best = _best(values, metric)
+        except TrialError as error:
+            trial.set_user_attr("error", str(error))
             self.study.tell(trial, state=TrialState.FAIL)
             logger.warning("trial %d failed: %s", trial.number, error)
-            return
-        best = max(values) if metric == "auc" else min(values)
-        if outcome.was_given_up:
+        except optuna.TrialPruned:
             self.study.tell(trial, state=TrialState.PRUNED)
+            logger.info("trial %d given up at %s %.5f", trial.number, metric, _best(values, metric))
         else:
             self.study.tell(trial, best)
-        done = "given up at" if outcome.was_given_up else "has"
-        logger.info("trial %d %s %s %.5f", trial.number, done, metric, best)
+            logger.info("trial %d has %s %.5f", trial.number, metric, best)
+
+
+def _best(values: Sequence[float], metric: str) -> float:
+    """The best of the defined ``values``. Raises TrialError if there is none."""
+    defined = [value for value in values if not math.isnan(value)]
+    if not defined:
+        raise TrialError(f"its {metric} is undefined" if values else "it was never evaluated")
+    return max(defined) if metric == "auc" else min(defined)

@@ -1,13 +1,13 @@
-"""A trial: its settings, its dlrm-train process, and its curve on val, which is read during training."""
+"""A trial: its settings, the dlrm-train process that trains with them, and its curve on val."""
 
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from optuna.distributions import (
 from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
-from dlrm_app.records import leaves
+from dlrm_app.records import ALWAYS, Format, leaves
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import read_events
-from dlrm_app.text import setting
+from dlrm_app.typed import setting
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
@@ -37,29 +37,23 @@ NO_TEST = "evaluation.test=false"
 TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 
 
-@dataclass(frozen=True)
-class TrialOutcome:
-    """The result of a trial. ``values``: the metric at every evaluation on val; ``was_given_up``: stopped early; ``error``: the failure."""
-
-    values: list[float]
-    was_given_up: bool = False
-    error: str | None = None
+class TrialError(DlrmError):
+    """Raised if a training fails, or gives no value to compare."""
 
 
-def run_trial(
+def trained_values(
     folder: Path,
     settings: Sequence[str],
     metric: str,
-    can_continue: Callable[[int, float], bool],
-    is_stopped: Callable[[], bool] = lambda: False,
+    stopped: threading.Event,
     train: Sequence[str] = TRAIN,
     gpu: str | None = None,
-) -> TrialOutcome:
-    """Trains with ``settings`` in ``folder``, from the newest checkpoint there if there is one.
+) -> Generator[float, None, None]:
+    """Trains with ``settings`` in ``folder``; yields ``metric`` of every evaluation on val as soon as it is known.
 
-    ``can_continue(number, value)``: called after every evaluation, numbered from 0; False stops the trial early.
-    ``is_stopped()``: True to stop now; the run can be resumed. ``gpu``: the GPU to use; None for any.
-    Raises KeyboardInterrupt if a signal ended it.
+    Continues from the newest checkpoint in ``folder`` if there is one. ``gpu``: the GPU to use; None for any. The
+    training is stopped, and can be resumed, if the iterator is closed or ``stopped`` is set. Raises TrialError if it
+    fails, and KeyboardInterrupt if it was stopped or a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", NO_TEST]
@@ -68,22 +62,20 @@ def run_trial(
         environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
-            reported, has_ended, is_good = 0, False, True
-            while not has_ended and is_good and not is_stopped():
-                time.sleep(POLL_SECONDS)
+            num_read, has_ended = 0, False
+            while not has_ended:
+                if stopped.wait(POLL_SECONDS):
+                    raise KeyboardInterrupt
                 has_ended = process.poll() is not None  # before its values, so that all are seen
                 values = curve(folder, metric)
-                verdicts = [can_continue(number, values[number]) for number in range(reported, len(values))]
-                is_good = all(verdicts)
-                reported = len(values)
+                yield from values[num_read:]
+                num_read = len(values)
         finally:
             _stop(process)
-    values = curve(folder, metric)
-    if not has_ended or process.returncode == 0:
-        return TrialOutcome(values, was_given_up=not has_ended)
     if process.returncode in STOPPED:
         raise KeyboardInterrupt
-    return TrialOutcome(values, error=_last_error(log))
+    if process.returncode:
+        raise TrialError(_last_error(log))
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
@@ -153,17 +145,50 @@ def _choice(value: Any) -> Any:
     return str(value).replace(" ", "") if isinstance(value, list) else value
 
 
-def refuse_another_study(
-    study: optuna.Study, output: Path, common: Sequence[str], space: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raises DlrmError if the trials of ``study`` have other settings or draw other kinds of values, so that they cannot be compared."""
-    now = [word for word in common if not word.startswith("trainer.threads=")]
-    before = study.user_attrs.get("settings", now)
-    if sorted(before) != sorted(now):
+@dataclass(frozen=True)
+class StudySettings:
+    """The settings that all trials of a study have. ``settings``: for dlrm-train."""
+
+    metric: str
+    settings: list[str]
+    format: str = field(default="dlrm-study", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
+
+
+SETTINGS_FILE = "study.json"
+_FORMAT = Format(StudySettings, "take it from a copy, or choose another output")
+
+
+def read_study_settings(output: Path) -> StudySettings | None:
+    """The settings of the study in ``output``; None if it is new. Raises DataError if they are damaged."""
+    path = output / SETTINGS_FILE
+    return _FORMAT.read(path) if path.is_file() else None
+
+
+def write_study_settings(output: Path, metric: str, common: Sequence[str]) -> None:
+    """Writes the settings of a new study, or refuses others.
+
+    Raises DlrmError if the study has another metric or other settings, so that trials could not be compared. The
+    number of threads decides no result.
+    """
+    now = StudySettings(metric, [word for word in common if not word.startswith("trainer.threads=")])
+    before = read_study_settings(output)
+    if before is None:
+        _FORMAT.write(output / SETTINGS_FILE, now)
+    elif before.metric != metric:
         raise DlrmError(
-            f"the trials in output={output} have the settings {' '.join(before)}, this command has {' '.join(now)}: give the "
-            "same settings, or choose another output"
+            f"the study in {output} compares {before.metric}, not tune.metric={metric}: "
+            f"set tune.metric={before.metric}, or choose another output"
         )
+    elif sorted(before.settings) != sorted(now.settings):
+        raise DlrmError(
+            f"the trials in output={output} have the settings {' '.join(before.settings)}, this command has "
+            f"{' '.join(now.settings)}: give the same settings, or choose another output"
+        )
+
+
+def refuse_other_space(study: optuna.Study, output: Path, space: Sequence[Mapping[str, Any]]) -> None:
+    """Raises DlrmError if the trials of ``study`` draw other kinds of values than ``space`` describes."""
     for trial in study.get_trials(deepcopy=False):
         for entry in space:
             key, drawn = entry["key"], distribution(entry)
@@ -171,10 +196,9 @@ def refuse_another_study(
                 check_distribution_compatibility(trial.distributions.get(key, drawn), drawn)
             except ValueError as error:
                 raise DlrmError(
-                    f"the trials in output={output} draw {key} from {trial.distributions[key]}, tune.space from {drawn}: "
-                    "only the ends of a range may change; choose another output"
+                    f"the trials in output={output} draw {key} from {trial.distributions[key]}, tune.space from "
+                    f"{drawn}: only the ends of a range may change; choose another output"
                 ) from error
-    study.set_user_attr("settings", now)
 
 
 def typed_values(values: Mapping[str, Any]) -> list[str]:

@@ -395,7 +395,9 @@ def as_csv(columns: dict[str, list[Any]]) -> str:
 
 
 def test_what_is_known_only_afterwards_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By names, and by how well a column alone tells the clicks; the proposal as it stands gives a dataset without it."""
+    """By names, and by how well a column alone tells the clicks; the proposal
+    as it stands gives a dataset without it.
+    """
     monkeypatch.chdir(tmp_path)
     found, nulls = proposed(tmp_path, as_csv(outcomes_log()))
     roles = {name: each.role for name, each in found.items()}

@@ -40,7 +40,7 @@ def test_a_folder_that_was_deleted_under_the_command_is_told(tmp_path: Path) -> 
     script = f"cd gone; rmdir ../gone; {GENERATE} rows=10 output=x.tsv"
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "error: the folder that this command was typed in has been deleted: cd to another\n"
+    assert done.stderr == "error: the current folder has been deleted: cd to another\n"
 
 
 def test_names_and_values_give_no_commands_to_the_terminal(tmp_path: Path) -> None:

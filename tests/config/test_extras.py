@@ -7,7 +7,7 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 
-from dlrm_app.text import install_command
+from dlrm_app.typed import install_command
 
 EXTRAS: dict[str, list[str]] = tomllib.loads(
     (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()

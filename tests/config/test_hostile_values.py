@@ -87,7 +87,7 @@ def test_a_referenced_value_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPa
     given = ["data.path=x", "trainer.epochs=${oc.env:EPOCHS}"]
     assert compose_config("train", TrainConfig, given).trainer.epochs == 3
     monkeypatch.setenv("EPOCHS", "some")
-    with refused(ConfigError, "trainer.epochs", "must be a whole number"):
+    with refused(ConfigError, "trainer.epochs", "must be a whole number", value="some"):
         compose_config("train", TrainConfig, given)
 
 

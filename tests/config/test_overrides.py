@@ -204,7 +204,7 @@ def test_a_text_that_hydra_cannot_read_is_taken_as_typed(path: str) -> None:
     assert files.input.train == path
 
 
-def test_a_list_of_texts_that_hydra_cannot_read_is_taken_as_typed() -> None:
+def test_a_list_that_hydra_cannot_read_is_taken_as_typed() -> None:
     typed = ["input.train=[logs/dt=1/a.csv, b (2).csv]", "output=y"]
     config = compose_config("preprocess", PreprocessConfig, typed)
     assert config.input.train == ["logs/dt=1/a.csv", "b (2).csv"]

@@ -10,11 +10,9 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.days import DaysConfig, with_words
 from dlrm_app.daily.days import Outcome, go_through_days
-from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.synthetic import generate
 from tests.small_run import SMALL
 
-ONE_RANK = Ranks(0, 0, 1, 1, "cpu")
 FIRST = "2026-11-01"
 NAMES = [f"2026-11-0{number}" for number in range(1, 6)]
 
@@ -56,7 +54,7 @@ def configured(words: Sequence[str]) -> DaysConfig:
 
 def learn(words: Sequence[str], run: Any = run_in_log) -> Outcome:
     """What ``dlrm-days *words`` does."""
-    return go_through_days(configured(words), run, ONE_RANK)
+    return go_through_days(configured(words), run)
 
 
 def lines(output: Path) -> dict[str, dict[str, Any]]:

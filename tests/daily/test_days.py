@@ -20,7 +20,7 @@ from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.daily import days as days_module
 from dlrm_app.daily.day import publish
-from dlrm_app.daily.days import Outcome, days_to_do, files_of
+from dlrm_app.daily.days import Outcome, files_of, plan_days
 from dlrm_app.daily.record import DayRecord
 from dlrm_app.daily.words import preprocess_words
 from dlrm_app.dataset.manifest import read_manifest
@@ -151,9 +151,9 @@ def test_an_unfinished_day_begins_anew_with_other_settings(
         assert commands()[0] == "preprocess"
         assert commands() == ["train"]
         assert commands("train.logging.tensorboard=false", "gate.min_rows=0.4", "days.keep=9") == ["train"]
-        assert "begins anew" not in caplog.text
+        assert "begins again" not in caplog.text
         assert commands("train.optimizer.sparse.lr=0.2")[0] == "preprocess"
-        assert f"{NAMES[2]} was begun with other settings and begins anew" in caplog.text
+        assert f"{NAMES[2]} was begun with other settings and begins again" in caplog.text
         assert "train.optimizer.sparse.lr: 0.1 → 0.2" in caplog.text
         text = dataset.read_text().replace(
             "{name: int_3, role: dense, kind: integer}", "{name: int_3, role: dense, kind: float}"
@@ -300,9 +300,9 @@ def test_a_file_of_two_days_is_refused_by_name_before_any_work(tmp_path: Path) -
     words = ["dataset=criteo_kaggle", f"output={tmp_path}/out", "days.from=2026-01-01", "days.to=2026-01-10"]
     config = configured([f"input.days={tmp_path}/{{day:%Y-%m-%-d}}*", *words])
     with refused(ConfigError, "input.days", "takes .../2026-01-10.tsv for 2026-01-01 and for 2026-01-10"):
-        days_to_do(config, [])
+        plan_days(config, [])
     config = configured([f"input.days={tmp_path}/{{day:%Y-%m-%-d}}.*", *words])
-    assert [day.day for day in days_to_do(config, [])[0]] == [1, 2, 10]
+    assert [day.day for day in plan_days(config, []).new] == [1, 2, 10]
 
 
 def test_a_day_is_all_files_behind_links_and_a_loop_is_refused(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_what_is_no_link_is_not_published_over(tmp_path: Path, is_folder: bool) 
     (tmp_path / "out/days/2026-11-01").mkdir(parents=True)
     own = tmp_path / "out/published"
     own.mkdir() if is_folder else own.write_text("mine")
-    with refused(DataError, str(own), "is no link to the day that is published", cure="remove it..."):
+    with refused(DataError, str(own), "is not a link to the published day", cure="remove it..."):
         publish(tmp_path / "out/days/2026-11-01")
     assert own.is_dir() if is_folder else own.read_text() == "mine"
 
@@ -359,7 +359,7 @@ def test_days_without_rows_are_left_out_even_if_rows_come_later(
         assert named in caplog.text
         shutil.copytree(log, own, dirs_exist_ok=True)
         learn(words, nothing)
-    assert f"to learn from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[3]} and run" in caplog.text
+    assert f"to train from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[3]} and run" in caplog.text
     assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[3]]
 
 
@@ -459,7 +459,7 @@ def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path
     (own / "clicks.tsv").write_text("".join(f"{row.rpartition(chr(9))[0]}\n" for row in rows))
     output = shutil.copytree(three, tmp_path / "out", symlinks=True)
     shutil.rmtree(output / "days" / NAMES[2])
-    with refused(DataError, NAMES[2], "failed", cure="correct its files...") as found:
+    with refused(DataError, NAMES[2], "failed", cure="fix its files...") as found:
         learn(days_words(tmp_path / "log", output, NAMES[2]))
     assert find_problem(found.value, "...clicks.tsv", "has one column too few")
     assert found.value.exit_code == 1

@@ -17,5 +17,6 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(asdict(DAY)))
     assert read_records(tmp_path) == [DAY]
     path.write_text(json.dumps({**asdict(DAY), "version": 2}))
-    with refused(DataError, ".../days/2026-11-02/day.json", "has version 2, this program reads version 1"):
+    rule = "has version 2 of dlrm-day, this program reads version 1"
+    with refused(DataError, ".../days/2026-11-02/day.json", rule, cure="...delete..."):
         read_records(tmp_path)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dlrm_app.cli.failure import print_failure
+from dlrm_app.distributed.library_errors import fixable, is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.distributed.runtime import fixable, is_lost_peer
 from dlrm_app.errors import DlrmError
 
 NCCL = (

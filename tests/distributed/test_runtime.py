@@ -14,11 +14,13 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed import comm
 
+from dlrm_app.distributed import collectives as groups
 from dlrm_app.distributed import runtime as module
+from dlrm_app.distributed.library_errors import is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.rendezvous import _meet
-from dlrm_app.distributed.runtime import NODE_GROUPS, is_lost_peer, start_runtime
-from dlrm_app.errors import DlrmError
+from dlrm_app.distributed.runtime import NODE_GROUPS, join_ranks, start_runtime
+from dlrm_app.errors import ConfigError, DlrmError, Problem
 from tests.ranks import start_ranks
 from tests.refusals import refused
 
@@ -172,3 +174,37 @@ def test_ranks_bound_to_shared_cores_use_their_share_of_all(monkeypatch: pytest.
     monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
     monkeypatch.setattr(module, "started_ranks", lambda _: Ranks(0, 0, 8, 8, "cpu"))
     assert module._find_runtime(None, False).num_threads == 12
+
+
+def jobs_of_one_group() -> list[object]:
+    """Two jobs, then a failure of the first rank, and a step that takes longer than the group's timeout."""
+    told: list[object] = []
+    with join_ranks(timedelta(seconds=2)) as ranks:
+        world = dist.group.WORLD
+        for _ in range(2):
+            with start_runtime(1) as runtime:
+                groups.new_group()
+                told.append(runtime.on_first(lambda: runtime.rank))
+                told.append(dist.group.WORLD is world)
+        told.append(len(groups._groups))
+        try:
+            ranks.on_first(fail)
+        except ConfigError as error:
+            told.append((error.is_shared, error.problems))
+        told.append(ranks.on_first(take_long))
+    return [*told, dist.is_initialized()]
+
+
+def fail() -> None:
+    raise ConfigError(Problem("input", "has no rows"))
+
+
+def take_long() -> str:
+    time.sleep(4)
+    return "done"
+
+
+def test_jobs_share_a_group_and_wait_for_the_first_rank() -> None:
+    failure = (True, [Problem("input", "has no rows")])
+    told = [0, True, 0, True, 0, failure, "done", False]
+    assert start_ranks(jobs_of_one_group, 2, 2) == [told, told]

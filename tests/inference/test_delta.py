@@ -21,7 +21,7 @@ from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
-from dlrm_app.inference.record import RowsAt, read_record
+from dlrm_app.inference.record import RowsAt, read_export
 from tests.inference.conftest import TABLES, export_here
 from tests.refusals import refused
 from tests.small_run import train_here
@@ -85,7 +85,7 @@ def test_base_and_delta_give_the_files_of_the_full_export(
 ) -> None:
     full = make_delta(tmp_path, trained / "run", later, monkeypatch, *FORMATS[kind])
     assert files_of(apply(tmp_path)) == full
-    assert set(full) == {*read_record(tmp_path / "applied").files, "export.json"}
+    assert set(full) == {*read_export(tmp_path / "applied").files, "export.json"}
     size, code = sum(map(len, files_of(tmp_path / "delta").values())), code_bytes(full)
     assert size < code + 0.5 * (sum(map(len, full.values())) - code)
     if kind != "plain":
@@ -209,14 +209,14 @@ def test_a_damaged_base_or_delta_is_refused_naming_the_file(made: Path, file: st
 def test_a_delta_that_says_other_things_is_refused(made: Path) -> None:
     written = json.loads((made / "delta/delta.json").read_text())
     for change, place, rule in (
-        ({"version": 2}, "/delta.json", "is not what this program reads..."),
-        ({"base_step": "many"}, "/delta.json", "is damaged (base_step must be of type int..."),
+        ({"version": 2}, "/delta.json", "has version 2 of dlrm-delta, this program reads version 1"),
+        ({"base_step": "many"}, "/delta.json", "is damaged...base_step must be of type int..."),
         (
             {"record": {**written["record"], "files": {"../x": {"bytes": 0, "checksum": ""}}}},
             "/delta.json",
             "names a file outside its folder...",
         ),
-        ({"record": {**written["record"], "step": 999}}, "", "does not give the export that it was made of"),
+        ({"record": {**written["record"], "step": 999}}, "", "does not give the export that it was made for"),
     ):
         (made / "delta/delta.json").write_text(json.dumps({**written, **change}))
         with refused(DataError, f"{made}/delta{place}", rule):

@@ -23,7 +23,7 @@ from dlrm_app.inference.export import _held_out, _named_at_the_end
 from dlrm_app.inference.exported_model import open_export, read_reference
 from dlrm_app.inference.formats import Run, load_script, write_torchscript
 from dlrm_app.inference.problems import check_export
-from dlrm_app.inference.record import read_record
+from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
 from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.runs.checkpoint import storage
@@ -37,14 +37,14 @@ from tests.small_run import SMALL, train_here
 
 
 def test_the_export_scores_as_the_trained_model(script_export: Path) -> None:
-    found = read_record(script_export).proofs[0]
+    found = read_export(script_export).proofs[0]
     assert (found.split, found.rows, found.file) == ("test", 701, "model.ts")
     assert found.max_difference < 1e-6
     assert found.auc == pytest.approx(found.auc_trained, abs=1e-9)
 
 
 def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:
-    record = read_record(script_export)
+    record = read_export(script_export)
     assert record.dense == ["i0", "i1", "i2"]
     assert [(f.name, f.table, f.num_embeddings, f.multi_hot) for f in record.features] == [
         ("c0", "t_c0", 50, False),
@@ -95,7 +95,7 @@ def test_a_changed_byte_is_refused_by_the_name_of_its_file(script_export: Path, 
 
 
 def test_other_libraries_are_refused_by_name(script_export: Path, tmp_path: Path) -> None:
-    versions = {**read_record(script_export).versions, "torch": "1.0.0", "fbgemm-gpu": "0.1"}
+    versions = {**read_export(script_export).versions, "torch": "1.0.0", "fbgemm-gpu": "0.1"}
     with refused(DataError, "torch", "is ... here, the export was made with 1.0.0") as caught:
         open_export(changed(script_export, tmp_path / "copy", versions=versions))
     assert find_problem(caught.value, "fbgemm-gpu", "is ... here, the export was made with 0.1")
@@ -212,7 +212,12 @@ def test_a_file_size_limit_is_explained(
 ) -> None:
     """Their writers abort the process, or raise errors of their own."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
-    with refused(DlrmError, "", "...larger than ulimit -f allows (1 kB); fix that, then export again"):
+    with refused(
+        DlrmError,
+        "...",
+        "cannot be written (...larger than ulimit -f allows (1 kB))",
+        "fix that, then export again",
+    ):
         export_here(f"checkpoint={trained}/run", f"format={kind}", f"output={tmp_path}/export")
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ from dlrm_app.inference.formats import (
     write_package,
     write_torchscript,
 )
-from dlrm_app.inference.record import read_record
+from dlrm_app.inference.record import read_export
 from tests.inference.conftest import first_rows
 from tests.refusals import refused
 
@@ -35,7 +35,7 @@ def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path
 
 @pytest.mark.long
 def test_both_files_are_verified(package_export: Path) -> None:
-    record = read_record(package_export)
+    record = read_export(package_export)
     assert [found.file for found in record.proofs] == ["model.pt2", "model.ts"]
     assert [table.type for table in record.tables] == ["fp16", "int8", "int8"]
     assert record.cpu == sorted(cpu_instructions())
@@ -45,7 +45,7 @@ def test_both_files_are_verified(package_export: Path) -> None:
 def test_a_cpu_without_an_instruction_is_refused_by_its_name(
     package_export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = read_record(package_export).cpu
+    needed = read_export(package_export).cpu
     lacking = needed[-1]
     monkeypatch.setattr(exported_model, "cpu_instructions", lambda: set(needed) - {lacking})
     with refused(DataError, "the CPU", f"lacks {lacking}, which the export uses"):

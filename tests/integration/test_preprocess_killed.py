@@ -100,7 +100,7 @@ def test_a_full_disk_is_explained_and_the_run_can_resume(tmp_path: Path) -> None
             command(tmp_path, f"{tmp_path}/small/k"), capture_output=True, text=True, check=False
         )
         assert full.returncode == 1
-        assert f"no room left on the disk of output={tmp_path}/small/k: free some" in full.stderr
+        assert f"output={tmp_path}/small/k has no room left on its disk: free some" in full.stderr
         assert "Traceback" not in full.stderr
         assert not (tmp_path / "small/k/manifest.json").exists()
         ballast.unlink()

@@ -81,18 +81,6 @@ def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[Any])
     assert count_lines(run_folder) >= count, "the run ended before it could be stopped"
 
 
-def test_other_ranks_and_plans_resume_with_the_same_batches(
-    dataset: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    """One rank table-wise, then two ranks row-wise, then with whole tables, then one again: losses agree to 1e-5."""
-    train_in(tmp_path, dataset, "trainer.max_steps=20")
-    for step, kind in (35, "row_wise"), (45, "table_wise"):
-        plan = [f"trainer.max_steps={step}", f"sharding.types=[{kind}]"]
-        train_in(tmp_path, dataset, "resume=auto", *plan, ranks=2)
-    train_in(tmp_path, dataset, "resume=auto")
-    assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
-
-
 @pytest.fixture(scope="module")
 def run_of_40_steps(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cut")

@@ -12,7 +12,7 @@ from dlrm_app.errors import ConfigError
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.refusals import refused
-from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
+from tests.small_run import SMALL, evaluate_here, events, losses, train_here
 
 GENTLE = ["optimizer=sgd", "optimizer.sparse.lr=0.01"]
 VARIANTS = {
@@ -101,32 +101,6 @@ def test_ranks_do_not_change_what_is_learnt(runs: Runs, variant: str, num_ranks:
         train_on_ranks(num_ranks, *SMALL, *runs.keys(variant), "report.enabled=false", f"output={run}")
     assert_close(run, whole)
     torch.testing.assert_close(scores(run), scores(whole), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "variant", ["normed", *(pytest.param(name, marks=LONG) for name in ("recipe", "ensemble"))]
-)
-def test_a_stop_of_two_ranks_changes_nothing(runs: Runs, variant: str, tmp_path: Path) -> None:
-    """To the bit, though DistributedDataParallel begins again."""
-    keys = [*SMALL, *runs.keys(variant), "report.enabled=false"]
-    whole = runs.on_two_ranks(variant)
-    for more in (["trainer.max_steps=6"], ["resume=auto"]):
-        train_on_ranks(2, *keys, f"output={tmp_path}/cut", *more)
-    assert losses(tmp_path / "cut") == losses(whole)
-    assert final_bytes(tmp_path / "cut") == final_bytes(whole)
-
-
-@pytest.mark.parametrize("variant", ["dropout", "recipe", pytest.param("compiled", marks=LONG)])
-def test_a_stop_changes_nothing(runs: Runs, variant: str, tmp_path: Path) -> None:
-    """The checkpoint has running moments and averages; dropout draws from seed, step and rank."""
-    whole, cut = runs.whole(variant), tmp_path / "cut"
-    train_here(cut, *runs.keys(variant), "trainer.max_steps=6")
-    torch.compiler.reset()  # another process compiles again
-    train_here(cut, *runs.keys(variant), "resume=auto")
-    assert losses(cut) == losses(whole)
-    assert final_bytes(cut) == final_bytes(whole)
-    if variant == "recipe":  # whose evaluations fall on the stop too
-        assert torch.equal(scores(cut), scores(whole))
 
 
 def test_dropout_changes_what_is_learnt(runs: Runs) -> None:

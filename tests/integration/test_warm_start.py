@@ -39,16 +39,6 @@ def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
     train_here(run, f"data.path={dataset}", IN_ORDER, f"warm_start.checkpoint={former}", *overrides)
 
 
-def test_an_epoch_and_a_warm_started_one_equal_two_epochs(dataset: Path, tmp_path: Path) -> None:
-    """With an optimizer that has states, and counts its steps."""
-    keys = [f"data.path={dataset}", IN_ORDER, "optimizer=adam"]
-    train_here(tmp_path / "two", *keys, "trainer.epochs=2")
-    train_here(tmp_path / "first", *keys)
-    train_here(tmp_path / "second", *keys, f"warm_start.checkpoint={tmp_path}/first", "trainer.seed=3")
-    assert losses(tmp_path / "second") == losses(tmp_path / "two")[STEPS:]
-    assert final_bytes(tmp_path / "second") == final_bytes(tmp_path / "two")
-
-
 def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tmp_path: Path) -> None:
     """The steps that optimizers count go on over both, which Adam's correction of its bias shows."""
     begin_with(tmp_path / "whole", former, dataset)

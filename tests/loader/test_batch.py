@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.loader.batch import Batch, EvalBatches, Loading, TrainBatches, choose_loading
+from dlrm_app.loader.batch import PLAIN, Batch, EvalBatches, Loading, TrainBatches, choose_loading
+from dlrm_app.loader.batch_order import BatchPlan
+from dlrm_app.loader.reader import SplitReader
 from tests.loader.dataset_fixture import write_dataset
 from tests.loader.test_reader import written
 
@@ -21,8 +23,11 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return write_dataset(tmp_path_factory.mktemp("data") / "x", 2000, rows_per_group=100, rows_per_shard=450)
 
 
-def train_batches(manifest: Manifest, features: list[str] = FEATURES, **settings: Any) -> TrainBatches:
-    return TrainBatches(manifest, features, global_batch_size=96, lanes=8, seed=3, **settings)
+def train_batches(
+    manifest: Manifest, features: list[str] = FEATURES, loading: Loading = PLAIN, **settings: Any
+) -> TrainBatches:
+    plan = BatchPlan(global_batch_size=96, lanes=8, seed=3, **settings)
+    return TrainBatches(SplitReader(manifest, "train", features), plan, loading)
 
 
 def rows_of(batch: Batch) -> list[Any]:

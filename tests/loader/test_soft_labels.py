@@ -12,6 +12,8 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.loader.batch import TrainBatches
+from dlrm_app.loader.batch_order import BatchPlan
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.soft_labels import SoftLabels, open_soft_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
@@ -55,11 +57,11 @@ def test_every_row_gets_its_own_mix(manifest: Manifest, tmp_path: Path, share: f
     labels = labels_of(manifest)
     numbers = np.arange(ROWS, dtype=np.float32) / 4096  # exact
     paths = [write_scores(tmp_path / "n", numbers, labels), write_scores(tmp_path / "s", numbers, labels)]
-    place = {"global_batch_size": 100, "lanes": 4, "seed": 3, "ensemble_size": 2}
+    plan = BatchPlan(global_batch_size=100, lanes=4, seed=3, ensemble_size=2)
     found = []
     for path, part in zip(paths, (1.0, share), strict=True):
         soft = opened(path, part, manifest)
-        with TrainBatches(manifest, ["c0"], soft_labels=soft, **place) as batches:
+        with TrainBatches(SplitReader(manifest, "train", ["c0"], soft), plan) as batches:
             found.append(torch.cat([batch.labels for batch in batches]).numpy())
     rows = np.round(found[0] * 4096).astype(int)
     assert sorted(rows.tolist()) == sorted([*range(ROWS)] * 2)
@@ -122,8 +124,8 @@ def test_a_missing_file_and_a_wrong_share_are_reported_together(manifest: Manife
             "trainer.global_batch_size=7",
         )
     assert find_problem(
-        caught.value, f"distillation.scores={tmp_path}/none", "cannot be read (No such file..."
+        caught.value, f"distillation.scores={tmp_path}/none", "cannot be read (...No such file...)"
     )
     assert len(caught.value.problems) == 2
-    with refused(ConfigError, "distillation.share", "must be at least 0 and at most 1"):
+    with refused(ConfigError, "distillation.share", "must be at least 0 and at most 1", value=1.5):
         compose_train("distillation.share=1.5")

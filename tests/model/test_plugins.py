@@ -52,7 +52,7 @@ def train(dataset: Path, output: Path, kind: str, *words: str, **more: Any) -> A
 def test_a_run_wants_the_file_that_it_was_made_with(dataset: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE.format(name="wanted"))
-    with refused(ConfigError, "model.kind", "must be one of dlrm, dcn, dcn_parallel, projection, concat"):
+    with refused(ConfigError, "model.kind", "must be one of dlrm, dcn, ...", cure="...plugins=[FILE.py]"):
         train(dataset, tmp_path / "run", "wanted")
     run = train(dataset, tmp_path / "run", "wanted", plugins=[file])
     (recorded,) = yaml.safe_load((run.path / "config.yaml").read_text())["plugins"]

@@ -26,7 +26,7 @@ from dlrm_app.preprocessing.passes.look import (
     numbers_of_column,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec
-from dlrm_app.text import as_typed
+from dlrm_app.typed import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
 from tests.refusals import refused
 

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from dlrm_app.config.train import LoggingConfig
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.runs.folder import TensorBoard
-from dlrm_app.text import install_command
+from dlrm_app.runs.tensorboard import TensorBoard
+from dlrm_app.typed import install_command
 
 
 def trained(step: int, loss: float) -> TrainEvent:

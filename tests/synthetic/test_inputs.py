@@ -225,7 +225,7 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
 def test_settings_that_cannot_be_are_refused(
     tmp_path: Path, overrides: list[str], key: str, rule: str
 ) -> None:
-    with refused(ConfigError, key, rule):
+    with refused(ConfigError, key, rule, value=-1 if key == "alpha" else "..."):
         configure(tmp_path / "data", *overrides)
 
 

@@ -201,7 +201,9 @@ def test_no_value_of_a_spec_is_an_error_of_pythons(key: str, value: object) -> N
 
 def test_a_scale_that_fp32_does_not_hold_is_refused() -> None:
     spec = {"name": "t", "rows": 100, "features": ["item"], "init_scale": 1e39}
-    with refused(ConfigError, "tables.specs[0] (t): init_scale", "must be above 0 and at most 3.4e+38"):
+    with refused(
+        ConfigError, "tables.specs[0] (t): init_scale", "must be above 0 and at most 3.4e+38", value=1e39
+    ):
         resolve_tables(TablesConfig(embedding_dim=8, specs=[spec]), ROWS)
 
 

@@ -11,7 +11,7 @@ import torch
 from dlrm_app.training.evaluation import LARGEST, beyond_chance, shift_to_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
+from tests.small_run import SMALL, evaluate_here, events, losses, train_here
 
 CALIBRATED = ["model.ensemble_size=2", "optimizer=adagrad", "trainer.calibrate=true"]
 
@@ -65,12 +65,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_stop_changes_nothing(folder: Path) -> None:
-    middle = folder / "whole" / "checkpoints" / "step-000000005"
-    train_here(folder / "cut", f"data.path={folder}/dataset", *CALIBRATED, f"resume={middle}")
-    assert final_bytes(folder / "cut") == final_bytes(folder / "whole")
-
-
 @pytest.mark.long
 def test_two_ranks_shift_by_the_same(folder: Path) -> None:
     run = folder / "two"
@@ -120,15 +114,6 @@ def test_the_bias_is_fitted_however_the_run_ends(end: list[str], folder: Path, t
         assert evaluated(tmp_path / "run", "val", which)["calibration"] == pytest.approx(1, abs=0.01)
     (result,) = events(tmp_path / "run", "eval")[-1:]
     assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
-
-
-def test_prolonging_a_run_gives_the_epochs_of_a_longer_one(folder: Path, tmp_path: Path) -> None:
-    """Each epoch ends with a fitted bias, and the next begins with it."""
-    keys = [f"data.path={folder}/dataset", *CALIBRATED]
-    train_here(tmp_path / "two", *keys, "trainer.epochs=2")
-    train_here(tmp_path / "run", *keys)
-    train_here(tmp_path / "run", *keys, "trainer.epochs=2", "resume=auto")
-    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "two")
 
 
 def test_a_best_checkpoint_within_an_epoch_is_said(

@@ -60,7 +60,9 @@ def test_weights_that_are_no_numbers_are_never_saved(folder: Path) -> None:
 
 def test_weights_that_diverge_are_told_from_bad_rows(folder: Path) -> None:
     """Weights so large that their products overflow, though they are finite themselves."""
-    with refused(DlrmError, "", "...its inputs are finite, so the weights diverged...") as refusal:
+    with refused(
+        DlrmError, "the loss", "was not finite ...", "its inputs are finite, so the weights diverged..."
+    ) as refusal:
         run(folder, "optimizer=sgd", "optimizer.dense.lr=1e38")
     assert "optimizer.dense.lr (1e+38)" in str(refusal.value)
 
@@ -106,7 +108,7 @@ def test_finding_bad_weights_takes_no_memory_of_their_size() -> None:
     )
     with (
         LargestResult() as largest,
-        refused(DlrmError, "", "...not finite now: table..."),
+        refused(DlrmError, "the loss", "was not finite ...", "...not finite now: table..."),
     ):
         check_finite(run, batches)
     assert largest.num_bytes < 1_000

@@ -11,7 +11,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.model import initial_weights
-from dlrm_app.training.warm_start import with_lanes
+from dlrm_app.training.warm_start import choose_lanes
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 from tests.small_run import evaluate_here, events, train_here
@@ -43,14 +43,14 @@ def test_lanes_are_those_given_or_those_of_the_run_or_enough(
 ) -> None:
     run = checkpoint(saved) if saved else None
     asked = config() if given is None else config(f"data.lanes={given}")
-    assert with_lanes(asked, run, num_ranks).data.lanes == expected
+    assert choose_lanes(asked.data.lanes, run, num_ranks) == expected
 
 
 def test_too_many_ranks_for_the_lanes_are_refused_with_a_cure() -> None:
     with refused(
         ConfigError, "data.lanes=64", "of the run that RUN belongs to is not a multiple of the 128 ranks"
     ):
-        with_lanes(config(), checkpoint(64), 128)
+        choose_lanes(None, checkpoint(64), 128)
 
 
 def test_chosen_lanes_are_kept_in_the_runs_configuration(tmp_path: Path) -> None:

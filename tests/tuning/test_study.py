@@ -18,7 +18,7 @@ from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
-from dlrm_app.tuning.trial import distribution, final_command, known_values, run_trial
+from dlrm_app.tuning.trial import distribution, final_command, known_values, trained_values
 from tests.commands import wait_until
 from tests.refusals import refused
 
@@ -199,17 +199,16 @@ def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) ->
 def test_a_pruned_or_stopped_trial_ends_early(tmp_path: Path, train: list[str]) -> None:
     settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
     stopped = threading.Event()
-
-    def goes_on(number: int, value: float) -> bool:
-        stopped.set()
-        return True
-
-    outcome = run_trial(tmp_path / "run", settings, "auc", goes_on, stopped.is_set, train)
-    assert outcome.was_given_up
-    assert len(outcome.values) == 1
-    outcome = run_trial(tmp_path / "other", settings, "logloss", lambda number, value: False, train=train)
-    assert outcome.was_given_up
-    assert outcome.values == [pytest.approx(0.45)]
+    trained = trained_values(tmp_path / "run", settings, "auc", stopped, train)
+    assert next(trained) == pytest.approx(0.55)
+    stopped.set()
+    with pytest.raises(KeyboardInterrupt):
+        next(trained)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+    trained = trained_values(tmp_path / "other", settings, "logloss", threading.Event(), train)
+    assert next(trained) == pytest.approx(0.45)
+    trained.close()
+    assert len((tmp_path / "other" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: list[str]) -> None:
@@ -227,9 +226,10 @@ def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: li
 
 def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ENDLESS)
-    train = [sys.executable, str(tmp_path / "train.py")]
-    run = f"run_trial(Path({str(tmp_path / 'run')!r}), [], 'auc', print, train={train!r})"
-    program = f"from pathlib import Path; from dlrm_app.tuning.trial import run_trial; {run}"
+    words = [sys.executable, str(tmp_path / "train.py")]
+    run = f"list(trained_values(Path({str(tmp_path / 'run')!r}), [], 'auc', Event(), {words!r}))"
+    imports = "from pathlib import Path; from threading import Event; from dlrm_app.tuning.trial import trained_values"
+    program = f"{imports}; {run}"
     study = subprocess.Popen([sys.executable, "-c", program])
     wait_until((tmp_path / "began").exists, 60, "the training")
     study.kill()
@@ -325,7 +325,7 @@ NO_RANGES = (
         ("key: model.dropout, choices: [0.1, 0.1]", "at least two choices, each once, got [0.1, 0.1]"),
         ("key: trainer.epochs, low: 0.5, high: 3", "trainer.epochs must be a whole number, got 0.5"),
         ("key: trainer.pipeline, low: 1, high: 3", "gives trainer.pipeline, a text, a range"),
-        ("key: model, low: 1, high: 3", "model "),
+        ("key: model, low: 1, high: 3", "names model, which holds several keys: name one, as model.NAME"),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused(entry: str, words: str, plain: TuneConfig) -> None:

@@ -68,12 +68,12 @@ class Model:
         return [column.name for column in self._spec.columns if column.role != "ignore"]
 
     def predict(self, rows: Any, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
-        """The probability of a click for each of ``rows``, in their order, float32 [B]; the scores that dlrm-predict writes.
+        """The probability of a click for each of ``rows``, in order, float32 [B]; as dlrm-predict writes them.
 
-        ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of columns to
-        lists, a list of mappings, or one row as a mapping. Values are as in the raw log; None and NaN are missing.
-        Raises ConfigError for columns that are missing or of another type, DataError for values that the log's format does
-        not have.
+        ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of
+        columns to lists, a list of mappings, or one row as a mapping. Values are as in the raw log; None and NaN are
+        missing. Raises ConfigError for columns that are missing or of another type, DataError for values that the log's
+        format does not have.
         """
         table = to_table(rows, self._spec)
         score = self.scorer.of_rows(self.manifest, batch_size)
@@ -99,14 +99,19 @@ class Model:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The trained torch module with whole tables, on the CPU, in eval mode: ``(dense [B, N], KeyedJaggedTensor) → logits [B, 1]``.
+        """The trained torch module with whole tables, on the CPU, in eval mode: ``(dense [B, N], KeyedJaggedTensor) →
+        logits [B, 1]``.
 
-        Its columns are ``manifest.dense`` and ``scorer.features``, in these orders. It is loaded when it is first used, and
-        needs memory for all tables. Raises DlrmError for an export, which holds compiled code.
+        Its columns are ``manifest.dense`` and ``scorer.features``, in these orders. It is loaded when it is first used,
+        and needs memory for all tables. Raises DlrmError for an export, which holds compiled code.
         """
         if self.scorer.trained is None:
             raise DlrmError(
-                f"{self.path} is an export, which holds compiled code: load its checkpoint for a torch module"
+                Problem(
+                    str(self.path),
+                    "is an export, which holds compiled code",
+                    "load its checkpoint for a torch module",
+                )
             )
         return trained_module(self.scorer.trained)
 

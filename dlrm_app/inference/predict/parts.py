@@ -45,9 +45,9 @@ _CURES = Cures(
     "a model of a dataset made with input.by_position=true",
 )
 NUMBER, KEPT = "number", "keep:"
-"""The column with a row's place in its part (its line or row, from 0), and the prefix of columns kept from the input."""
+"""The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input."""
 Chunk = tuple[pa.Table, pa.Table]
-"""(encoded rows with the columns of a dataset, columns to write beside their scores: the number, kept input columns)."""
+"""(encoded rows with a dataset's columns, columns to write beside their scores: number, kept columns)."""
 
 
 MAX_REJECTS = 5
@@ -128,7 +128,10 @@ class DatasetParts:
 
 
 def raw_spec(manifest: Manifest) -> Spec:
-    """The format of the files that the dataset of ``manifest`` was made from. Raises DataError if the manifest does not have it."""
+    """The format of the files that the dataset of ``manifest`` was made from.
+
+    Raises DataError if the manifest does not have it.
+    """
     if "dataset" not in manifest.config:
         raise DataError(
             Problem(

@@ -1,24 +1,27 @@
-"""dlrm-predict: scores every row of a dataset's split or of raw logs, a part at a time, with any number of processes."""
+"""dlrm-predict: scores every row of a dataset's split or of raw logs, a part at a time, on any number of ranks."""
 
 import logging
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
-from dlrm_app.distributed.collectives import broadcast_from_first
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import explained_disk_errors, held_output
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
-from dlrm_app.inference.scorer import open_scorer
+from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
@@ -41,7 +44,7 @@ _ReadChunk = tuple[Rows, pa.Table]
 
 @dataclass(frozen=True)
 class Predictions(Result):
-    """The scores of ``rows`` rows in the file or folder ``path``, made in ``seconds``; other ranks than the first know no rows."""
+    """The scores of ``rows`` rows in the file ``path``, made in ``seconds`` by all ranks."""
 
     path: Path
     rows: int
@@ -56,64 +59,75 @@ class Predictions(Result):
 def predict(config: PredictConfig) -> Predictions:
     """Scores rows according to ``config``. Raises DlrmError."""
     output = Path(config.output)
-    with (
-        start_runtime(config.threads, on_cpu=True) as runtime,
-        explained_disk_errors(output, REPEAT),
-        ExitStack() as held,
-    ):
+    with start_runtime(config.threads, on_cpu=True) as runtime, explained_disk_errors(output, REPEAT):
         started = time.perf_counter()
         model = open_scorer(Path(config.model), runtime, config.which, config.ema)
-        columns_of = Path(config.data.path or config.encoding or model.encoding)
-        manifest = runtime.together(lambda: model.check(_rows_of(columns_of, config)))
+        manifest = runtime.together(_open_columns, model, config)
         reader = TableReader(manifest, model.features)
-        begun = begun_tables(output) if runtime.is_first else []
-        given = runtime.together(
-            lambda: with_versions("input", config.input, begun) if runtime.is_first else None
-        )
-        given = broadcast_from_first(given)  # all ranks read one version of a table
-        unit_bytes = config.unit_mib * MIB
-        source: DatasetParts | RawParts = runtime.together(
-            lambda: (
-                RawParts(given, config.labels, manifest, unit_bytes, config.keep)
-                if config.data.path is None
-                else DatasetParts(manifest, config.split, reader)
-            )
-        )
+        inputs = runtime.on_first(_with_versions, config.input, output)
+        source = runtime.together(_open_source, config, inputs, manifest, reader)
         scores = ScoresFile(output, source.origin_names)
-        runtime.together(
-            lambda: held.enter_context(held_output(output, "dlrm-predict")) if runtime.is_first else None
-        )
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
-        if runtime.is_first and scores.begin(identity):
-            logger.info("%s is unfinished: continuing where it stopped", output)
-        runtime.together(lambda: None)
-
-        def is_wanted(name: str, number: int) -> bool:
-            return number % runtime.world_size == runtime.rank and not scores.has(name)
-
-        def score_all() -> None:
+        with runtime.entered_on_first(held_output(output, "dlrm-predict")):
+            runtime.on_first(_begin, scores, identity)
             score_rows = model.of_rows(manifest, config.batch_size)
-            with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
-                for part, chunks in read:
-                    scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
-                    scores.write(part.name, scored, part.tally)
-
-        runtime.together(score_all)
-        runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
-        _warn_of_own_clicks(scores, source)
-        rows = scores.finish() if runtime.is_first else 0
+            runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
+            runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)
+            _warn_of_own_clicks(scores, source)
+            rows = runtime.on_first(scores.finish)
         return Predictions(output, rows, time.perf_counter() - started)
 
 
-def _rows_of(folder: Path, config: PredictConfig) -> Manifest:
-    """The manifest at ``folder``, without its label if ``labels`` is false. Raises DataError for labels that are not there."""
-    manifest = read_manifest(folder)
+def _open_columns(model: Scorer, config: PredictConfig) -> Manifest:
+    """The manifest that rows are read by, as the model reads it, without its label if ``labels`` is false.
+
+    Raises DataError for labels that are not there, and for columns that the model cannot read.
+    """
+    manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
     if config.labels and config.data.path is not None:
         label_of(manifest, config.split)
-    return replace(manifest, label=None) if config.labels is False else manifest
+    return model.check(replace(manifest, label=None) if config.labels is False else manifest)
+
+
+def _with_versions(inputs: list[str], output: Path) -> list[str]:
+    """Names each lake table's version, which all ranks read; a continued command reads its earlier versions."""
+    return with_versions("input", inputs, begun_tables(output))
+
+
+def _open_source(
+    config: PredictConfig, inputs: list[str], manifest: Manifest, reader: TableReader
+) -> DatasetParts | RawParts:
+    """Opens the rows to score: a split of a dataset, or raw logs."""
+    if config.data.path is not None:
+        return DatasetParts(manifest, config.split, reader)
+    return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep)
+
+
+def _begin(scores: ScoresFile, identity: dict[str, Any]) -> None:
+    if scores.begin(identity):
+        logger.info("%s is unfinished: continuing where it stopped", scores.output)
+
+
+def _score_parts(
+    source: DatasetParts | RawParts,
+    reader: TableReader,
+    score_rows: Callable[[Rows], NDArray[np.float32]],
+    scores: ScoresFile,
+    ranks: Ranks,
+) -> None:
+    """Scores and writes this rank's share of the parts that are not yet written."""
+
+    def is_wanted(name: str, number: int) -> bool:
+        return number % ranks.world_size == ranks.rank and not scores.has(name)
+
+    with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
+        for part, chunks in read:
+            scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
+            scores.write(part.name, scored, part.tally)
 
 
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
+    """The rows of each part, as batches are made of them."""
     for part in parts:
         chunks = []
         for table, beside in part.read(part.tally):
@@ -133,8 +147,8 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
     seen = sum((KnownShare(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), KnownShare())
     if (share := own_click_share(seen, learnt)) is not None:
         logger.warning(
-            "about %s of these rows are training rows, whose target columns contain their own clicks: metrics of new rows are worse; for "
-            "honest scores of training rows give data.path=DATASET split=train",
+            "about %s of these rows are training rows, whose target columns contain their own clicks: "
+            "metrics of new rows are worse; for honest scores of training rows give data.path=DATASET split=train",
             percent(share),
         )
 

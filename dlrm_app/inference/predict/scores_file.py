@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.journal import Journal
+from dlrm_app.records import read_record
 
 ROW_GROUP_ROWS = 1 << 18
-"""Distillation reads the file by row groups, which must be small for that, and few: a footer has 800 bytes for each column of each."""
+"""Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
 _RUN, _TABLE = "run.json", ".parquet"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 
@@ -31,7 +32,7 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def begun_tables(output: Path) -> list[str]:
-    """The lake tables, with their versions, of the interrupted command that made ``output``; empty if there are none."""
+    """The lake tables, with versions, of the interrupted command that made ``output``; empty if there are none."""
     try:
         run = json.loads((_parts_of(output) / _RUN).read_text(encoding="utf-8"))
         return list(run["input"]["tables"])
@@ -63,19 +64,23 @@ class ScoresFile:
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
         if path.is_file():
-            try:
-                before = dict(json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, TypeError) as error:
-                raise DlrmError(f"{path} is damaged ({error}): delete {self._folder}") from error
+            before = read_record(path, dict[str, Any], f"delete {self._folder}")
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
-                    f"{self._folder} holds scores of an interrupted command with another {' and '.join(different)}: repeat that "
-                    "one, or delete the folder"
+                    Problem(
+                        str(self._folder),
+                        f"holds scores of an interrupted command with another {' and '.join(different)}",
+                        "repeat that one, or delete the folder",
+                    )
                 )
             return True
         if self._folder.is_dir() and any(self._folder.glob("[!.]*")):
             raise DlrmError(
-                f"{self._folder} is needed for the parts of {self.output}, but holds other files: give another output"
+                Problem(
+                    str(self._folder),
+                    f"is needed for the parts of {self.output}, but holds other files",
+                    "give another output",
+                )
             )
         shutil.rmtree(self._folder, ignore_errors=True)
         self._journal.create()

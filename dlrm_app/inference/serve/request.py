@@ -25,7 +25,7 @@ _PLAIN_TYPES: dict[str, set[type]] = {
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A problem of row number ``row`` of a request, counted from 0; ``column``: the column whose value is wrong, if it is one."""
+    """A problem of row number ``row`` of a request, from 0; ``column``: the one whose value is wrong, if it is one."""
 
     row: int
     column: str | None
@@ -109,7 +109,10 @@ class JsonRows:
         return [line for line in lines if isinstance(line, str)]
 
     def _line(self, number: int, row: Mapping[str, Any], *, is_quick: bool = True) -> str | RowProblem:
-        """The line of ``row``. ``is_quick``: texts are checked together; checking each takes longer than everything else here."""
+        """The line of ``row``.
+
+        ``is_quick``: texts are checked together; checking each takes longer than everything else here.
+        """
         fields = [""] * (len(self._columns) + 1)
         for name, value in row.items():
             if name not in self._columns:

@@ -1,4 +1,4 @@
-"""Scores the rows of requests that come at about the same time in one batch, in a thread beside the server's event loop."""
+"""Scores rows of requests that come at about the same time in one batch, in a thread beside the event loop."""
 
 import asyncio
 import time
@@ -126,7 +126,10 @@ class Batcher:
         self.queued_rows = 0
 
     async def score(self, lines: list[str], timeout: float) -> list[float]:
-        """The probability of each of ``lines``. Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds."""
+        """The probability of each of ``lines``.
+
+        Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.
+        """
         if self.queued_rows and self.queued_rows + len(lines) > self._max_queued:
             raise RequestError(
                 503, f"{self.queued_rows:,} rows wait, limits.queued_rows={self._max_queued:,}: try later"

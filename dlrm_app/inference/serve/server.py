@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dlrm_app.config.serve import ServeConfig
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.inference.serve.request import RequestError, parse_body
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
 from dlrm_app.text import json_text
@@ -41,7 +41,9 @@ Say = Callable[[str], None]
 
 
 def serve(config: ServeConfig, say: Say) -> None:
-    """Serves an export according to ``config``; answers waiting requests before it ends. Raises DlrmError if it cannot start.
+    """Serves an export according to ``config``; answers waiting requests before it ends.
+
+    Raises DlrmError if it cannot start.
 
     ``say`` is called with an example of a request once the server listens.
     """
@@ -75,8 +77,11 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise DlrmError(
-            f"cannot listen at host={host} port={port}: {error.strerror}; choose another port (0: any that is free), or a "
-            "host that is this machine's"
+            Problem(
+                f"host={host} port={port}",
+                f"cannot be listened at ({error.strerror})",
+                "choose another port (0: any that is free), or a host that is this machine's",
+            )
         ) from error
 
 

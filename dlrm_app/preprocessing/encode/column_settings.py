@@ -9,11 +9,12 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dates import day_after, day_number, is_date
 from dlrm_app.errors import Problem
 from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.text import day_after, day_number, is_date, listed
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 

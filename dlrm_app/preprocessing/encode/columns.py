@@ -10,11 +10,12 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns, is_opinion
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.dates import day_after, day_number
 from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, bucket_name, chosen, per_column
 from dlrm_app.preprocessing.encode.dense import LOGIT
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID, MISSING_ID
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.text import day_after, day_number, listed
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 

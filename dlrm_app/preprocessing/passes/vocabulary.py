@@ -20,6 +20,7 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, read_waiting
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.dates import day_number
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
@@ -38,7 +39,7 @@ from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buck
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.units.executor import NumberedItem
-from dlrm_app.text import day_number, memory_text
+from dlrm_app.text import memory_text
 
 _BYTES_PER_COUNT = 64
 """Memory for adding up one key of one unit, including sorting."""

@@ -466,7 +466,9 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, lengths, nulls, first, codes, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(  # type: ignore[no-untyped-def]  # compiled
+    data, ends, lengths, nulls, first, codes, kind, values, states
+):
     for row in range(len(values)):
         begin, behind = _extent(ends, lengths, row)
         if _has_no_value(nulls, first + row):
@@ -503,7 +505,10 @@ def _parse_keys(  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _parse_hex_views(words, keys, states):  # type: ignore[no-untyped-def]  # compiled
-    """Parses hex digits within views: two words each, the length and then the text. Without branches, it is vectorised."""
+    """Parses hex digits within views: two words each, the length and then the text.
+
+    Without branches, it is vectorised.
+    """
     for row in range(len(keys)):
         low, high = words[2 * row], words[2 * row + 1]
         length = np.int64(low & _LOW_32)

@@ -230,7 +230,8 @@ def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # com
 
 @njit_uncounted
 def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset; or YYYYMMDD[HH[MM[SS]]].
+    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]],
+    and Z or an offset; or YYYYMMDD[HH[MM[SS]]].
 
     The default is UTC.
     """

@@ -155,7 +155,9 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
 
 
 def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
-    """Logs the sparse columns whose ids come as floats of 2^53 or more, where neighbouring whole numbers are one float."""
+    """Logs the sparse columns whose ids come as floats of 2^53 or more, where
+    neighbouring whole numbers are one float.
+    """
     found: dict[str, str] = {}
     for source, spec in zip(sources, specs, strict=True):
         if source.format == "parquet":
@@ -165,7 +167,8 @@ def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> 
             found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
     for name, path in found.items():
         logger.warning(
-            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: store it as integers",
+            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: "
+            "store it as integers",
             path,
             name,
         )

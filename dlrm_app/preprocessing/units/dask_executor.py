@@ -17,7 +17,7 @@ from distributed import Client, Future, as_completed, get_worker
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.journal import R
 from dlrm_app.preprocessing.units.executor import Executor, Feed, Pass, T
 from dlrm_app.preprocessing.units.work_folder import own_code
@@ -40,16 +40,22 @@ def open_cluster(address: str) -> Iterator[Executor]:
         client = Client(address, timeout=_ANSWER_PATIENCE)
     except (OSError, ValueError) as error:
         raise DlrmError(
-            f"no Dask scheduler answers at dask.address={address} within {_ANSWER_PATIENCE} s: "
-            "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
+            Problem(
+                f"dask.address={address}",
+                f"has no Dask scheduler that answers within {_ANSWER_PATIENCE} s",
+                "start one with `dask scheduler`, and workers with `dask worker ADDRESS`",
+            )
         ) from error
     with client:
         try:
             client.wait_for_workers(1, timeout=_PATIENCE)
         except TimeoutError as error:
             raise DlrmError(
-                f"no worker has joined the scheduler at {address} for {_PATIENCE} s: start some with "
-                f"`dask worker {address}`"
+                Problem(
+                    f"the scheduler at {address}",
+                    f"has got no worker for {_PATIENCE} s",
+                    f"start some with `dask worker {address}`",
+                )
             ) from error
         yield DaskExecutor(client)
 
@@ -85,8 +91,11 @@ def _records(task: Future) -> list[R]:
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise DlrmError(
-            "the Dask scheduler has ended: start one, or leave executor=dask out, then run the command again; it "
-            "continues where it stopped"
+            Problem(
+                "the Dask scheduler",
+                "has ended",
+                "start one, or leave executor=dask out, then run the command again; it continues where it stopped",
+            )
         ) from error
     return records
 
@@ -98,8 +107,12 @@ def do(work: bytes, code: str, folder: str, feed: Feed[Any]) -> list[Any]:
     """
     if code != own_code():
         raise DlrmError(
-            f"the worker at {get_worker().address} has another dlrm-app than this process: install the same on all, "
-            "start the worker again, then run the same command again; it continues where it stopped"
+            Problem(
+                f"the worker at {get_worker().address}",
+                "has another dlrm-app than this process",
+                "install the same on all, start the worker again, then run the same command again; it continues "
+                "where it stopped",
+            )
         )
     os.chdir(folder)
     act: Pass[Any, Any] = pickle.loads(work)

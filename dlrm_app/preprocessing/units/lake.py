@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.folders import NoFilesError, local_path
 from dlrm_app.preprocessing.units.remote import above_all, is_url, objects_below
-from dlrm_app.text import install_command, listed, setting, without_credentials
+from dlrm_app.text import listed, without_credentials
+from dlrm_app.typed import install_command, setting
 
 logger = logging.getLogger(__name__)
 

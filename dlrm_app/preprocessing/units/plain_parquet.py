@@ -26,7 +26,9 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def short_texts(footer: pq.FileMetaData) -> list[str]:
-    """The columns of strings whose least and greatest values have at most 12 bytes, by the statistics of all row groups."""
+    """The columns of strings whose least and greatest values have at most 12
+    bytes, by the statistics of all row groups.
+    """
     names = []
     for index in range(footer.num_columns):
         found = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]

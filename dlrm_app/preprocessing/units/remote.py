@@ -18,7 +18,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.text import install_command, without_credentials
+from dlrm_app.text import without_credentials
+from dlrm_app.typed import install_command
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,22 @@
-"""Starts from another run's tensors. Tables may have grown; features, tables and dense layers may have been added or removed.
+"""Starts from another run's tensors.
 
-A table's rows keep their places. Rows whose ids now belong to other values start again, and so does their optimizer state.
-Weights of dense layers are matched by the names of their inputs and outputs. A weight from a new input to an old output is 0,
-so that a model begins with the scores that it ended with. All other new weights keep their initial values.
+Tables may have grown; features, tables and dense layers may have been added or removed.
+
+What becomes of a table, a dense layer or a dense column, whose rows, weights or column are counted in ``Kept``:
+
+=======  ==========================  ==================================================================================
+it is    if                          its values
+=======  ==========================  ==================================================================================
+whole    both runs have all of it    those of the other run; a table's rows keep their places
+grown    this run has more of it     the other run's, and initial ones; weights from new inputs to old outputs
+                                     are 0, so that a model begins with the scores that it ended with
+reset    ids have other values now   initial ones for the rows of these ids, in the table and in the optimizer's state
+new      only this run has it        initial ones
+dropped  only the other run has it   none
+cut      this run has less of it     the other run's
+=======  ==========================  ==================================================================================
+
+Weights of dense layers are matched by the names of their inputs and outputs.
 """
 
 import re
@@ -44,10 +58,20 @@ class Kept:
     reset: int = 0
     dropped: int = 0
 
+    @property
+    def state(self) -> str:
+        """A word of the table above, or several: "grown and reset"."""
+        if not (self.new or self.reset or self.dropped):
+            return "whole"
+        if not self.kept and not self.reset:
+            return "new" if self.new else "dropped"
+        parts = {"grown": self.new, "reset": self.reset, "cut": self.dropped}
+        return " and ".join(word for word, number in parts.items() if number)
+
 
 @dataclass(frozen=True)
 class Inherited:
-    """Counts for each table's rows, each dense layer's weights (in an ensemble: its last model's) and each dense column."""
+    """Counts of each table's rows, each dense layer's weights (an ensemble's: of its last model), each dense column."""
 
     tables: Mapping[str, Kept]
     layers: Mapping[str, Kept]
@@ -65,36 +89,58 @@ def inherit_tensors(
 ) -> Inherited:
     """Fills ``tensors``, which hold initial values, in place from the checkpoint ``folder`` of the run ``then``.
 
-    ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial values.
-    ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a DataError.
+    ``given_again``: table → the rows [R] whose ids were assigned since then, new rows or not; they keep their initial
+    values. ``may_differ``: the dense part may differ; otherwise a missing dense tensor or one of another size is a
+    DataError.
     """
     reader = TensorReader(folder)
     stored = {name: saved.size for name, saved in reader.tensors.items()}
     tables = {name: tensor for name, tensor in tensors.items() if table_name(name) in then.tables}
     dense = {name: tensor for name, tensor in tensors.items() if table_name(name) is None}
-    given_again = {
-        name: rows[rows < then.tables[name].rows] for name, rows in given_again.items() if name in then.tables
-    }
     places = _find_places(dense, stored, then, now)
-    wanted = tables | {name: tensor for name, tensor in dense.items() if name in places or not may_differ}
-    initial = [
-        (piece, rows, piece[rows].clone())
-        for (name, begin), piece in local_pieces(tables).items()
-        for table in [table_name(name) or ""]
-        if table in given_again
-        for rows in [_rows_of(piece, begin[0], now.tables[table].rows, given_again[table])]
-    ]
-    load_tensors(reader, wanted, places, may_grow=True)
-    for piece, rows, values in initial:
-        piece[rows] = values
+    common = {name: tensor for name, tensor in dense.items() if name in places} if may_differ else dense
+    reset = _rows_to_reset(given_again, then)
+    initial = _initial_rows(tables, reset, now)
+    load_tensors(reader, tables | common, places, may_grow=True)
+    for rows in initial:
+        rows.restore()
     for name in places:
         if name.startswith(f"{MODEL}/") and dense[name].dim() == 2:
             _zero_new_inputs(dense[name], places[name])
-    columns = {
-        name: Kept(name in then.dense and name in now.dense, name not in then.dense, 0, name not in now.dense)
-        for name in (*then.dense, *now.dense)
-    }
-    return Inherited(_tables_kept(then, now, given_again), _layers_kept(dense, stored, places), columns)
+    layers = _layers_kept(dense, stored, places)
+    return Inherited(_tables_kept(then, now, reset), layers, _columns_kept(then, now))
+
+
+@dataclass(frozen=True)
+class _InitialRows:
+    """The initial ``values`` of ``rows`` of a ``piece`` of a table or of its optimizer's state."""
+
+    piece: torch.Tensor
+    rows: torch.Tensor
+    values: torch.Tensor
+
+    def restore(self) -> None:
+        self.piece[self.rows] = self.values
+
+
+def _rows_to_reset(given_again: Mapping[str, torch.Tensor], then: Described) -> dict[str, torch.Tensor]:
+    """Table → its rows whose ids were assigned again; rows that the table did not have are new, not reset."""
+    reset = {}
+    for name, rows in given_again.items():
+        if name in then.tables:
+            reset[name] = rows[rows < then.tables[name].rows]
+    return reset
+
+
+def _initial_rows(tables: Tensors, reset: Mapping[str, torch.Tensor], now: Described) -> list[_InitialRows]:
+    """Copies the initial values of the rows to ``reset`` that this rank has, before the checkpoint overwrites them."""
+    found = []
+    for (name, begin), piece in local_pieces(tables).items():
+        table = table_name(name) or ""
+        if table in reset:
+            rows = _rows_of(piece, begin[0], now.tables[table].rows, reset[table])
+            found.append(_InitialRows(piece, rows, piece[rows].clone()))
+    return found
 
 
 def _zero_new_inputs(weight: torch.Tensor, places: Places) -> None:
@@ -120,22 +166,26 @@ def _find_places(
 
 
 def _parameter(name: str) -> str:
-    """The parameter that the tensor ``name`` belongs to, as weight or optimizer state, without an ensemble's model number."""
+    """The parameter of the weight or optimizer state ``name``, without an ensemble's model number."""
     return re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
 
 
 def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) -> Places | None:
-    """The places of all values that both have; None if there are none, or if an axis without names has another length."""
+    """The places of all values that both have.
+
+    None if there are none, or if an axis without names has another length.
+    """
     if len(stored) != len(size):
         return None
-    pairs = [
-        _common(*names, *lengths)
-        for names, lengths in zip(zip(then, now, strict=True), zip(stored, size, strict=True), strict=True)
-    ]
-    if not all(pairs):
-        return None
-    found = [torch.tensor(axis).unbind(1) for axis in pairs]
-    return Places([before for before, _ in found], [after for _, after in found])
+    before, after = [], []
+    for names_then, names_now, length_then, length_now in zip(then, now, stored, size, strict=True):
+        pairs = _common(names_then, names_now, length_then, length_now)
+        if not pairs:
+            return None
+        place_then, place_now = torch.tensor(pairs).unbind(1)
+        before.append(place_then)
+        after.append(place_now)
+    return Places(before, after)
 
 
 def _common(then: Names | None, now: Names | None, length: int, length_now: int) -> list[tuple[int, int]]:
@@ -146,32 +196,47 @@ def _common(then: Names | None, now: Names | None, length: int, length_now: int)
     return [(before[name], place) for place, name in enumerate(now) if name in before]
 
 
-def _layers_kept(
-    dense: Tensors, stored: Mapping[str, torch.Size], places: Mapping[str, Places]
-) -> dict[str, Kept]:
-    names = [name for name in {**stored, **dense} if name.startswith(f"{MODEL}/") and not table_name(name)]
-    layers = {}
-    for name in names:
-        common = prod(map(len, places[name].now)) if name in places else 0
-        then = stored[name].numel() if name in stored else 0
-        now = dense[name].numel() if name in dense else 0
-        layers[_parameter(name)] = Kept(common, now - common, dropped=then - common)
-    return layers
-
-
 def _rows_of(piece: torch.Tensor, begin: int, num_rows: int, rows: torch.Tensor) -> torch.Tensor:
-    """The table's ``rows`` that lie in ``piece``, counted from its first row. A state of one number a row has the
-    numbers of one shard of columns after those of another."""
+    """The table's ``rows`` that lie in ``piece``, counted from its first row.
+
+    A state of one number a row has the numbers of one shard of columns after those of another.
+    """
     first = begin % num_rows
     return (rows[(rows >= first) & (rows < first + len(piece))] - first).to(piece.device)
 
 
-def _tables_kept(then: Described, now: Described, given_again: Mapping[str, torch.Tensor]) -> dict[str, Kept]:
+def _tables_kept(then: Described, now: Described, reset: Mapping[str, torch.Tensor]) -> dict[str, Kept]:
+    """Counts the rows of each table."""
     kept = {name: Kept(new=table.rows) for name, table in now.tables.items() if name not in then.tables}
     for name, table in then.tables.items():
-        if name not in now.tables:
+        if name in now.tables:
+            num_reset = len(reset.get(name, ()))
+            kept[name] = Kept(table.rows - num_reset, now.tables[name].rows - table.rows, num_reset)
+        else:
             kept[name] = Kept(dropped=table.rows)
-            continue
-        reset = len(given_again.get(name, ()))
-        kept[name] = Kept(table.rows - reset, now.tables[name].rows - table.rows, reset)
     return kept
+
+
+def _layers_kept(
+    dense: Tensors, stored: Mapping[str, torch.Size], places: Mapping[str, Places]
+) -> dict[str, Kept]:
+    """Counts the weights of each dense layer."""
+    layers = {}
+    for name in {**stored, **dense}:
+        if name.startswith(f"{MODEL}/") and not table_name(name):
+            common = prod(map(len, places[name].now)) if name in places else 0
+            then = stored[name].numel() if name in stored else 0
+            now = dense[name].numel() if name in dense else 0
+            layers[_parameter(name)] = Kept(common, now - common, dropped=then - common)
+    return layers
+
+
+def _columns_kept(then: Described, now: Described) -> dict[str, Kept]:
+    """Counts each dense column, as 1."""
+    columns = {}
+    for name in (*then.dense, *now.dense):
+        if name not in now.dense:
+            columns[name] = Kept(dropped=1)
+        else:
+            columns[name] = Kept(kept=1) if name in then.dense else Kept(new=1)
+    return columns

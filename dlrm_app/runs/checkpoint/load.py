@@ -27,6 +27,7 @@ from dlrm_app.runs.checkpoint.marker import (
     MARKER,
     MODEL,
     Checkpoint,
+    Marker,
     TrainedModel,
     describe_trained,
     keeps_ema,
@@ -46,9 +47,10 @@ logger = logging.getLogger(__name__)
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
-    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or damaged.
+    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or
+    damaged.
     """
-    folder, marker = runtime.on_first(lambda: (folder, read_marker(folder)))
+    folder, marker = runtime.on_first(_read, folder)
     names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
     files = {name: marked for name, marked in marker.files.items() if name in names}
 
@@ -56,8 +58,12 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
         await_file(folder / MARKER)
         verify_files(folder, files)
 
-    runtime.together(lambda: while_others_wait(verify))
+    runtime.together(while_others_wait, verify)
     return Checkpoint(folder, marker)
+
+
+def _read(folder: Path) -> tuple[Path, Marker]:
+    return folder, read_marker(folder)
 
 
 SECONDS_TO_APPEAR = 60.0
@@ -81,7 +87,7 @@ def await_file(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Places, along each axis, of the same values in a checkpoint's tensor (``then``) and in a run's tensor (``now``)."""
+    """Places along each axis of the same values: in a checkpoint's tensor (``then``) and in a run's (``now``)."""
 
     then: Sequence[torch.Tensor]
     now: Sequence[torch.Tensor]
@@ -93,10 +99,11 @@ def load_tensors(
     moved: Mapping[str, Places] = MappingProxyType({}),
     may_grow: bool = False,
 ) -> None:
-    """Fills ``tensors`` in place from the checkpoint of ``reader``, which any plan and any number of ranks may have written.
+    """Fills ``tensors`` in place from the checkpoint of ``reader``, written under any plan by any number of ranks.
 
-    A state of one number a row is kept for each shard of columns; see ``resplit`` for a table that is now cut into others. A tensor that is ``moved`` or has more rows
-    (``may_grow``) keeps its own values where the checkpoint has none. Raises DataError naming all missing or differing tensors.
+    A state of one number a row is kept for each shard of columns; see ``resplit`` for a table that is now cut into
+    others. A tensor that is ``moved`` or has more rows (``may_grow``) keeps its own values where the checkpoint has
+    none. Raises DataError naming all missing or differing tensors.
     """
     stored = reader.tensors
     pieces, splits = local_pieces(tensors), _resplits(stored, tensors)
@@ -140,7 +147,7 @@ def grid(places: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Resplit:
-    """A table's number of rows and the bounds of its column shards, 0 and the width included: in a checkpoint and now."""
+    """A table's rows, and the bounds of its column shards from 0 to the width: in a checkpoint and now."""
 
     rows_then: int
     rows: int
@@ -149,7 +156,7 @@ class _Resplit:
 
 
 def _resplits(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, _Resplit]:
-    """The ``tensors`` that hold one number a row, for tables that have grown or whose columns are cut in other places."""
+    """The ``tensors`` with one number a row, of tables that have grown or whose columns are cut elsewhere."""
     found = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
     for name, tensor in tensors.items():
@@ -183,7 +190,7 @@ class _Target:
 
 
 def _replace_by_saved(pieces: Pieces, name: str, split: _Resplit) -> list[_Target]:
-    """Puts buffers for the saved numbers of ``name`` into ``pieces``, in place of this rank's own; returns what to fill from them."""
+    """Puts buffers for the saved numbers of ``name`` into ``pieces``; returns what to fill from them."""
     own = [(pieces.pop(place), *divmod(place[1][0], split.rows)) for place in [*pieces] if place[0] == name]
     targets = []
     for numbers, part, first in own:
@@ -210,7 +217,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
     if resume == "none":
         return None
     if resume == "auto":
-        folders = runtime.on_first(lambda: list_checkpoints(Path(output or "") / "checkpoints"))
+        folders = runtime.on_first(list_checkpoints, Path(output or "") / "checkpoints")
         for folder in folders:
             try:
                 return open_checkpoint(folder, runtime)
@@ -219,7 +226,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
         if folders:
             logger.warning("no checkpoint of %s is whole: starting from step 0", output)
         return None
-    return open_checkpoint(runtime.on_first(lambda: choose_checkpoint(Path(resume), "newest")), runtime)
+    return open_checkpoint(runtime.on_first(choose_checkpoint, Path(resume), "newest"), runtime)
 
 
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
@@ -229,8 +236,8 @@ NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
 def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
     """Verifies the checkpoint at ``path`` and describes its model. Raises DlrmError on every rank.
 
-    For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the average
-    of the dense weights in their place.
+    For a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: takes the
+    average of the dense weights in their place.
     """
     held: list[SharedLock | None] = []
 
@@ -285,7 +292,7 @@ def load_trained(
     if rows is not None:
         for name in [name for name in tensors if table_of(name)]:
             _set_rows(tensors.pop(name), reader.rows(name, rows[table_of(name) or ""]))
-    runtime.together(lambda: load_tensors(reader, tensors))
+    runtime.together(load_tensors, reader, tensors)
     return model
 
 

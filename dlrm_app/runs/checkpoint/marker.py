@@ -1,12 +1,11 @@
-"""complete.json: makes a checkpoint complete, and holds everything but tensors that a resumed run needs, and the model's description.
+"""complete.json: the mark of a complete checkpoint, with everything but tensors that a resumed run needs.
 
-Does not import torch.
+It also describes the model. Does not import torch.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,15 @@ from dlrm_app.dataset.columns import number_features, read_as_known, refuse_othe
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import SharedLock, differences, text_checksum, write_json
+from dlrm_app.files import SharedLock, differences
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
-from dlrm_app.records import from_json
+from dlrm_app.records import ALWAYS, IF_SET, Format, from_json
 from dlrm_app.tables.specs import Table, in_order, resolve_tables
-from dlrm_app.text import bullets, json_text, setting
+from dlrm_app.text import bullets
+from dlrm_app.typed import setting
 
 MARKER = "complete.json"
-FORMAT = "dlrm-checkpoint"
-VERSION = 1
 SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 
@@ -46,7 +44,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one evaluation, in words too, with its likely causes (the likeliest first) and the numbers measured."""
+    """The verdict on one evaluation, also in words, its causes (the likeliest first) and the numbers measured."""
 
     verdict: str
     says: str
@@ -87,7 +85,7 @@ class Evaluation:
 
     @property
     def merit(self) -> tuple[float, float]:
-        """What evaluations of one split are compared by: the AUC, and the log loss where labels of one class leave no AUC."""
+        """Orders evaluations of one split: the AUC, or the log loss if labels of one class leave no AUC."""
         auc = self.metrics["auc"]
         if not math.isnan(auc):
             return auc, 0.0
@@ -124,7 +122,7 @@ class Progress:
     train_loss: list[float] = field(default_factory=list)
     """The mean loss of each epoch done."""
     evals: list[Evaluation] = field(default_factory=list)
-    earlier_updates: int = 0
+    earlier_updates: int = field(default=0, metadata=IF_SET)
     """Steps that the optimizers had already counted when the run took over weights and states of another run."""
 
     @property
@@ -160,20 +158,6 @@ class Progress:
         """The judgement of the last evaluation on val; None if there is none."""
         return next((each.judgement for each in reversed(self.evals) if each.split == "val"), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The value in complete.json."""
-        value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
-        if not self.earlier_updates:
-            del value["earlier_updates"]
-        return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
-        rest = dict(value)
-        evals = [Evaluation.from_json(each) for each in rest.pop("evals")]
-        return replace(from_json(cls, {**rest, "evals": []}), evals=evals)
-
 
 @dataclass(frozen=True)
 class LossSums:
@@ -205,10 +189,12 @@ class Marker:
     """The size of the run's metrics.jsonl."""
     tables: dict[str, list[str]]
     """Table → its features, in the order in which the model reads them."""
-    cuda_random_states: list[str] = field(default_factory=list)
+    cuda_random_states: list[str] = field(default_factory=list, metadata=IF_SET)
     """State of each rank's GPU generator, by rank; empty on CPU."""
-    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    files: dict[str, tuple[int, str]] = field(default_factory=dict, metadata=ALWAYS)
     """Name → (bytes, checksum) of every file beside the marker."""
+    format: str = field(default="dlrm-checkpoint", metadata=ALWAYS)
+    version: int = field(default=1, metadata=ALWAYS)
 
     @property
     def val_merit(self) -> tuple[float, float] | None:
@@ -231,24 +217,22 @@ def keeps_ema(config: Mapping[str, Any]) -> bool:
     return config["optimizer"]["dense"]["ema_decay"] is not None
 
 
+_FORMAT = Format(Marker, SUGGESTION, is_sealed=True)
+
+
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
-    value = {**asdict(marker), "progress": marker.progress.to_json()}
-    if not marker.cuda_random_states:
-        del value["cuda_random_states"]
-    value = {"format": FORMAT, "version": VERSION, **value}
-    write_json(folder / MARKER, {**value, "checksum": text_checksum(json_text(value))})
+    _FORMAT.write(folder / MARKER, marker)
 
 
 def read_marker(folder: Path) -> Marker:
     """Reads complete.json. Raises DataError if the folder is no complete checkpoint."""
-    path = folder / MARKER
     if not folder.is_dir():
         raise DataError(
             Problem(str(folder), "does not exist", "name a checkpoint, or a run folder that holds one")
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        return _FORMAT.read(folder / MARKER)
     except (FileNotFoundError, IsADirectoryError) as error:  # a run that trains may delete it at any moment
         raise DataError(
             Problem(
@@ -257,31 +241,6 @@ def read_marker(folder: Path) -> Marker:
                 "name a folder that dlrm-train wrote, once it has saved",
             )
         ) from error
-    except ValueError as error:
-        raise DataError(Problem(str(path), f"is damaged ({error!r})", SUGGESTION)) from error
-    try:
-        value = json.loads(text)
-        written = (value["format"], value["version"])
-        if written == (FORMAT, VERSION):
-            if value.pop("checksum") != text_checksum(json_text(value)):
-                raise ValueError("its values are not those that were written")
-            return _parse(value)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(Problem(str(path), f"is damaged ({error!r})", SUGGESTION)) from error
-    raise DataError(
-        Problem(
-            str(path),
-            f"is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}",
-            "use the dlrm-app that saved it",
-        )
-    )
-
-
-def _parse(value: dict[str, Any]) -> Marker:
-    progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
-    files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
-    rest = {key: part for key, part in value.items() if key not in ("format", "version")}
-    return Marker(progress=progress, meter=meter, files=files, **rest)
 
 
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
@@ -343,7 +302,7 @@ class TrainedModel:
 
 
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
-    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for an unknown configuration."""
+    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for unknown settings."""
     config = read_saved_config(marker.config, folder)
     refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
@@ -361,7 +320,7 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
 
 
 def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAME_LABEL) -> Manifest:
-    """``manifest`` as the model reads it; its vocabularies may be those of another day. Raises DataError if it does not fit.
+    """``manifest`` as the model reads it, also with vocabularies of another day. Raises DataError if it does not fit.
 
     ``label``: as in ``refuse_other_columns``.
     """

@@ -89,7 +89,9 @@ def resume_hint(parent: Path) -> str:
 
 
 def choose_checkpoint(path: Path, which: str) -> Path:
-    """The newest checkpoint of a run folder or, with ``which="best"``, the best on val. Any other folder is returned as it is.
+    """The newest checkpoint of a run folder or, with ``which="best"``, the best on val.
+
+    Any other folder is returned as it is.
 
     Raises DataError if no checkpoint was evaluated.
     """
@@ -106,7 +108,9 @@ def choose_checkpoint(path: Path, which: str) -> Path:
 
 
 def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:
-    """``choose_checkpoint``, and a lock: while it is held, no run deletes the checkpoint. None if there is no checkpoint.
+    """``choose_checkpoint``, and a lock: while it is held, no run deletes the checkpoint.
+
+    None if there is no checkpoint.
 
     A run that is training may delete the chosen one before it is held; then another one is chosen.
     """
@@ -144,7 +148,9 @@ def looks_whole(folder: Path) -> bool:
 
 
 def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
-    """Deletes all checkpoints of ``parent`` except the newest and the best on val. Damaged ones are kept and not counted.
+    """Deletes all checkpoints of ``parent`` except the newest and the best on val.
+
+    Damaged ones are kept and not counted.
 
     One that is being read (``hold_checkpoint``) is deleted by a later call.
     """

@@ -1,4 +1,4 @@
-"""Saves checkpoints on all ranks together, at once or in a thread while training continues, and keeps the newest and the best.
+"""Saves checkpoints on all ranks, at once or in a thread while training continues; keeps the newest and the best.
 
 torch.distributed.checkpoint.async_save is not used: its thread ends once its index is written, but checksums, marker
 and the deletion of older checkpoints come after that; and it copies whole tensors, on CUDA with other placements.
@@ -9,8 +9,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -96,29 +97,20 @@ def save_checkpoint(
     """Writes the ``tensors`` of all ranks and the first rank's ``marker`` to ``folder``.
 
     ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for messages between them.
-    A checkpoint appears under its name only once every byte is on disk. Raises SharedError, on every
+    A checkpoint appears under its name only once every byte is on disk. Raises DlrmError, on every
     rank, if any rank cannot write or holds a value that is NaN or inf.
     """
     partial = partial_path(folder)
 
-    def together(work: Callable[[], T]) -> T:
-        def explained() -> T:
-            try:
-                return work()
-            except OSError as error:
-                rule = f"could not be written: {error}{_room(folder)}"
-                raise DataError(Problem(str(folder), rule)) from error
-
-        return runtime.together(explained, group)
-
+    ranks = replace(runtime, group=group)
     try:
-        together(lambda: check_pieces(folder, pieces))
-        together(lambda: make_partial(folder) if runtime.is_first else None)
+        ranks.together(check_pieces, folder, pieces)
+        ranks.on_first(_make_partial, folder)
         writer = TensorWriter(partial, runtime, group)
         save(tensors, storage_writer=writer, planner=PiecesPlanner(pieces), process_group=group)
         by_rank = all_gather_objects(writer.written, group)
         files = {name: entry for by_name in by_rank for name, entry in by_name.items()}
-        together(lambda: complete(folder, replace(marker, files=files)) if runtime.is_first else None)
+        ranks.on_first(_complete, folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         rule = f"could not be written: {reasons}{_room(folder)}"
@@ -126,6 +118,24 @@ def save_checkpoint(
     finally:
         if runtime.is_first:
             remove_partial(folder)
+
+
+def _make_partial(folder: Path) -> None:
+    with _explained(folder):
+        make_partial(folder)
+
+
+def _complete(folder: Path, marker: Marker) -> None:
+    with _explained(folder):
+        complete(folder, marker)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(Problem(str(folder), f"could not be written: {error}{_room(folder)}")) from error
 
 
 def check_pieces(folder: Path, pieces: Pieces) -> None:
@@ -176,7 +186,9 @@ def shutdown_seconds(environment: Mapping[str, str]) -> float | None:
 
 
 class Checkpoints:
-    """Saves into ``folder`` according to ``config``. Leaving the block waits for the current save. Every rank makes one.
+    """Saves into ``folder`` according to ``config``.
+
+    Leaving the block waits for the current save. Every rank makes one.
 
     ``group``: all ranks, for messages that training never sends.
     """
@@ -211,13 +223,17 @@ class Checkpoints:
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
-        """Saves, or starts saving in the background, once the previous save has ended. Raises SharedError if that one failed."""
+        """Saves, or starts saving in the background, once the previous save has ended.
+
+        Raises DlrmError on every rank if that one failed.
+        """
         self.wait()
         folder = self._folder / checkpoint_name(marker.progress.step)
         pieces = copy_pieces(tensors) if self._config.asynchronous else local_pieces(tensors)
 
         def write() -> None:
-            self._runtime.use_device()  # torch's writer asks for the current stream, which makes a context on the current device
+            # torch's writer asks for the current stream, which makes a context on the current device
+            self._runtime.use_device()
             started = time.monotonic()
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self.group)
             if self._runtime.is_first:
@@ -237,15 +253,15 @@ class Checkpoints:
         if patience is not None and seconds > patience and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "a save takes %.0f s, but torchrun kills ranks %.0f s after a signal, within their last save: start with "
-                "SHUTDOWN_SECONDS=%d (the scripts) or torchrun --shutdown-timeout=%d",
+                "a save takes %.0f s, but torchrun kills ranks %.0f s after a signal, within their last save: "
+                "start with SHUTDOWN_SECONDS=%d (the scripts) or torchrun --shutdown-timeout=%d",
                 seconds,
                 patience,
                 *[math.ceil(2 * seconds)] * 2,
             )
 
     def wait(self) -> None:
-        """Waits for the current save. Raises SharedError if it failed. Every rank must call it."""
+        """Waits for the current save. Raises DlrmError on every rank if it failed. Every rank must call it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

@@ -3,8 +3,8 @@
     rank-00000.tensors   the pieces that one rank wrote, one after another: values in C order, little-endian
     index.json           type and size of each tensor; offsets, sizes, file and place of each of its pieces
 
-torch.distributed.checkpoint (DCP) decides which rank writes which piece. The bytes are written and read here, in blocks of
-rows: neither a save nor a load needs a copy of a table, and a load reads only the rows that it needs.
+torch.distributed.checkpoint (DCP) decides which rank writes which piece. The bytes are written and read here, in blocks
+of rows: neither a save nor a load needs a copy of a table, and a load reads only the rows that it needs.
 """
 
 import json
@@ -41,7 +41,10 @@ BLOCK_BYTES = 1 << 26
 
 
 def row_blocks(values: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields the rows of ``values`` in host memory, in blocks of at most BLOCK_BYTES. On CPU they are views, no copies."""
+    """Yields the rows of ``values`` in host memory, in blocks of at most BLOCK_BYTES.
+
+    On CPU they are views, no copies.
+    """
     rows = values.detach().reshape(1) if values.dim() == 0 else values.detach()
     for block in torch.split(rows, _rows_per_block(rows.dtype, rows.size())):
         yield block.cpu().contiguous()
@@ -73,7 +76,8 @@ class TensorWriter(FileSystemWriter):
         return results
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        pieces: list[torch.Tensor] = [planner.lookup_object(item.index) for item in plan.items]  # type: ignore[attr-defined]
+        found = (planner.lookup_object(item.index) for item in plan.items)  # type: ignore[attr-defined]
+        pieces: list[torch.Tensor] = list(found)
         blocks = (_bytes_of(block) for piece in pieces for block in row_blocks(piece))
         name = f"rank-{self._runtime.rank:05}.tensors"
         with Path(self.path, name).open("wb") as file:
@@ -184,7 +188,10 @@ class TensorReader:
                 )
 
     def rows(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
-        """The rows ``numbers`` [R], sorted, of the tensor ``name`` [rows, columns], read one by one. Raises DataError."""
+        """The rows ``numbers`` [R], sorted, of the tensor ``name`` [rows, columns], read one by one.
+
+        Raises DataError.
+        """
         saved = self.tensors[name]
         values = torch.empty(len(numbers), saved.size[1], dtype=saved.dtype)
         for piece in saved.pieces:
@@ -207,7 +214,10 @@ class TensorReader:
     def _blocks(
         self, dtype: torch.dtype, piece: SavedPiece, parts: Sequence["_Part"]
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields (first row, rows) of the blocks of ``piece`` that ``parts`` need. The next block overwrites the last."""
+        """Yields (first row, rows) of the blocks of ``piece`` that ``parts`` need.
+
+        The next block overwrites the last.
+        """
         if not parts:
             return
         sizes, path = piece.sizes or (1,), self.folder / piece.file

@@ -66,7 +66,7 @@ def collect_tensors(
 
 
 def table_name(name: str) -> str | None:
-    """The table that the tensor ``name`` belongs to, as weights or optimizer state; None for the dense part's tensors."""
+    """The table that the weights or optimizer state ``name`` belong to; None for the dense part's tensors."""
     return name.split("/")[1] if name.startswith("table/") else table_of(name)
 
 

@@ -36,7 +36,9 @@ def test_a_folder_of_somebody_elses_is_not_taken_for_the_parts(tmp_path: Path) -
     mine = tmp_path / "scores.parquet.parts" / "mine.txt"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with refused(DlrmError, "", "...holds other files: give another output"):
+    with refused(
+        DlrmError, str(mine.parent), "is needed for ..., but holds other files", "give another output"
+    ):
         scores_in(tmp_path).begin({})
     assert mine.read_text() == "mine"
 
@@ -46,5 +48,5 @@ def test_a_damaged_record_of_an_interrupted_command_is_named(tmp_path: Path, tex
     scores_in(tmp_path).begin({"model": "a"})
     (record,) = (tmp_path / "scores.parquet.parts").glob("*.json")
     record.write_text(text)
-    with refused(DlrmError, "", f"{record} is damaged (...): delete ...scores.parquet.parts"):
+    with refused(DlrmError, str(record), "is damaged (...)", "delete ...scores.parquet.parts"):
         scores_in(tmp_path).begin({"model": "a"})
