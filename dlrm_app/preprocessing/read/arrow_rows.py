@@ -63,6 +63,7 @@ _LIMITS = {
 }
 """Kind of numbers → the least and the greatest; the others are times."""
 _local = threading.local()
+_ALL_SET = 0xFF  # eight values that are not null
 _LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
 
 
@@ -227,7 +228,7 @@ class ArrowCursor(Position):
         spans: NDArray[np.int64],
     ) -> None:
         """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
-        texts = _texts_of(array)
+        texts = _texts_of(array, only_short=column.kind == "hex" and not self._spec.null_values)
         parse = _parse_keys if column.role == "sparse" else _parse_numbers
         content, words = kind_code(column), self._spec.null_values
         parse(*texts, self._codes[column.name], content, values, states)
@@ -260,12 +261,13 @@ class _Texts(NamedTuple):
     first: int
 
 
-def _texts_of(array: pa.Array) -> _Texts:
+def _texts_of(array: pa.Array, only_short: bool = False) -> _Texts:
+    """The strings of ``array``. ``only_short``: values that do not lie in views are bad, whatever they are."""
     if array.type in (pa.string_view(), pa.binary_view()):
         views = np.frombuffer(array.buffers()[1], np.uint8, _VIEW * len(array), _VIEW * array.offset)
         lengths = views.view(np.int32)[:: _VIEW // _LENGTH]
         nulls = _bits(array.buffers()[0], array)
-        if _are_inline(lengths, nulls, array.offset):
+        if only_short or _are_inline(lengths, nulls, array.offset):
             return _Texts(views, np.zeros(0, np.int32), lengths, nulls, array.offset)
         array = array.cast(pa.binary())
     valid, ends, texts = array.buffers()
@@ -412,14 +414,33 @@ def _has_no_value(nulls, place):  # type: ignore[no-untyped-def]  # compiled
 def _convert_numbers(  # type: ignore[no-untyped-def]  # compiled
     numbers, nulls, first, is_float, is_whole, limits, values, states
 ):
-    for row in range(len(values)):
+    low, high = limits
+    for row in range(len(values)):  # without branches, so it is vectorised
         number = numbers[row]
         value = np.float64(number)
-        if _has_no_value(nulls, first + row) or value != value:
-            values[row], states[row] = np.nan, ABSENT
-        else:
-            is_good = limits[0] <= value <= limits[1] and (not is_whole or _is_whole(number, is_float))
-            values[row], states[row] = value, PRESENT if is_good else BAD
+        is_good = (low <= value) & (value <= high) & ((not is_whole) | _is_whole(number, is_float))
+        values[row] = value
+        states[row] = np.uint8(BAD) * np.uint8(not is_good)
+        states[row] = np.uint8(ABSENT) if value != value else states[row]
+    _set_absent(nulls, first, np.nan, values, states)
+
+
+@njit_uncounted
+def _set_absent(nulls, first, missing, values, states):  # type: ignore[no-untyped-def]  # compiled
+    """Sets the values of nulls; returns the number of bad values that are not null."""
+    row = 0
+    while row < len(values) and nulls.size > 0:
+        place = first + row
+        if place & 7 == 0 and nulls[place >> 3] == _ALL_SET:
+            row += 8
+            continue
+        if not (nulls[place >> 3] >> (place & 7)) & 1:
+            values[row], states[row] = missing, ABSENT
+        row += 1
+    num_bad = 0
+    for state in states:
+        num_bad += state == BAD
+    return num_bad
 
 
 @njit(nogil=True, cache=True)
@@ -486,11 +507,13 @@ def _parse_keys(  # type: ignore[no-untyped-def]  # compiled
     are_tried = kind == KEY_HEX and len(lengths) > 0
     if are_tried:
         _parse_hex_views(data.view(np.uint64), keys, states)
+        if _set_absent(nulls, first, MISSING_KEY, keys, states) == 0:
+            return
     for row in range(len(keys)):
         if _has_no_value(nulls, first + row):
             keys[row], states[row] = MISSING_KEY, ABSENT
             continue
-        if are_tried and states[row] == PRESENT:
+        if are_tried and (states[row] == PRESENT or lengths[row] > _INLINE):
             continue
         begin, behind = _extent(ends, lengths, row)
         if kind == KEY_HEX:  # called from here, this and the next one are a quarter faster than by parse_key
