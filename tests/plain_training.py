@@ -14,6 +14,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable, build_trainable
@@ -59,7 +60,7 @@ def plain_copy(trainable: Trainable, kind: str = "dlrm") -> PlainModel:
 def run_sharded(trainable: Trainable, config: TrainConfig, steps: Sequence[Any]) -> torch.Tensor:
     """Losses of the application's steps, with its schedule as if the run ended with them."""
     rates = LearningRates(
-        trainable.optimizer, trainable.tables, config.optimizer, config.schedule, len(steps)
+        trainable.optimizer, trainable.tables, config.optimizer, config.schedule, len(steps), Progress()
     )
     stream = iter([to_batch(*step) for step in steps])
     losses = []

@@ -11,6 +11,7 @@ Each raises ``ConfigError`` for settings that cannot work, before any work, ``Da
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,15 +65,20 @@ def predict(*settings: Settings, **keywords: Any) -> "Predictions":
     return cast("Predictions", _call("predict", settings, keywords))
 
 
-def load(path: str | os.PathLike[str], *, which: str = "newest", ema: bool = False) -> "Model":
+def load(
+    path: str | os.PathLike[str], *, which: str = "newest", ema: bool = False, plugins: Sequence[str] = ()
+) -> "Model":
     """Loads a run, a checkpoint or an export, to score rows with it: ``load("run").predict(rows)``.
 
     ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: uses the moving average of its dense weights,
-    which optimizer.dense.ema_decay keeps. Raises DataError for damaged files, and ConfigError for a path that is none
+    which optimizer.dense.ema_decay keeps. ``plugins``: files that register the run's architecture, if it is one of your
+    own that was not imported yet. Raises DataError for damaged files, and ConfigError for a path that is none
     of these.
     """
     from dlrm_app.inference.predict.model import load_model
+    from dlrm_app.model.plugins import load_plugins
 
+    load_plugins(plugins)
     return load_model(Path(path), which, ema)
 
 

@@ -217,11 +217,8 @@ def with_words(words: Sequence[str]) -> list[str]:
     given: dict[str, list[str]] = {}
     for word in words:
         command, _, setting = word.partition(".")
-        key, _, value = word.partition("=")
         if command in RESERVED and "=" in setting:
             given.setdefault(command, []).append(quoted(setting))
-        elif key == "input.days" and value[:1] not in ("'", '"'):  # = and {day} have a meaning in settings
-            rest.append(f"{key}={quoted(value)}")
         else:
             rest.append(word)
     return [*rest, *(f"{command}=[{','.join(settings)}]" for command, settings in given.items())]

@@ -79,7 +79,7 @@ def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> Spa
 
 @dataclass(slots=True)
 class ScheduleSettings(Section):
-    kind: Literal["constant", "polynomial", "cosine", "step"] = "constant"
+    kind: Literal["constant", "polynomial", "cosine", "step", "plateau"] = "constant"
     warmup_steps: Whole = 0
     decay_start: int | None = None
     decay_steps: Count | None = None
@@ -87,6 +87,7 @@ class ScheduleSettings(Section):
     end_factor: Share = 0.0
     milestones: list[int] | None = None
     step_factor: Positive = 0.1
+    patience: Whole = 0
 
     @property
     def first_decay_step(self) -> int:
@@ -100,6 +101,10 @@ class ScheduleSettings(Section):
             yield from self.needless(*keys, rule="is only for kind=polynomial or cosine")
         if self.kind != "step":
             yield from self.needless("milestones", rule="is only for kind=step")
+        if self.kind != "plateau" and self.patience:
+            yield Problem("patience", "is only for kind=plateau", "leave it out", self.patience)
+        if self.kind == "plateau" and self.step_factor >= 1:
+            yield Problem("step_factor", "must be below 1 with kind=plateau", value=self.step_factor)
         if self.decay_start is not None and self.decay_start < self.warmup_steps:
             rule = f"must not come before the warm-up ends at step {self.warmup_steps}"
             yield Problem("decay_start", rule, "raise it, or lower warmup_steps", self.decay_start)
@@ -116,6 +121,17 @@ class ScheduleSettings(Section):
 class ScheduleConfig(Section):
     sparse: ScheduleSettings = field(default_factory=ScheduleSettings)
     dense: ScheduleSettings = field(default_factory=ScheduleSettings)
+    restore_best: bool = False
+
+    @property
+    def plateaus(self) -> list[str]:
+        """The parts whose rates follow the evaluations on val."""
+        return [part for part in ("sparse", "dense") if getattr(self, part).kind == "plateau"]
+
+    def rules(self) -> Iterator[Problem]:
+        """Problems: the best weights restored by a schedule that never does so."""
+        if self.restore_best and not self.plateaus:
+            yield Problem("restore_best", "is only for schedule=plateau", "leave it out", value=True)
 
 
 def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[Problem]:

@@ -17,9 +17,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, type_of, types_of, unknown_key
+from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
-from dlrm_app.typed import setting
+from dlrm_app.typed import quoted, setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of a value in a list."""
@@ -45,17 +46,13 @@ def check_overrides(
     Raises ConfigError with all these problems if a word cannot be read, because other problems are then unknown.
     """
     reader = _Reader(schema, conf, command, is_sweep)
-    parser = OverridesParser.create()
     checked: list[str] = []
     unreadable: list[Problem] = []
     problems: list[Problem] = []
     for word in words:
         text = HOME.sub(str(Path.home()), word)
         try:
-            override = parser.parse_override(text)
-            if not override.key_or_group:
-                raise HydraException
-            checked.append(reader.read(override, word, text))
+            checked.append(reader.read(*reader.parsed(text), word))
         except HydraException:
             unreadable.append(_unreadable(word, schema, words))
         except ConfigError as error:
@@ -87,11 +84,13 @@ def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
 def _unreadable(word: str, schema: type[Any], words: Sequence[str]) -> Problem:
     key, equals, value = word.partition("=")
     if key and equals:
+        if type_of(key, schema) is None:
+            return unknown_key(key, schema)
         rule = (
-            "cannot be read: lists are written 'key=[a,b]', and a text with any of = [ ( ~ or quotes in it needs "
-            "quotes"
+            "cannot be read: lists are written 'key=[a,b]', with quotes around each text that has any of "
+            "[ ] { } , or quotes"
         )
-        return Problem(repr(word), rule, f"write {setting(key, value)}")
+        return Problem(repr(word), rule, f"one text is written {setting(key, value)}")
     cure = "no spaces around =, and quotes around any, as 'output=my run'"
     if not equals and ("/" in word or Path(word).exists()):
         kinds = {
@@ -111,8 +110,40 @@ class _Reader:
     command: str
     is_sweep: bool
 
-    def read(self, override: Override, word: str, text: str) -> str:
-        """Reads ``text``, which was typed as ``word`` and parsed as ``override``."""
+    def parsed(self, text: str) -> tuple[Override, str]:
+        """The override ``text`` and its words for Hydra: a text that Hydra
+        cannot read is taken as it stands, in quotes.
+
+        Raises HydraException where the key takes no text.
+        """
+        parse = OverridesParser.create().parse_override
+        try:
+            override = parse(text)
+        except HydraException:
+            text = self._with_quotes(text)
+            override = parse(text)
+        if not override.key_or_group:
+            raise HydraException
+        return override, text
+
+    def _with_quotes(self, text: str) -> str:
+        """``key=value`` with quotes around the text, or the texts of the list,
+        after the first =, if the key takes such.
+        """
+        key, equals, value = text.partition("=")
+        kind = type_of(key.lstrip("+"), self.schema)
+        if kind is None or not equals or value[:1] in ("'", '"'):
+            return text
+        takes_text, takes_list = (
+            (self.conf / key).is_dir() if is_section(kind) else type_problem(key, each, kind) is None
+            for each in ("text", ["text"])
+        )
+        if takes_list and (items := re.fullmatch(r"\[([^][{}'\"]+)\]", value)):
+            return f"{key}=[{','.join(quoted(item.strip()) for item in items[1].split(','))}]"
+        return f"{key}={quoted(value)}" if takes_text and not value.startswith("[") else text
+
+    def read(self, override: Override, text: str, word: str) -> str:
+        """Reads ``text``, which was parsed as ``override`` and typed as ``word``."""
         key, value = override.key_or_group, text.partition("=")[2]
         kind = type_of(key, self.schema)
         values, is_listed = [override.value()], override.value_type in SWEEPS

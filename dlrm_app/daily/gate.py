@@ -5,7 +5,8 @@ the days published before it. After training, the new model is compared with yes
 labels are found before training only: the labels of the held-out rows are shuffled, too, and no model is better there.
 
 A change is also compared with the *usual* change: the spread of earlier days, as the median of their distances from
-their median, which a few odd days do not move. What chance may explain with so few rows is left out.
+their median, which a few odd days do not move. Of shares of clicks and of missing values, of hours and of metrics, what
+chance may explain with so few rows is left out.
 """
 
 import math
@@ -296,7 +297,7 @@ def _auc(days: Days) -> Verdict | None:
     says = f"yesterday's model has an AUC of {now.auc:.4f} on it, {level:.4f} on the days before"
     cure = (
         f"lower by more than {drop:.4f}, the larger of gate.max_auc_drop and {USUAL_CHANGES} times the usual change "
-        "from day to day: "
+        f"from day to day, at most {MOST_ALLOWED} times gate.max_auc_drop: "
         "are labels or columns in disorder?"
     )
     return Verdict("auc", now.auc, level - drop, now.auc_high < level - drop, says, cure)

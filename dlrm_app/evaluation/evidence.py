@@ -19,6 +19,7 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.evaluation.judgement import Evidence, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
@@ -96,7 +97,7 @@ def _look(
         (ids, bags), (others, _) = _ids(train, number), _ids(here, number)
         unknown[name] = _unknown(ids, others, columns[name])
         if bags is None:
-            aucs[columns[name].encoding.get("column", name)].append(_auc_of_ids(ids, labels))
+            aucs[columns[name].encoding.get("column", name)].append(auc_of_ids(ids, labels))
     known = {name: [auc for auc in some if not math.isnan(auc)] for name, some in aucs.items()}
     best = {name: max(some, key=lambda auc: abs(auc - 0.5)) for name, some in known.items() if some}
     return scales, best, unknown
@@ -129,25 +130,6 @@ def _unknown(ids: NDArray[np.int32], others: NDArray[np.int32], column: SparseCo
     if not (len(rest) and len(others)):
         return 0.0
     return float(np.isin(rest, known).mean() - np.isin(others, known).mean())
-
-
-def _auc_of_ids(ids: NDArray[np.int32], labels: NDArray[np.bool_]) -> float:
-    """The AUC of a one-hot feature alone: the click rates of its ids in one half of the rows rank the other half."""
-    size = int(ids.max(initial=0)) + 1
-    rows = np.bincount(ids[::2], minlength=size)
-    clicks = np.bincount(ids[::2], weights=labels[::2], minlength=size)
-    prior = labels[::2].mean() if len(labels) else 0.0
-    rates = (clicks + prior) / (rows + 1)
-    return auc_of(rates[ids[1::2]], labels[1::2])
-
-
-def auc_of(values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
-    """The AUC of ``values`` [n], ties counting half; nan if all labels are of one class."""
-    positives, negatives = np.sort(values[labels]), np.sort(values[~labels])
-    if not (len(positives) and len(negatives)):
-        return math.nan
-    wins = np.searchsorted(negatives, positives) + np.searchsorted(negatives, positives, side="right")
-    return float(wins.sum() / (2 * len(positives) * len(negatives)))
 
 
 @torch.no_grad()

@@ -39,6 +39,21 @@ MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
 """Split → (temporary path, shard) for each of its shards, in order."""
 
 
+def refuse_empty(plan: Plan, empty: Mapping[str, int]) -> None:
+    """Raises DataError for the first of the splits without rows. ``empty``: split → its malformed lines.
+
+    Malformed lines of a split that is dealt by contents count as train's: their values say no split.
+    """
+    for name, rejects in empty.items():
+        share, again = plan.fractions.get(name), f"then delete {plan.output} and start again"
+        if rejects or share is None:
+            rule = f"gives the {name} split no rows, because all of its {rejects:,} lines are malformed"
+            key = f"input.{'train' if share is not None else name}"
+            raise DataError(Problem(key, rule, f"correct its input, {again}"))
+        rule = f"gives the {name} split no rows, by split.by={plan.splits_by} it is less than a row of so few"
+        raise DataError(Problem(f"split.{name}={share}", rule, f"give a larger share, {again}"))
+
+
 def complete(
     plan: Plan,
     journal: Journal[EncodedUnit],
@@ -49,25 +64,7 @@ def complete(
 ) -> Manifest:
     """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
-    empty = [name for name, split in splits.items() if split.rows == 0]
-    if empty and not any(split.rejects for split in splits.values()):
-        raise DataError(
-            Problem(
-                f"split.{empty[0]}={plan.fractions.get(empty[0])}",
-                f"gives the {empty[0]} split no rows, by split.by={plan.splits_by} it is less than a row "
-                "of so few",
-                f"give a larger share, then delete {plan.output} and start again",
-            )
-        )
-    if empty:
-        raise DataError(
-            Problem(
-                f"input.{empty[0]}",
-                f"gives the {empty[0]} split no rows, because all of its {splits[empty[0]].rejects:,} lines "
-                "are malformed",
-                f"correct its input, then delete {plan.output} and start again",
-            )
-        )
+    refuse_empty(plan, {name: split.rejects for name, split in splits.items() if split.rows == 0})
     for name, split in splits.items():
         _move(plan.output, [path for path, _ in shards[name]], split.shards)
     with written_whole(plan.output / REJECTS) as temporary:

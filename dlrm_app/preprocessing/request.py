@@ -17,7 +17,7 @@ from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, kno
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems
 from dlrm_app.preprocessing.read.beginning import source_spec
-from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types
+from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
 from dlrm_app.preprocessing.read.parser import body
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.units.find_sources import find_sources
@@ -78,7 +78,7 @@ def read_request(config: PreprocessConfig) -> Request:
     known, encoding, dense = read_known(config.encoding), config.encoding, config.dense
     if known is not None:
         encoding = replace(encoding, crosses=known.config.get("encoding", {}).get("crosses"))
-    spec = read_spec(config.dataset, encoding.crosses)
+    spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
     columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
@@ -156,6 +156,7 @@ def with_file_specs(request: Request) -> Request:
 
     refuse_all([], *(partial(look_at, source) for source in plan.sources))
     refuse_other_types(plan.sources, specs)
+    warn_of_rounded_ids(plan.sources, specs)
     known = {column.name for column in plan.spec.columns}
     others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
     if others:

@@ -13,9 +13,10 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
 from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import page
-from dlrm_app.reports.run_page import METRICS, eval_points, metric_cell, train_points, write_report
+from dlrm_app.reports.run_page import eval_points, metric_cell, train_points, write_report
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.result import Paragraph, Result
+from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Column, Columns, Rows, html_table
 from dlrm_app.text import NONE, count, duration, short
 
@@ -115,7 +116,7 @@ def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:
     """A row for each run: metrics of its last evaluation on ``split``, cost and speed."""
     columns = [
         Column("run", is_words=True),
-        *(Column(title) for title, _ in METRICS.values()),
+        *(Column(metric.title) for metric in SHOWN_METRICS.values()),
         *map(Column, ("steps", "rows trained", "samples/s", "time")),
     ]
     return columns, [_row(name, record, split) for name, record in runs.items()]
@@ -127,7 +128,7 @@ def _row(name: str, record: RunRecord, split: str) -> list[str]:
     speed, seconds = result.get("samples_per_second") or latest, result.get("train_seconds")
     return [
         name if record.result else f"{name} (not finished)",
-        *(metric_cell(record.last_eval(split), key, decimals) for key, (_, decimals) in METRICS.items()),
+        *(metric_cell(record.last_eval(split), key, each.decimals) for key, each in SHOWN_METRICS.items()),
         f"{record.last_step:,}",
         short(rows),
         short(speed),

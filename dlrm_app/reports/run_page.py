@@ -13,16 +13,9 @@ from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.marker import LEARNT, Evaluation
 from dlrm_app.runs.events import PARTS, TITLES, TrainEvent
+from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
 from dlrm_app.text import count, duration, fixed, percent, short
-
-METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
-REMARKS = {
-    "auc": "0.5 is chance",
-    "logloss": "nats a row",
-    "ne": "1 is the mean rate alone",
-    "calibration": "predicted over observed clicks",
-}
 
 
 def write_report(run_folder: Path, path: Path | None = None) -> Path:
@@ -73,11 +66,11 @@ def headline(record: RunRecord) -> str:
     reachable = record.dataset.get("best") or {}
     shown = [
         Tile(
-            f"{event.split} {name}",
-            metric_cell(event, key, decimals),
-            f"best reachable {reachable[key]:.{decimals}f}" if key in reachable else REMARKS[key],
+            f"{event.split} {metric.title}",
+            metric_cell(event, key, metric.decimals),
+            f"best reachable {metric.text(reachable[key])}" if key in reachable else metric.remark,
         )
-        for key, (name, decimals) in METRICS.items()
+        for key, metric in SHOWN_METRICS.items()
         if event
     ]
     val = [event for event in record.evals if event.split == "val"]
@@ -124,7 +117,7 @@ def evaluations(record: RunRecord) -> str:
     if not record.evals:
         return ""
     columns = {
-        **METRICS,
+        **{key: (metric.title, metric.decimals) for key, metric in SHOWN_METRICS.items()},
         "num_samples": ("rows", 0),
         "positives": ("positives", 0),
         "seconds": ("seconds", 2),

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import RunResult
+from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Columns, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-HEADINGS = ["", "train loss", "AUC", "log loss", "NE", "calibration"]
-DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,17 @@ def summary_table(
     train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
 ) -> tuple[Columns, Rows]:
     """A line for each epoch, one for test, and one for the best that the data allows."""
-    by_epoch = {each.epoch: each for each in evals if each.split == "val"}
+    by_epoch = {each.epoch: each.metrics for each in evals if each.split == "val"}
     rows = [
-        [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch))]
+        [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch, {}))]
         for epoch, loss in enumerate(train_loss)
     ]
-    rows += [["test", "", *_cells(each)] for each in evals if each.split == "test"]
+    rows += [["test", "", *_cells(each.metrics)] for each in evals if each.split == "test"]
     if best:
-        rows.append(["best reachable", "", f"{best['auc']:.5f}", f"{best['logloss']:.5f}", "", ""])
-    return HEADINGS, rows
+        rows.append(["best reachable", "", *_cells(best)])
+    return ["", "train loss", *(metric.title for metric in SHOWN_METRICS.values())], rows
 
 
-def _cells(evaluation: Evaluation | None) -> list[str]:
-    if evaluation is None:
-        return [""] * len(DECIMALS)
-    return [f"{evaluation.metrics[name]:.{decimals}f}" for name, decimals in DECIMALS.items()]
+def _cells(metrics: Mapping[str, float]) -> list[str]:
+    """The shown ones of ``metrics``; empty cells for those that were not measured."""
+    return [metric.text(metrics[name]) if name in metrics else "" for name, metric in SHOWN_METRICS.items()]

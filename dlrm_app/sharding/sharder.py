@@ -60,6 +60,8 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
             for part in lookup.modules():
                 if isinstance(part, BaseBatchedEmbeddingBag):
                     _keep_empty_tables_apart(part)
+        # the means are divided here: torchrec must not divide them again, and must still have the switch
+        assert hasattr(self, "_has_mean_pooling_callback")
         self._has_mean_pooling_callback = False
         self._to_divide = {
             feature

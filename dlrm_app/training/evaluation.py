@@ -15,13 +15,11 @@ from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.runs.checkpoint.marker import Evaluation, Judgement
+from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
 
 logger = logging.getLogger(__name__)
-
-EMA_METRICS = ("auc", "logloss", "calibration")
-"""Metrics that an evaluation also reports for the averaged dense weights, named ema_*."""
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:

@@ -1,10 +1,12 @@
 """The training loop: step, decide, evaluate, save, until nothing is left to train; a loss of NaN or inf ends it."""
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NoReturn
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
@@ -15,9 +17,11 @@ from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
-from dlrm_app.runs.checkpoint.marker import Progress
-from dlrm_app.runs.checkpoint.names import resume_hint
+from dlrm_app.runs.checkpoint.load import load_tensors
+from dlrm_app.runs.checkpoint.marker import MARKER, Progress
+from dlrm_app.runs.checkpoint.names import checkpoint_name, resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
+from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import listed
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
@@ -25,6 +29,8 @@ from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
 from dlrm_app.typed import setting
+
+logger = logging.getLogger(__name__)
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -37,7 +43,8 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
         end_evaluation(run)
         end_epoch(run)
         must_stop = stop_request.must_stop_now() and run.why_done is None
-        if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
+        wants_best = is_best_to_restore(run)
+        if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop or wants_best:
             run.save(checkpoints)
         if must_stop:
             leave_early(run, stop_request)
@@ -65,6 +72,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
     run.trainable.model.train()
     if is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch):  # stopped just before it
         evaluate_in_epoch(run)
+    go_back_to_best(run, checkpoints)
     batches, throughput = train_batches(run), run.instruments.throughput
     num_steps = steps_left(run, len(batches))
     throughput.restart()
@@ -147,6 +155,7 @@ def act_after_step(
         evaluate_in_epoch(run)
         if run.why_done is not None:
             return True
+        saves = saves or is_best_to_restore(run)
     # evaluating may have taken long
     if saves or (evaluates and broadcast_from_first(checkpoints.are_overdue())):
         check_finite(run, batches)  # never save what cannot be resumed
@@ -154,6 +163,8 @@ def act_after_step(
         stop_request.has_saved()
     if stops:
         leave_early(run, stop_request)
+    if evaluates:
+        go_back_to_best(run, checkpoints)
     return False
 
 
@@ -166,6 +177,39 @@ def evaluate_in_epoch(run: TrainingRun) -> None:
     pipeline.detach()
     evaluate_split(run, "val")
     pipeline.attach(sparse_dist=False)  # the ids of the first kept batch are not sent again
+
+
+def is_best_to_restore(run: TrainingRun) -> bool:
+    """True if the evaluation after the last step is the best so far, to which a schedule may go back."""
+    best = run.progress.best_val()
+    return run.config.schedule.restore_best and best is not None and best.step == run.progress.step
+
+
+def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
+    """Loads the weights and optimizer states of the best evaluation if the last one has just lowered the rates.
+
+    The checkpoint of the last step, if there is one, was saved before: a run that continues from it comes here too.
+    """
+    best = run.progress.best_val()
+    if not run.config.schedule.restore_best or best is None or not run.learning_rates.have_fallen():
+        return
+    checkpoints.wait()
+    folders = [run.folder.path / "checkpoints"] + ([run.checkpoint.folder.parent] if run.checkpoint else [])
+    paths = [folder / checkpoint_name(best.step) for folder in folders]
+    path = broadcast_from_first(next((path for path in paths if (path / MARKER).is_file()), None))
+    rates = run.learning_rates.at(run.progress.step + 1)
+    if path is None:
+        logger.warning(
+            "the checkpoint of the best evaluation, after step %d, is gone: training goes on", best.step
+        )
+        return
+    run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())
+    for module in run.trainable.model.modules():
+        if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
+            module.reset_cache_states()  # a cache on the GPU has rows of before
+    logger.info(
+        "AUC on val stands still: back to the weights of step %d, with the rates %s", best.step, rates
+    )
 
 
 def end_epoch(run: TrainingRun) -> None:

@@ -24,7 +24,7 @@ from dlrm_app.config.optimizer import (
     ScheduleSettings,
     SparseSettings,
 )
-from dlrm_app.runs.checkpoint.marker import EMA
+from dlrm_app.runs.checkpoint.marker import EMA, Progress
 from dlrm_app.runs.checkpoint.tensors import Tensors
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, WEIGHT, table_settings
 from dlrm_app.tables.specs import Table, table_of
@@ -181,12 +181,12 @@ class DenseEma:
         return {f"{EMA}/{name}": average for name, average in self._averages.items()}
 
 
-def lr_factor(step: int, schedule: ScheduleSettings) -> float:
-    """Factor of the learning rate in ``step``; the first step is 1.
+def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ()) -> float:
+    """Factor of the learning rate in ``step``; the first step is 1. ``aucs``: of all evaluations on val before it.
 
     Warm-up: step / warmup_steps. Then 1 up to the last step before the decay, included. Decay, with x the share
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
-    (cosine). step: step_factor to the power of the milestones passed.
+    (cosine). step: step_factor to the power of the milestones passed. plateau: to the power of ``num_falls``.
 
     The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm). Between warm-up and decay, MLPerf's
     stays at the last but one value of the warm-up, lower than here by 1 / warmup_steps.
@@ -195,12 +195,29 @@ def lr_factor(step: int, schedule: ScheduleSettings) -> float:
         return step / schedule.warmup_steps
     if schedule.kind == "step":
         return schedule.step_factor ** sum(step > milestone for milestone in schedule.milestones or ())
+    if schedule.kind == "plateau":
+        return max(schedule.end_factor, schedule.step_factor ** num_falls(aucs, schedule.patience))
     if schedule.kind == "constant":
         return 1.0
     assert schedule.decay_steps is not None  # fit_to_run gives one
     share = min(1.0, max(0.0, (step - schedule.first_decay_step) / schedule.decay_steps))
     rest = (1 + math.cos(math.pi * share)) / 2 if schedule.kind == "cosine" else (1 - share) ** schedule.power
     return schedule.end_factor + (1 - schedule.end_factor) * rest
+
+
+def num_falls(aucs: Sequence[float], patience: int) -> int:
+    """How often ``patience`` + 1 evaluations in a row brought no better AUC, counted anew after each time.
+
+    As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations,
+    so a resumed run has nothing else to remember.
+    """
+    best, num_worse, falls = -math.inf, 0, 0
+    for auc in aucs:
+        num_worse = 0 if auc > best else num_worse + 1
+        best = max(best, auc)
+        if num_worse > patience:
+            falls, num_worse = falls + 1, 0
+    return falls
 
 
 def fit_to_run(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
@@ -214,7 +231,7 @@ class LearningRates:
     """Sets the learning rate of every optimizer, the fused ones too.
 
     fbgemm updates tables in the backward pass with the rate known at lookup. torchrec's fused optimizers pass that rate
-    on in ``zero_grad``, so ``apply(step)`` must come before the step.
+    on in ``zero_grad``, so ``apply(step)`` must come before the step. ``progress``: the run's, with its evaluations.
     """
 
     def __init__(
@@ -224,7 +241,9 @@ class LearningRates:
         config: OptimizerConfig,
         schedule: ScheduleConfig,
         num_steps: int,
+        progress: Progress,
     ) -> None:
+        self._progress = progress
         parts = {"sparse": schedule.sparse, "dense": schedule.dense}
         self._schedules = {part: fit_to_run(each, num_steps) for part, each in parts.items()}
         self._lr = {"sparse": config.sparse.lr, "dense": config.dense.lr}
@@ -232,7 +251,7 @@ class LearningRates:
 
     def apply(self, step: int) -> None:
         """Sets the rates of ``step``; the first step is 1."""
-        factors = {part: lr_factor(step, schedule) for part, schedule in self._schedules.items()}
+        factors = self._factors(step)
         for group, lr, part in self._groups:
             group["lr"] = lr * factors[part]
 
@@ -241,7 +260,16 @@ class LearningRates:
 
         A table's own rate has the same factor.
         """
-        return {part: self._lr[part] * lr_factor(step, each) for part, each in self._schedules.items()}
+        return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
+
+    def _factors(self, step: int) -> dict[str, float]:
+        aucs = self._progress.val_aucs(before=step)
+        return {part: lr_factor(step, schedule, aucs) for part, schedule in self._schedules.items()}
+
+    def have_fallen(self) -> bool:
+        """True if the evaluation after the last step has just lowered a rate."""
+        step = self._progress.step
+        return self._progress.has_evaluated("val") and self._factors(step + 1) != self._factors(step)
 
 
 def _find_groups(

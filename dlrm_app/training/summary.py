@@ -7,7 +7,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.runs.run import DECIMALS
+from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import duration
 from dlrm_app.training.instruments import largest_part
@@ -61,18 +61,15 @@ def log_evaluation(evaluation: Evaluation) -> None:
     """Logs one line for an evaluation."""
     metrics = evaluation.metrics
     logger.info(
-        "%s after epoch %d, step %s: AUC %.5f, log loss %.5f, NE %.4f, calibration %.4f (%s rows)",
+        "%s after epoch %d, step %s: %s (%s rows)",
         evaluation.split,
         evaluation.epoch + 1,
         f"{evaluation.step:,}",
-        *(metrics[name] for name in DECIMALS),
+        metrics_text(metrics),
         f"{metrics['num_samples']:,.0f}",
     )
     if "ema_auc" in metrics:
-        logger.info(
-            "  with the average of the dense weights: AUC %.5f, log loss %.5f, calibration %.4f",
-            *(metrics[f"ema_{name}"] for name in ("auc", "logloss", "calibration")),
-        )
+        logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
     log_judgement(evaluation)
 
 

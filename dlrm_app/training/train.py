@@ -120,7 +120,8 @@ def prepare(
         resumes = checkpoint is not None
         begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
-    rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
+    schedule, progress = config.schedule, state.progress
+    rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
     instruments = Instruments(
         Throughput(),
         StepParts(trainable.model, runtime),

@@ -110,6 +110,22 @@ def batch_problems(batch_size: int, lanes: int | None, num_ranks: int, rows: int
     return check_lanes(batch_size, lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
+def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
+    """Reasons why rates cannot follow the AUC on val, or why the best weights cannot be restored."""
+    schedule, problems = config.schedule, []
+    for part in schedule.plateaus:
+        key = f"schedule.{part}.kind=plateau"
+        if not has_labelled_val(manifest):
+            rule = f"needs a labelled val split, which {manifest.path} does not have"
+            problems.append(Problem(key, rule, "choose another schedule, or preprocess with split.val=0.1"))
+        else:
+            problems += [fault.within(key) for fault in one_class_problems(manifest, "val")]
+    if schedule.restore_best and not config.checkpoint.keep_best:
+        rule = "needs the checkpoint of the best evaluation"
+        problems.append(Problem("schedule.restore_best", rule, "set checkpoint.keep_best=1"))
+    return problems
+
+
 def prefetch_problems(device_type: str) -> list[Problem]:
     """Problems of the pipeline ``prefetch`` on this kind of device, with the installed torchrec."""
     rule, cure = None, "use trainer.pipeline=sparse_dist"
@@ -168,6 +184,7 @@ class _Checks:
         if manifest is not None:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
+            self.add(lambda: plateau_problems(config, manifest), ["schedule"])
             if scores := config.distillation.scores:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # imports pyarrow
 

@@ -128,7 +128,10 @@ BARS = [
     ("max_gradient_norm", 10.0, "optimizer.dense.clip_norm", 10.0),
     ("batch_size", 4096, "trainer.global_batch_size", 4096),
     ("epochs", 100, "trainer.epochs", 100),
-    ("the rate falls at once", True, "evaluation.patience", 1),  # here training ends
+    ("reduce_lr_on_plateau", "at once", "schedule.sparse.patience", 0),
+    ("reduce_lr_on_plateau", "factor 0.1", "schedule.sparse.step_factor", 0.1),
+    ("reduce_lr_on_plateau", "factor 0.1", "schedule.dense.step_factor", 0.1),
+    ("patience", 2, "evaluation.patience", 2),
     ("embedding_initializer", "normal, std 1e-4", "tables.init", "normal"),
     ("embedding_initializer", "normal, std 1e-4", "tables.init_scale", 1e-4),
     ("embedding_dim", 10, "tables.embedding_dim", 12),  # fbgemm's widths are multiples of 4

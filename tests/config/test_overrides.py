@@ -9,7 +9,7 @@ import pytest
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
-from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.overrides import check_overrides, plain_values
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
@@ -194,11 +194,34 @@ def test_a_path_may_have_target_in_its_name() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["a=b", "my [1]", "it's", "~x", "(1)"])
-def test_a_path_without_needed_quotes_is_refused_with_them(path: str) -> None:
-    (problem,) = problems_of(f"data.path={path}", "data.path=x")
-    typed = shlex.split(problem.rpartition("write ")[2])
-    assert compose_config("train", TrainConfig, typed).data.path == path
+@pytest.mark.parametrize(
+    "path",
+    ["a=b", "my [1]", "it's", "~x", "(1)", "{day}/x", "s3://b/k?x=1&y<2", "é.tsv", "a {b}, c=d", "=", "a#b"],
+)
+def test_a_text_that_hydra_cannot_read_is_taken_as_typed(path: str) -> None:
+    assert compose_config("train", TrainConfig, [f"data.path={path}"]).data.path == path
+    files = compose_config("preprocess", PreprocessConfig, [f"input.train={path}", "output=y"])
+    assert files.input.train == path
+
+
+def test_a_list_that_hydra_cannot_read_is_taken_as_typed() -> None:
+    typed = ["input.train=[logs/dt=1/a.csv, b (2).csv]", "output=y"]
+    config = compose_config("preprocess", PreprocessConfig, typed)
+    assert config.input.train == ["logs/dt=1/a.csv", "b (2).csv"]
+
+
+def test_a_file_of_a_group_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "a=b (1).yaml").write_text("defaults: [dlrm]\nbottom_mlp: [7]")
+    typed = ["data.path=x", f"model={tmp_path}/a=b (1).yaml"]
+    assert compose_config("train", TrainConfig, typed).model.bottom_mlp == [7]
+
+
+@pytest.mark.parametrize("typed", ["data.path=[a=b", "data.path='a", 'data.path="a"b', "trainer.epochs=1=2"])
+def test_what_cannot_be_read_is_refused_with_quotes_that_work(typed: str) -> None:
+    (problem,) = problems_of(typed, "data.path=x")
+    (word,) = shlex.split(str(problem).rpartition("is written ")[2])
+    key, _, value = typed.partition("=")
+    assert plain_values([word]) == {key: value}
 
 
 def test_values_of_a_sweep_are_checked_one_by_one() -> None:

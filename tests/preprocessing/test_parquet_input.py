@@ -125,15 +125,16 @@ def test_a_bad_row_is_a_reject_with_its_number(tmp_path: Path) -> None:
     ]
 
 
-def test_other_names_are_taken_by_position(
-    from_text: tuple[Path, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_other_names_are_taken_by_position_if_that_is_typed(
+    from_text: tuple[Path, bytes], tmp_path: Path
 ) -> None:
     expected, text = from_text
     table = as_table(text)
     pq.write_table(table.rename_columns([f"c{n}" for n in range(40)]), tmp_path / "clicks.parquet")
-    with caplog.at_level("INFO"):
-        run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/clicks.parquet")
-    assert "by position" in caplog.text
+    given = [*OPTIONS, f"input.train={tmp_path}/clicks.parquet"]
+    with refused(ConfigError, ".../clicks.parquet", "lacks the columns ...", "...input.by_position=true..."):
+        run(tmp_path / "out", *given)
+    run(tmp_path / "out", *given, "input.by_position=true")
     assert content(tmp_path / "out", ["manifest.json"]) == content(expected, ["manifest.json"])
 
 
@@ -169,7 +170,6 @@ ITEMS = pa.array([["a"], ["b", None]])
     [
         (pa.array([[[1]], [[2]]]), "list<element: list", "..."),
         (pa.array([{"a": 1}, {"a": 2}]), "struct", "..."),
-        (pa.array([1, 2]).cast(pa.decimal128(22, 2)), "decimal128", "..."),
         (pa.array([b"\1\2\3\4", b"abcd"], pa.binary(4)), "fixed_size_binary", "..."),
         (ITEMS, "list<", "...separator..."),
     ],
@@ -191,6 +191,27 @@ def run_small(folder: Path, *files: str, separator: str = "") -> Any:
     )
     names = ",".join(str(folder / file) for file in files)
     return run(folder / "out", f"dataset={folder}/small.yaml", f"input.train=[{names}]", "encoding=vocab")
+
+
+def test_ids_beyond_63_bits_are_rejected_with_the_kind_to_take(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"label": [0, 1], "x": pa.array([2**63, 1], pa.uint64())}), tmp_path / "a.parquet"
+    )
+    (tmp_path / "a.yaml").write_text(
+        "name: a\ncolumns:\n- {name: label, role: label}\n- {name: x, role: sparse, kind: integer}\n"
+    )
+    given = [f"dataset={tmp_path}/a.yaml", f"input.train={tmp_path}/a.parquet", "rejects.max_fraction=0.5"]
+    run(tmp_path / "out", *given, "encoding=vocab")
+    (reject,) = rejects_of(tmp_path / "out")
+    assert reject["reason"].endswith("take kind: string")
+
+
+def test_ids_that_floats_have_rounded_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, largest in (("fine", 2.0**53 - 1), ("rounded", 2.0**53)):
+        pq.write_table(pa.table({"label": [0, 1], "x": [1.0, largest]}), tmp_path / f"{name}.parquet")
+        run_small(tmp_path, f"{name}.parquet")
+        shutil.rmtree(tmp_path / "out")
+        assert ("ids of 2^53 or more as floats" in caplog.text) == (name == "rounded")
 
 
 def test_lists_of_every_kind_are_read(tmp_path: Path) -> None:

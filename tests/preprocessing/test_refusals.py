@@ -164,3 +164,18 @@ def test_target_columns_need_clicks_and_memory(tmp_path: Path) -> None:
         run(Path("m"), "input.train=log.tsv", "dense.target_columns=all", "memory_gib=0.5")
     fewer = run(Path("m"), "input.train=log.tsv", "dense.target_columns=[cat_1]", "memory_gib=0.5")
     assert [column.name for column in fewer.dense][13:] == ["cat_1_target"]
+
+
+@pytest.mark.parametrize("bad", ["", "7\tno\n"])
+def test_a_split_dealt_no_rows_is_not_blamed_on_other_lines(tmp_path: Path, bad: str) -> None:
+    """A malformed line of the training input is not why the few good ones were all dealt to train."""
+    (tmp_path / "log.csv").write_text(
+        "click,user\n" + "".join(f"{row % 2},u{row}\n" for row in range(30)) + bad
+    )
+    (tmp_path / "log.yaml").write_text(
+        "name: log\ndelimiter: ','\nheader: true\ncolumns:\n- {name: click, role: label}\n"
+        "- {name: user, role: sparse, kind: string}\n"
+    )
+    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "rejects.max_fraction=0.5"]
+    with refused(DataError, "split.val=0.001", "gives the val split no rows, by split.by=content..."):
+        run(tmp_path / "out", *given, "split.by=content", "split.val=0.001")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule_problems
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import LearningRates, fit_to_run, lr_factor
 from dlrm_app.training.setup import build_trainable
@@ -158,7 +159,8 @@ def test_the_logged_rates_are_those_applied() -> None:
     config = compose_train("optimizer=rowwise_adagrad", "optimizer.dense.lr=0.5", *SCHEDULED)
     with start_runtime(num_threads=1) as runtime:
         trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
-        rates = LearningRates(trainable.optimizer, TABLES, config.optimizer, config.schedule, 10)
+        parts = trainable.optimizer, TABLES, config.optimizer, config.schedule
+        rates = LearningRates(*parts, 10, Progress())
         for step in (1, 5, 3):  # any order: nothing but the number counts
             rates.apply(step)
             logged, factors = rates.at(step), written_out(step)
@@ -166,3 +168,16 @@ def test_the_logged_rates_are_those_applied() -> None:
             assert logged["dense"] == pytest.approx(0.5 * factors["dense"])
             assert logged["sparse"] == pytest.approx(config.optimizer.sparse.lr * factors["sparse"])
             assert found == set(logged.values())
+
+
+@given(st.lists(st.floats(0, 1), max_size=30), st.integers(0, 3))
+def test_a_plateau_lowers_the_rate_when_torchs_does(aucs: list[float], patience: int) -> None:
+    schedule = ScheduleSettings("plateau", patience=patience, step_factor=0.5, end_factor=0.01)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    judge = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, mode="max", factor=0.5, patience=patience, threshold=0.0, min_lr=0.01, eps=0.0
+    )
+    for count, auc in enumerate(aucs, 1):
+        judge.step(auc)
+        assert lr_factor(1, schedule, aucs[:count]) == pytest.approx(optimizer.param_groups[0]["lr"])

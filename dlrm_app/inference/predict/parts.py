@@ -4,7 +4,7 @@ Parts are row groups of a dataset, or units of raw files as in preprocessing, en
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,7 +38,11 @@ from dlrm_app.text import listed
 
 CHUNK_ROWS = 1 << 15
 _CURES = Cures(
-    "labels=false", "write them as in the files of training", "leave it out", "add the names above it"
+    "labels=false",
+    "write them as in the files of training",
+    "leave it out",
+    "add the names above it",
+    "a model of a dataset made with input.by_position=true",
 )
 NUMBER, KEPT = "number", "keep:"
 """The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input."""
@@ -137,7 +141,8 @@ def raw_spec(manifest: Manifest) -> Spec:
             )
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
-    return read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
+    spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
+    return replace(spec, by_position=bool(manifest.config.get("input", {}).get("by_position")))
 
 
 def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ _PLAIN_TYPES: dict[str, set[type]] = {
     "string": {str, int},
     "integer": {int, str},
     "hex": {str},
-    "iso": {str},
+    "iso": {str, int},
     **{kind: {int, float, str} for kind in ("float", "score", "seconds", "milliseconds")},
 }
 """Kind of column → types of values that ``str`` writes as in a raw log."""

@@ -8,6 +8,7 @@ empty element of text. Functions import pyarrow.compute themselves, because it t
 
 import threading
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ from dlrm_app.preprocessing.read.parser import (
     raw_columns,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.words import hex_of, padded
 from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
 
 _DAY = 86_400
@@ -61,6 +63,8 @@ _LIMITS = {
 }
 """Kind of numbers → the least and the greatest; the others are times."""
 _local = threading.local()
+_ALL_SET = 0xFF  # eight values that are not null
+_LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
 
 
 KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
@@ -198,9 +202,8 @@ class ArrowCursor(Position):
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
             _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
         elif kind in TEXTS:
-            is_view = kind in (pa.string_view(), pa.binary_view())
-            self._parse(array.cast(pa.binary()) if is_view else array, column, values, states, spans)
-        elif column.kind == "string":
+            self._parse(array, column, values, states, spans)
+        elif column.kind == "string" or _is_text_of_digits(column, kind):
             self._parse(_digits(array), column, values, states, spans)
         else:
             numbers = _numeric(array, column)
@@ -224,24 +227,78 @@ class ArrowCursor(Position):
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
-        """Reads strings by the rules for text; their bytes are not copied."""
-        valid, ends, texts = array.buffers()
-        width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
-        places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
-        data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
+        """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
+        texts = _texts_of(array, only_short=column.kind == "hex" and not self._spec.null_values)
         parse = _parse_keys if column.role == "sparse" else _parse_numbers
         content, words = kind_code(column), self._spec.null_values
-        codes = self._codes[column.name]
-        parse(data, places, _bits(valid, array), array.offset, codes, content, values, states)
+        parse(*texts, self._codes[column.name], content, values, states)
         if words and len(nulls := null_values(content, words)):
             set_missing(values, nulls, MISSING_KEY if column.role == "sparse" else np.nan, values, states)
         if len(spans) and column.kind == "string":
+            data = texts.data
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
-            spans[:, 0], spans[:, 1] = places[:-1] + place, places[1:] + place
+            _fill_spans(texts.ends, texts.lengths, place, spans)
 
 
 _NO_SPANS = np.zeros((0, 2), np.int64)
+_NO_LENGTHS = np.zeros(2, np.int32)[:0:2]  # of the type of a view's
+_VIEW, _LENGTH, _INLINE = 16, 4, 12
+"""Bytes of a string view, of the length that it begins with, and of a string that lies within it."""
+
+
+class _Texts(NamedTuple):
+    """The bytes of R strings. Either the ends [R + 1] of all, the first one's beginning included, or ``lengths`` [R] of
+    strings that lie in views.
+
+    nulls, first: the bits of those that are not null or no bits, and the place of the first bit.
+    """
+
+    data: NDArray[np.uint8]
+    ends: NDArray[np.int32] | NDArray[np.int64]
+    lengths: NDArray[np.int32]
+    nulls: NDArray[np.uint8]
+    first: int
+
+
+def _texts_of(array: pa.Array, only_short: bool = False) -> _Texts:
+    """The strings of ``array``. ``only_short``: values that do not lie in views are bad, whatever they are."""
+    if array.type in (pa.string_view(), pa.binary_view()):
+        views = np.frombuffer(array.buffers()[1], np.uint8, _VIEW * len(array), _VIEW * array.offset)
+        lengths = views.view(np.int32)[:: _VIEW // _LENGTH]
+        nulls = _bits(array.buffers()[0], array)
+        if only_short or _are_inline(lengths, nulls, array.offset):
+            return _Texts(views, np.zeros(0, np.int32), lengths, nulls, array.offset)
+        array = array.cast(pa.binary())
+    valid, ends, texts = array.buffers()
+    width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
+    places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
+    data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
+    return _Texts(data, places, _NO_LENGTHS, _bits(valid, array), array.offset)
+
+
+@njit_uncounted
+def _extent(ends, lengths, row):  # type: ignore[no-untyped-def]  # compiled
+    """The places of the first byte of a string and of the byte after its last."""
+    if len(lengths) == 0:
+        return np.int64(ends[row]), np.int64(ends[row + 1])
+    begin = _VIEW * row + _LENGTH
+    return np.int64(begin), np.int64(begin + lengths[row])
+
+
+@njit(nogil=True, cache=True)
+def _are_inline(lengths, nulls, first):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(lengths)):
+        if lengths[row] > _INLINE and not _has_no_value(nulls, first + row):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _fill_spans(ends, lengths, place, spans):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(spans)):
+        begin, stop = _extent(ends, lengths, row)
+        spans[row, 0], spans[row, 1] = begin + place, stop + place
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -282,10 +339,22 @@ def _bits(valid: pa.Buffer | None, array: pa.Array) -> NDArray[np.uint8]:
     return np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else np.zeros(0, np.uint8)
 
 
+def _is_text_of_digits(column: LogColumn, kind: pa.DataType) -> bool:
+    """True for numbers that are read by their decimal text: decimals, and times such as 20261123."""
+    return pa.types.is_decimal(kind) or (column.kind == "iso" and not pa.types.is_temporal(kind))
+
+
 def _digits(array: pa.Array) -> pa.Array:
-    """The texts of numbers; whole floats have no decimal point."""
+    """The texts of numbers; whole floats and decimals have no decimal point."""
     import pyarrow.compute as pc
 
+    if pa.types.is_decimal(array.type):
+        whole = pa.decimal256(76, max(array.type.scale, 0))
+        texts = (array.cast(whole) if array.type.scale < 0 else array).cast(pa.string())
+        if pc.any(pc.match_substring(texts, "E")).as_py():  # Arrow writes 1E-7 for small ones
+            plain = (None if text is None else f"{Decimal(text):f}" for text in texts.to_pylist())
+            texts = pa.array(plain, pa.string())
+        return pc.replace_substring_regex(texts, r"\.0*$|(\.\d*[1-9])0+$", r"\1")
     if not pa.types.is_floating(array.type):
         return array.cast(pa.string())
     if pa.types.is_float16(array.type):  # Arrow has no floor of these
@@ -345,14 +414,33 @@ def _has_no_value(nulls, place):  # type: ignore[no-untyped-def]  # compiled
 def _convert_numbers(  # type: ignore[no-untyped-def]  # compiled
     numbers, nulls, first, is_float, is_whole, limits, values, states
 ):
-    for row in range(len(values)):
+    low, high = limits
+    for row in range(len(values)):  # without branches, so it is vectorised
         number = numbers[row]
         value = np.float64(number)
-        if _has_no_value(nulls, first + row) or value != value:
-            values[row], states[row] = np.nan, ABSENT
-        else:
-            is_good = limits[0] <= value <= limits[1] and (not is_whole or _is_whole(number, is_float))
-            values[row], states[row] = value, PRESENT if is_good else BAD
+        is_good = (low <= value) & (value <= high) & ((not is_whole) | _is_whole(number, is_float))
+        values[row] = value
+        states[row] = np.uint8(BAD) * np.uint8(not is_good)
+        states[row] = np.uint8(ABSENT) if value != value else states[row]
+    _set_absent(nulls, first, np.nan, values, states)
+
+
+@njit_uncounted
+def _set_absent(nulls, first, missing, values, states):  # type: ignore[no-untyped-def]  # compiled
+    """Sets the values of nulls; returns the number of bad values that are not null."""
+    row = 0
+    while row < len(values) and nulls.size > 0:
+        place = first + row
+        if place & 7 == 0 and nulls[place >> 3] == _ALL_SET:
+            row += 8
+            continue
+        if not (nulls[place >> 3] >> (place & 7)) & 1:
+            values[row], states[row] = missing, ABSENT
+        row += 1
+    num_bad = 0
+    for state in states:
+        num_bad += state == BAD
+    return num_bad
 
 
 @njit(nogil=True, cache=True)
@@ -399,9 +487,11 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, nulls, first, codes, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(  # type: ignore[no-untyped-def]  # compiled
+    data, ends, lengths, nulls, first, codes, kind, values, states
+):
     for row in range(len(values)):
-        begin, behind = ends[row], ends[row + 1]
+        begin, behind = _extent(ends, lengths, row)
         if _has_no_value(nulls, first + row):
             values[row], states[row] = np.nan, ABSENT
         else:
@@ -411,14 +501,22 @@ def _parse_numbers(data, ends, nulls, first, codes, kind, values, states):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_keys(  # type: ignore[no-untyped-def]  # compiled
+    data, ends, lengths, nulls, first, codes, kind, keys, states
+):
+    are_tried = kind == KEY_HEX and len(lengths) > 0
+    if are_tried:
+        _parse_hex_views(data.view(np.uint64), keys, states)
+        if _set_absent(nulls, first, MISSING_KEY, keys, states) == 0:
+            return
     for row in range(len(keys)):
-        begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row):
             keys[row], states[row] = MISSING_KEY, ABSENT
-        elif (
-            kind == KEY_HEX
-        ):  # called from here, this and the next one are a quarter faster than by parse_key
+            continue
+        if are_tried and (states[row] == PRESENT or lengths[row] > _INLINE):
+            continue
+        begin, behind = _extent(ends, lengths, row)
+        if kind == KEY_HEX:  # called from here, this and the next one are a quarter faster than by parse_key
             keys[row], states[row] = parse_hex(data, begin, behind)
         elif kind == KEY_STRING:
             keys[row], states[row] = parse_string(data, begin, behind, -1)
@@ -426,6 +524,21 @@ def _parse_keys(data, ends, nulls, first, codes, kind, keys, states):  # type: i
             keys[row], states[row] = parse_key(data, begin, behind, kind, -1)
         if states[row] == BAD and is_null(data, begin, behind, codes):
             keys[row], states[row] = MISSING_KEY, ABSENT
+
+
+@njit_uncounted
+def _parse_hex_views(words, keys, states):  # type: ignore[no-untyped-def]  # compiled
+    """Parses hex digits within views: two words each, the length and then the text.
+
+    Without branches, it is vectorised.
+    """
+    for row in range(len(keys)):
+        low, high = words[2 * row], words[2 * row + 1]
+        length = np.int64(low & _LOW_32)
+        number, is_hex = hex_of(padded((low >> _32) | (high << _32), length))
+        is_good = is_hex & (np.uint64(length - 1) < _8)
+        keys[row] = number
+        states[row] = np.uint8(BAD) * np.uint8(not is_good)
 
 
 def open_cursor(unit: InputUnit, spec: Spec, *, keeps_spans: bool = False) -> Cursor | ArrowCursor:

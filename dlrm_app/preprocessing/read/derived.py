@@ -2,7 +2,7 @@
 
 cross              (sparse) the combination of all values: FNV-1a of their keys, 8 bytes each, the lowest first. A
                    missing value counts as a value; the cross is missing if all values are
-hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, in UTC
+hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, in the column's time zone or in UTC
 seconds_since      (dense) from the second time to the first
 in_list            (dense) 1 if the value is in the list, else 0
 
@@ -19,6 +19,7 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import FNV_START, add_byte, as_key
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.spec import DERIVED_KINDS, Spec, list_slots
+from dlrm_app.preprocessing.read.zones import Offsets
 
 _HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday
 _8, _BYTE = np.uint64(8), np.uint64(0xFF)
@@ -46,7 +47,7 @@ def derive(
             parts = np.array([sparse_slots[name] for name in column.of], np.int64)
             _cross(keys, parts, keys[sparse_slots[column.name]])
         elif column.rule in ("hour", "weekday"):
-            time = time_of[column.of[0]]
+            time = _local(time_of[column.of[0]], column.offsets)
             number = time // _HOUR % 24 if column.rule == "hour" else (time // _DAY + _MONDAY) % 7
             is_missing = np.isnan(number)
             known = np.where(is_missing, 0, number).astype(np.uint64)
@@ -57,6 +58,14 @@ def derive(
         else:
             item, history = (sparse_slots[name] for name in column.of)
             _find(keys[item], *lists[history][:2], dense[dense_slots[column.name]])
+
+
+def _local(times: NDArray[np.float64], offsets: Offsets) -> NDArray[np.float64]:
+    """``times`` in seconds since 1970 of the clock with these ``offsets`` from UTC."""
+    if not offsets:
+        return times
+    starts, ahead = np.array(offsets, np.float64).T
+    return times + ahead[np.maximum(np.searchsorted(starts, times, side="right") - 1, 0)]
 
 
 @njit(nogil=True, cache=True)

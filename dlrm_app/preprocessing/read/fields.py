@@ -5,7 +5,7 @@ integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
-time     seconds or milliseconds since 1970, or ISO 8601 text; within the years 1 to 9999
+time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]]; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
 strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
 the byte after the last one.
@@ -230,22 +230,16 @@ def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # com
 
 @njit_uncounted
 def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset.
+    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]],
+    and Z or an offset; or YYYYMMDD[HH[MM[SS]]].
 
     The default is UTC.
     """
-    year, month = _digits(text, start, stop, 4), _digits(text, start + 5, stop, 2)
-    day = _digits(text, start + 8, stop, 2)
-    if year < 1 or day < 1 or not 1 <= month <= 12 or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
+    if _digits(text, start, stop, 8) >= 0:
+        return _parse_compact(text, start, stop)
+    days = _days_since_1970(text, start, start + 5, start + 8, stop)
+    if days == _NO_DAY or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
         return np.nan, BAD
-    is_leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
-    short = 3 - is_leap if month == 2 else np.int64(month == 4 or month == 6 or month == 9 or month == 11)
-    if day > 31 - short:
-        return np.nan, BAD
-    # days since 1970 of the Gregorian calendar, years from March on (Hinnant, "chrono-compatible date algorithms")
-    shifted = year - (month <= 2)
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719468
     at, seconds, scale, offset = start + 10, 86400 * days, np.int64(1), 0
     if at < stop:
         hour, minute = _digits(text, at + 1, stop, 2), _digits(text, at + 4, stop, 2)
@@ -269,6 +263,39 @@ def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             if offset == _NO_OFFSET:
                 return np.nan, BAD
     return np.float64(seconds - scale * offset) / np.float64(scale), PRESENT
+
+
+_NO_DAY = 1 << 30
+
+
+@njit_uncounted
+def _days_since_1970(text, year_at, month_at, day_at, stop):  # type: ignore[no-untyped-def]  # compiled
+    """The days since 1970 of the date whose year, month and day begin at these places; _NO_DAY if it is none."""
+    year, month = _digits(text, year_at, stop, 4), _digits(text, month_at, stop, 2)
+    day = _digits(text, day_at, stop, 2)
+    is_leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+    short = 3 - is_leap if month == 2 else np.int64(month == 4 or month == 6 or month == 9 or month == 11)
+    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= 31 - short:
+        return np.int64(_NO_DAY)
+    # the Gregorian calendar, years from March on (Hinnant, "chrono-compatible date algorithms")
+    shifted = year - (month <= 2)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719468
+
+
+@njit_uncounted
+def _parse_compact(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """Parses YYYYMMDD, optionally with HH, HHMM or HHMMSS, in UTC."""
+    days = _days_since_1970(text, start, start + 4, start + 6, stop)
+    seconds, unit = 86400 * days, 3600
+    for at in range(start + 8, min(stop, start + 14), 2):
+        part = _digits(text, at, stop, 2)
+        if not 0 <= part <= (23 if unit == 3600 else 59):
+            return np.nan, BAD
+        seconds, unit = seconds + unit * part, unit // 60
+    if days == _NO_DAY or stop > start + 14:
+        return np.nan, BAD
+    return np.float64(seconds), PRESENT
 
 
 _NO_OFFSET = 1 << 30

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -13,6 +14,8 @@ from dlrm_app.preprocessing.units.source import InputFile
 
 logger = logging.getLogger(__name__)
 
+_EXACT = 2.0**53
+"""From here on a double is not every whole number."""
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
@@ -23,7 +26,7 @@ _FITTING = {
     "hex": (TEXT,),
     "seconds": (NUMBER, TEXT, TIME),
     "milliseconds": (NUMBER, TEXT, TIME),
-    "iso": (TEXT, TIME),
+    "iso": (NUMBER, TEXT, TIME),
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
@@ -33,8 +36,8 @@ TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large
 def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
     """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
 
-    Columns are found by name. If no name fits, they are taken by position, with a log line. Raises ConfigError with
-    every problem.
+    Columns are found by name; with ``spec.by_position`` in their order if no name fits. Raises ConfigError with every
+    problem.
     """
     if footer_of(source).created_by == WRITER:
         rule = "is a shard of a dataset, which has ids in place of raw values"
@@ -44,15 +47,14 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
     names = shown = names_in(source)
     bare = spec.without_label()
     alike = {name.strip().casefold() for name in names}
-    if not {column.name.casefold() for column in spec.columns} & alike:
+    if spec.by_position and not {column.name.casefold() for column in spec.columns} & alike:
         for described in (spec.columns, bare.columns):
             if len(described) == len(stored.names):
-                logger.info(
-                    f"{source.path} has other names than dataset={spec.name}: columns are taken by position"
-                )
                 names = [*(column.name for column in described), *names[len(stored.names) :]]
                 break
     cure = f"{cures.columns}, or add them, with nulls where nothing is known"
+    if not spec.by_position and len(stored.names) in (len(spec.columns), len(bare.columns)):
+        cure = f"{cure}; or take columns in their order by {cures.by_position}"
     if labels and spec.label not in names:
         cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
     found = spec.in_columns(names, labels, source.path, cure)
@@ -152,6 +154,37 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
     refuse_if(problems)
 
 
+def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
+    """Logs the sparse columns whose ids come as floats of 2^53 or more, where
+    neighbouring whole numbers are one float.
+    """
+    found: dict[str, str] = {}
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            ids = [column.name for column in spec.fields if column.role == "sparse"]
+            names = {name: stored for name, stored in names_of(source, spec).items() if name in ids}
+            largest = _largest_floats(footer_of(source))
+            found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
+    for name, path in found.items():
+        logger.warning(
+            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: "
+            "store it as integers",
+            path,
+            name,
+        )
+
+
+def _largest_floats(footer: pq.FileMetaData) -> dict[str, float]:
+    """Column of doubles → the largest absolute value that the statistics of its row groups name."""
+    found: dict[str, float] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for part in map(group.column, range(footer.num_columns)):
+            if part.physical_type == "DOUBLE" and part.statistics is not None and part.statistics.has_min_max:
+                ends = abs(part.statistics.min), abs(part.statistics.max)
+                found[part.path_in_schema] = max(found.get(part.path_in_schema, 0.0), *ends)
+    return found
+
+
 def is_list(kind: pa.DataType) -> bool:
     """True for Arrow's types of lists."""
     views = pa.types.is_list_view, pa.types.is_large_list_view
@@ -167,7 +200,7 @@ def content_of(kind: pa.DataType) -> str:
         return f"{LISTS}{content_of(kind.value_type)}"
     if pa.types.is_boolean(kind):
         return FLAG
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return NUMBER
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return TIME

@@ -32,7 +32,7 @@ _RULES = {
     "string": "UTF-8 without NUL",
     "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
     "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
-    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
@@ -152,6 +152,8 @@ def bad_value(column: LogColumn, value: str) -> str:
     )
     if value.lower() in NULLS and column.role != "label":
         return f"{words}: if it means a missing value, add it to dataset.null_values"
+    if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
+        return f"{words}: take kind: string"
     if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
         return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
     return words

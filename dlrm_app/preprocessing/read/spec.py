@@ -8,7 +8,7 @@
 - {name: session, role: ignore}
 
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
-- {name: hour, kind: hour, of: shown_at}
+- {name: hour, kind: hour, of: shown_at, zone: Asia/Tokyo}
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
-from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
@@ -29,6 +30,8 @@ KINDS = {
 }
 KEYS = ("name", "role", "kind", "separator")
 DERIVED_KEYS = ("name", "kind", "of")
+CLOCKS = ("hour", "weekday")
+"""Kinds of derived columns that may have a ``zone``."""
 MAX_NULL = 255
 
 
@@ -55,7 +58,8 @@ DERIVED_KINDS = {
 class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists.
 
-    ``rule`` and ``of``: the kind and the inputs of a derived column.
+    ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
+    ``offsets`` that this machine knows; None for UTC.
     """
 
     name: str
@@ -64,11 +68,16 @@ class LogColumn:
     separator: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
+    zone: str | None = None
+    offsets: Offsets = ()
 
     @property
     def derivation(self) -> dict[str, Any] | None:
         """The derivation, in the manifest's form; None for a column of the log."""
-        return None if self.rule is None else {"kind": self.rule, "of": list(self.of)}
+        if self.rule is None:
+            return None
+        clock = {"zone": self.zone, "offsets": list(map(list, self.offsets))} if self.zone else {}
+        return {"kind": self.rule, "of": list(self.of), **clock}
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
     ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
-    ``derived``: columns computed from these.
+    ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
     """
 
     name: str
@@ -87,6 +96,7 @@ class Spec:
     null_values: tuple[str, ...] = ()
     order: tuple[LogColumn, ...] = ()
     derived: tuple[LogColumn, ...] = ()
+    by_position: bool = False
 
     @property
     def fields(self) -> tuple[LogColumn, ...]:
@@ -151,6 +161,7 @@ class Cures(NamedTuple):
     columns: str = "correct dataset.columns"
     header: str = "set dataset.header=true"
     no_header: str = "set dataset.header=false"
+    by_position: str = "input.by_position=true"
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
@@ -254,13 +265,19 @@ def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[Probl
     made = []
     for index, entry in enumerate(entries):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-        if not is_named or set(entry) != set(DERIVED_KEYS) or str(entry["kind"]) not in DERIVED_KINDS:
-            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}"
+        keys = {*entry} - {"zone"} if is_named and entry.get("kind") in CLOCKS else {*entry}
+        if not is_named or keys != {*DERIVED_KEYS} or str(entry["kind"]) not in DERIVED_KINDS:
+            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}, and zone for {' and '.join(CLOCKS)}"
             faults.append(Problem(f"dataset.derived[{index}]", f"must be a mapping with {form}", value=entry))
             continue
         name, kind, of = (entry[key] for key in DERIVED_KEYS)
         of = tuple(map(str, of if isinstance(of, list | tuple) else (of,)))
-        made.append(LogColumn(name, DERIVED_KINDS[kind].role, DERIVED_KINDS[kind].kind, rule=kind, of=of))
+        column = LogColumn(name, DERIVED_KINDS[kind].role, DERIVED_KINDS[kind].kind, rule=kind, of=of)
+        try:
+            zone = entry.get("zone")
+            made.append(column if zone is None else replace(column, zone=zone, offsets=offsets_of(str(zone))))
+        except ConfigError as error:
+            faults += [fault.within(f"dataset.derived[{index}]", ".") for fault in error.problems]
     known = {column.name: column for column in (*columns, *made)}
     faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, known)]
     used = {name for column in made for name in column.of}

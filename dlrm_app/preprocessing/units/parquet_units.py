@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
+from dlrm_app.preprocessing.units.plain_parquet import decode_plain, is_plain, short_texts
 from dlrm_app.preprocessing.units.remote import Address, in_threads
 from dlrm_app.preprocessing.units.source import InputFile, explained_damage
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
@@ -25,6 +26,8 @@ _WIDTH = 8
 """The least bytes of a decoded value."""
 _BUFFER = 1 << 18
 """Bytes of a column that are read at a time."""
+_FEW_ROWS = 10_000
+"""Fewer rows take Arrow less time than it takes to load polars."""
 
 
 class UnitRows(NamedTuple):
@@ -135,24 +138,38 @@ class ParquetFeed:
         units, groups = self._units, self._groups
         alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
         most_rows = max(unit.stop - unit.start for unit in alike.values())
+        is_large = not isinstance(self.source.path, Address) and most_rows >= _FEW_ROWS
+        plain = plain_columns(self.source, self._stored) if is_large else []
+        others = [name for name in self._stored if name not in plain]
         with _open(self.source, self.prefetched().fetched) as file:
-            rows = _RowReader(file, groups, self._stored, max(most_rows, 1))
+            rows = _RowReader(file, groups, others, max(most_rows, 1))
             for number, unit in alike.items():
+                if number > self.wanted[-1]:
+                    break
+                with explained_damage(self.source):
+                    table = rows.read(unit.stop - unit.start)
+                    if number in self.wanted:
+                        table = _side_by_side(table, self._plain(file, unit, plain))
                 if (
                     number in self.wanted
                 ):  # yielded at once: this function keeps no table while the next is read
-                    is_last = number == len(units) - 1
+                    whole = _with_partition(table, self.source.partition, self.columns)
+                    del table
                     yield ParquetUnit(
-                        self.source.index, number, self._read(rows, unit), unit.file_bytes, is_last
+                        self.source.index, number, whole, unit.file_bytes, number == len(units) - 1
                     )
-                elif number < self.wanted[-1]:
-                    self._read(rows, unit)
+                    del whole
 
-    def _read(self, rows: "_RowReader", unit: UnitRows) -> pa.Table:
-        """The next rows, those of ``unit``, as ``columns``."""
-        with explained_damage(self.source):
-            table = rows.read(unit.stop - unit.start)
-        return _with_partition(table, self.source.partition, self.columns)
+    def _plain(self, file: pq.ParquetFile, unit: UnitRows, names: list[str]) -> pa.Table | None:
+        """The columns ``names`` of the rows of ``unit``; None if there are no such columns."""
+        if not names:
+            return None
+        before = sum(file.metadata.row_group(group).num_rows for group in range(unit.groups.start))
+        table = decode_plain(str(self.source.path), names, before + unit.start, unit.stop - unit.start)
+        if table is None:  # Arrow tells what is wrong
+            groups = file.read_row_groups(list(unit.groups), names, use_threads=False)
+            table = groups.slice(unit.start, unit.stop - unit.start)
+        return table
 
 
 InputUnit = UnitText | ParquetUnit
@@ -181,6 +198,15 @@ class _RowReader:
             self._rest = batch.slice(num_rows) if batch.num_rows > num_rows else None
             num_rows -= taken[-1].num_rows
         return pa.Table.from_batches(taken, None if taken else self._schema)
+
+
+def _side_by_side(table: pa.Table, more: pa.Table | None) -> pa.Table:
+    """``table`` with the columns of ``more``, which has the same rows."""
+    if more is None:
+        return table
+    for name in more.column_names:
+        table = table.append_column(name, more[name])
+    return table
 
 
 def _with_partition(
@@ -264,3 +290,17 @@ def footer_of(source: InputFile) -> pq.FileMetaData:
 def read_footers(sources: Sequence[InputFile]) -> None:
     """Reads the footers of all Parquet sources, those of a store at the same time, and keeps them."""
     in_threads(footer_of, [source for source in sources if source.format == "parquet"])
+
+
+@lru_cache(maxsize=64)
+def _plain_columns(source: InputFile) -> frozenset[str]:
+    """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
+    footer = footer_of(source)
+    schema = footer.schema.to_arrow_schema()
+    numbered = {*repeated_texts(source)} - {*short_texts(footer)}
+    return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
+
+
+def plain_columns(source: InputFile, names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that polars decodes."""
+    return [name for name in names if name in _plain_columns(source)]

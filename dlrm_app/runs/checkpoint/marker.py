@@ -149,6 +149,10 @@ class Progress:
         val = [each for each in self.evals if each.split == "val"]
         return max(val, key=lambda each: each.merit, default=None)
 
+    def val_aucs(self, before: int) -> list[float]:
+        """The AUCs of the evaluations on val before step number ``before``."""
+        return [each.merit[0] for each in self.evals if each.split == "val" and each.step < before]
+
     @property
     def judgement(self) -> Judgement | None:
         """The judgement of the last evaluation on val; None if there is none."""

@@ -1,6 +1,7 @@
 """Values of Parquet become what the slow reference makes of their text, whatever their types and row groups."""
 
 import datetime
+import decimal
 import math
 import os
 from pathlib import Path
@@ -70,6 +71,31 @@ def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | No
         expected, bad = expected_of(["" if value is None else str(value) for value in values], form)
         assert rejected == bad
         assert not (bad and text_kind == "string")
+        assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
+
+
+decimals = st.tuples(st.integers(1, 26), st.integers(0, 12)).flatmap(
+    lambda size: st.tuples(
+        st.just(pa.decimal128(size[0] + size[1], size[1])),
+        st.lists(
+            st.none() | st.decimals(-(10 ** size[0]) + 1, 10 ** size[0] - 1, allow_nan=False, places=size[1]),
+            min_size=1,
+        ),
+    )
+)
+
+
+@given(decimals)
+def test_a_decimal_is_its_shortest_text(column: tuple[pa.DataType, list[decimal.Decimal | None]]) -> None:
+    kind, values = column
+    texts = ["" if value is None else f"{value:f}" for value in values]
+    texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
+    texts = ["0" if text == "-0" else text for text in texts]
+    for role, text_kind in (("sparse", "integer"), ("sparse", "string"), ("dense", "float")):
+        form = spec(LogColumn("x", role, text_kind))
+        rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+        expected, bad = expected_of(texts, form)
+        assert rejected == bad
         assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
 
 
@@ -209,6 +235,7 @@ def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
     "labels",
     [
         pa.array([1, 0, 2, None]),
+        pa.array([1, 0, 2, None]).cast(pa.decimal128(20, 1)),
         pa.array([True, False, None, None]),
         pa.array(["1", "false", "x", ""]),
         pa.array([1.0, 0.0, 0.5, math.nan]),
@@ -306,7 +333,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path)
     with refused(
         DamagedFileError,
         ".../clicks.parquet",
-        "cannot be read as Parquet: Unexpected end of stream: Page was smaller (92935) than...",
+        "cannot be read as Parquet: Unexpected end of stream: Page was smaller...",
     ):
         list(units)
 

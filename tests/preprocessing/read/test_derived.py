@@ -1,6 +1,7 @@
 """Derived columns are what plain Python makes of raw values, from text and Parquet; wrong ones are refused."""
 
 import datetime
+import zoneinfo
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_parquet_gives_the_same(rows: list[Row], kind: str) -> None:
 TIMES_OF_ISO = """2026-11-23|2026-11-23 17:09|2026-11-23T17:09:08|2026-11-23T17:09:08.25Z|0001-01-01T06:00:00
 2024-02-29T00:00:00.123456+01:00|2000-02-29 23:59:59-12:45|1900-03-01|2026-11-23T17:09:08.123456789-08
 9999-12-31T23:59:58.500000000|9999-12-31T23:59:59""".replace("\n", "|").split("|")
-NO_TIMES = """2026-11-3|2026-13-01|2026-00-01|2025-02-29|1900-02-29|2026-04-31|2026-11-23T|2026-11-23T24:00|20261123
+NO_TIMES = """2026-11-3|2026-13-01|2026-00-01|2025-02-29|1900-02-29|2026-04-31|2026-11-23T|2026-11-23T24:00|2026112
 2026-11-23T17:60|2026-11-23T17:09:60|2026-11-23T17:09:08.|2026-11-23x17:09:08|2026-11-23T17:09:08+01:00x|now
 2026-11-23T17:09:08+1|2026-11-23T17:09:08+01:0|0000-12-31|1732381748""".replace("\n", "|").split("|")
 
@@ -154,6 +155,47 @@ def test_times_are_those_of_pythons_calendar() -> None:
     assert [reject.column for reject in arrow.take_rejects()] == ["t"]
 
 
+COMPACT = {
+    "%Y%m%d": "20260228",
+    "%Y%m%d%H": "2026022817",
+    "%Y%m%d%H%M": "202402291759",
+    "%Y%m%d%H%M%S": "00010101000059",
+}
+NO_COMPACT = [
+    "20250229",
+    "2026022824",
+    "202602281760",
+    "20260228175960",
+    "202602281",
+    "2026022817594512",
+    "00000101",
+]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float64(), "dictionary"])
+def test_compact_times_are_the_same_from_text_and_parquet(kind: Any) -> None:
+    columns = [COLUMNS[0], {"name": "t", "role": "time", "kind": "iso"}, COLUMNS[3], COLUMNS[4]]
+    spec = spec_of([{"name": "since", "kind": "seconds_since", "of": ["t", "joined"]}], columns)
+    times = [text for text in [*COMPACT.values(), *NO_COMPACT] if kind == pa.string() or text[0] != "0"]
+    good = [
+        (datetime.datetime.strptime(text, form) - datetime.datetime(1970, 1, 1)).total_seconds()
+        for form, text in COMPACT.items()
+        if text in times
+    ]
+    rows, rejects = parse("\n".join(f"1,{time},0,7" for time in times).encode(), spec)
+    assert [row.dense for row in rows] == [[seconds] for seconds in good]
+    stored = pa.array(times)
+    if kind != pa.string():
+        whole = stored.cast(pa.int64())
+        stored = whole.dictionary_encode() if kind == "dictionary" else whole.cast(kind)
+    table = pa.table(
+        {"y": [1] * len(times), "t": stored, "joined": [0] * len(times), "shop": [7] * len(times)}
+    )
+    cursor = ArrowCursor(ParquetUnit(0, 0, table, 0, True), spec)
+    assert [row.dense for raw in cursor.rows(99, None) for row in rows_of(raw, spec)] == [[s] for s in good]
+    assert len(cursor.take_rejects()) == len(rejects) == len(times) - len(good)
+
+
 def test_milliseconds_taken_for_seconds_are_rejected() -> None:
     columns = [*COLUMNS[:1], {"name": "t", "role": "time", "kind": "seconds"}, COLUMNS[4]]
     spec = spec_of([{"name": "hour", "kind": "hour", "of": "t"}], columns)
@@ -161,6 +203,31 @@ def test_milliseconds_taken_for_seconds_are_rejected() -> None:
     assert [row.sparse[1] for row in rows] == [17, 23]
     assert "t is '1732381748500', must be seconds since 1970" in rejects[0][1]
     assert "milliseconds" in rejects[0][1]
+
+
+@given(
+    st.sampled_from(
+        ["Asia/Tokyo", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu"]
+    ),
+    st.lists(st.integers(0, 4_000_000_000), min_size=1, max_size=20),
+)
+def test_hours_and_weekdays_of_a_zone_are_its_local_ones(zone: str, times: list[int]) -> None:
+    """As Python's own calendar has them, also across changes of the clock."""
+    columns = [COLUMNS[0], {"name": "t", "role": "time", "kind": "seconds"}, COLUMNS[4]]
+    derived = [{"name": kind, "kind": kind, "of": "t", "zone": zone} for kind in ("hour", "weekday")]
+    rows, _ = parse("\n".join(f"1,{time},7" for time in times).encode(), spec_of(derived, columns))
+    local = [datetime.datetime.fromtimestamp(time, zoneinfo.ZoneInfo(zone)) for time in times]
+    assert [row.sparse[1:] for row in rows] == [[each.hour, each.weekday()] for each in local]
+
+
+def test_the_offsets_of_a_zone_are_kept_with_the_column() -> None:
+    spec = spec_of([{"name": "hour", "kind": "hour", "of": "shown", "zone": "Asia/Tokyo"}], COLUMNS[:3])
+    assert spec.derived[0].derivation == {
+        "kind": "hour",
+        "of": ["shown"],
+        "zone": "Asia/Tokyo",
+        "offsets": [[0, 32400]],
+    }
 
 
 def made(kind: str, *of: str, name: str = "x") -> dict[str, Any]:
@@ -207,6 +274,16 @@ def made(kind: str, *of: str, name: str = "x") -> dict[str, Any]:
             [made("in_list", "shop", "items")],
             "dataset.derived: x: of",
             "must name columns of one kind, shop and items differ",
+        ),
+        (
+            [{**made("hour", "shown"), "zone": "Tokio"}],
+            "dataset.derived[0].zone",
+            "is no time zone that this machine knows",
+        ),
+        (
+            [{**made("cross", "shop", "item"), "zone": "Asia/Tokyo"}],
+            "dataset.derived[0]",
+            "must be a mapping...",
         ),
         ([], "dataset.columns: shown", "is a time of which dataset.derived makes nothing"),
     ],
