@@ -9,7 +9,7 @@ from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import DataError, Problem, refuse_all, refuse_if
 from dlrm_app.files import is_file, output_problems
-from dlrm_app.runs.checkpoint.marker import read_marker
+from dlrm_app.runs.checkpoint.marker import dataset_of, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
 from dlrm_app.tables.specs import Table
 
@@ -95,7 +95,8 @@ def _check_rows(config: EvaluateConfig) -> None:
     path = config.data.path
     if path is None and config.checkpoint is not None:
         folder, _held = hold_checkpoint(Path(config.checkpoint), config.which)
-        path = str(read_saved_config(read_marker(folder).config, folder).data.path)
+        marker = read_marker(folder)
+        path = dataset_of(folder, marker, str(read_saved_config(marker.config, folder).data.path))
         refuse_moved(Path(path), config.checkpoint)
     if path is None:
         return

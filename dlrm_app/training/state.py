@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -152,6 +153,7 @@ class TrainingRun:
             meter=self.state.meter.state(),
             random_state=random_state(),
             dataset=self.manifest.fingerprint(),
+            dataset_at=os.path.relpath(self.manifest.folder, self.folder.path.absolute()),
             columns=self.columns,
             config=asdict(self.config),
             world_size=self.runtime.world_size,

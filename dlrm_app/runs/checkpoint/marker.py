@@ -4,7 +4,9 @@ It also describes the model. Does not import torch.
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule
-from dlrm_app.dataset.manifest import DenseColumn, Manifest
+from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import SharedLock, differences
 from dlrm_app.model.architectures import ModelSpec
@@ -189,6 +191,8 @@ class Marker:
     """The size of the run's metrics.jsonl."""
     tables: dict[str, list[str]]
     """Table → its features, in the order in which the model reads them."""
+    dataset_at: str = field(default="", metadata=IF_SET)
+    """The dataset's folder, from the run's folder."""
     cuda_random_states: list[str] = field(default_factory=list, metadata=IF_SET)
     """State of each rank's GPU generator, by rank; empty on CPU."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict, metadata=ALWAYS)
@@ -301,6 +305,19 @@ class TrainedModel:
         return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
 
 
+def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
+    """The dataset that the checkpoint at ``folder`` was trained on, where it is now. ``typed``: where it was.
+
+    Found from any working folder, also after run and dataset were moved together, or in the folder that was typed.
+    """
+    beside = folder.absolute().parents[1] / marker.dataset_at
+    if marker.dataset_at and (beside / MANIFEST).is_file():
+        with suppress(DataError):
+            if read_manifest(beside).fingerprint() == marker.dataset:
+                return os.path.normpath(beside) if Path(typed).is_absolute() else os.path.relpath(beside)
+    return typed
+
+
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
     """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for unknown settings."""
     config = read_saved_config(marker.config, folder)
@@ -309,7 +326,15 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
     spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, number_features(columns))
-    return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
+    return TrainedModel(
+        folder,
+        marker,
+        spec,
+        config.trainer,
+        config.evaluation,
+        dataset_of(folder, marker, config.data.path),
+        dense,
+    )
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
