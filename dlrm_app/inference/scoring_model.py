@@ -18,6 +18,7 @@ from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import TrainedModel
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
+from dlrm_app.tables.bags import torch_name
 from dlrm_app.tables.specs import Table, table_of
 
 CPU = torch.device("cpu")
@@ -84,7 +85,7 @@ def trained_module(trained: TrainedModel) -> nn.Module:
     model = weights.model
     bags = model.get_submodule("sparse_arch.embedding_bag_collection").to_empty(device=CPU)
     for table in trained.tables:
-        weight = bags.get_parameter(f"embedding_bags.{table.name}.weight")
+        weight = bags.get_parameter(f"embedding_bags.{torch_name(table.name)}.weight")
         first = 0
         for block in weights.blocks(table):
             with torch.no_grad():

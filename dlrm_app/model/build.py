@@ -9,27 +9,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.errors import refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
-
-
-def name_problems(tables: Sequence[Table]) -> list[Problem]:
-    """Problems: table names that torch cannot store."""
-    taken = nn.ModuleDict()  # torchrec keeps tables by name in one, beside the ModuleDict's own attributes
-    return [
-        Problem(
-            f"table {table.name}",
-            "cannot have this name, because torch's ModuleDict has that attribute",
-            f"name it t_{table.name}",
-        )
-        for table in tables
-        if hasattr(taken, table.name)
-    ]
 
 
 def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
@@ -39,7 +25,7 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     depend on ``spec.seed`` alone: they are always drawn on the CPU. With ``ensemble_size`` above 1 training
     takes that many times the rows, see ``Ensemble``. Raises ConfigError.
     """
-    refuse_if(model_problems(spec.config) or [*model_table_problems(spec), *name_problems(spec.tables)])
+    refuse_if(model_problems(spec.config) or model_table_problems(spec))
     tables, count = spec.tables, spec.config.ensemble_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)

@@ -36,7 +36,8 @@ from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import KINDS, Workload, estimate_options
 from dlrm_app.sharding.placement import ON_NODES, Assignment, Loads, Placed, imbalance, rank_loads
 from dlrm_app.table import Column, Columns, Rows, share, text_table
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.bags import torch_name
+from dlrm_app.tables.specs import RENAMED, Table
 from dlrm_app.text import listed, memory_text, percent
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class EstimatedPlan(ShardingPlan):
 def module_paths(model: nn.Module) -> dict[str, str]:
     """Table name → the path of the EmbeddingBagCollection in ``model`` that holds it."""
     return {
-        table.name: path
+        table.name.removesuffix(RENAMED): path
         for path, module in model.named_modules()
         if isinstance(module, EmbeddingBagCollection)
         for table in module.embedding_bag_configs()
@@ -74,7 +75,7 @@ def to_plan(
     plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for name, path in paths.items():
         module_plan = plan.setdefault(path, EmbeddingModuleShardingPlan())
-        module_plan[name] = _parameter(assignment[name], constraints[name], cluster)
+        module_plan[torch_name(name)] = _parameter(assignment[name], constraints[name], cluster)
     return EstimatedPlan(plan, cluster, assignment, work)
 
 

@@ -14,7 +14,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.specs import RENAMED, Table, table_of
 
 POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
@@ -25,10 +25,21 @@ def meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
     return EmbeddingBagCollection([to_bag_config(table) for table in tables], device=torch.device("meta"))
 
 
+def torch_name(table: str) -> str:
+    """The name of ``table`` in torch, which keeps tables in a ModuleDict: items, keys and others are its attributes.
+
+    ``table_of`` is the inverse.
+    """
+    return f"{table}{RENAMED}" if hasattr(_NO_TABLES, table) or table.endswith(RENAMED) else table
+
+
+_NO_TABLES = nn.ModuleDict()
+
+
 def to_bag_config(table: Table) -> EmbeddingBagConfig:
     """torchrec's description of ``table``."""
     return EmbeddingBagConfig(
-        name=table.name,
+        name=torch_name(table.name),
         num_embeddings=table.rows,
         embedding_dim=table.dim,
         feature_names=list(table.features),

@@ -276,10 +276,14 @@ def _place(name: str, names: Sequence[str]) -> int:
     return names.index(name) if name in names else len(names)
 
 
+RENAMED = "__"
+"""The end of the names under which torch keeps tables that it cannot keep under their own."""
+
+
 def table_of(parameter: str) -> str | None:
     """The table that ``parameter`` (a dotted name in a model) belongs to; None for the dense part's parameters.
 
     torchrec names them ``….embedding_bags.<table>.weight``, sharded or not.
     """
     parts = parameter.split(".")
-    return parts[-2] if "embedding_bags" in parts else None
+    return parts[-2].removesuffix(RENAMED) if "embedding_bags" in parts else None
