@@ -18,7 +18,7 @@ from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Column, Columns, Rows, html_table
-from dlrm_app.text import NONE, count, duration, short
+from dlrm_app.text import NONE, count, duration, listed, short
 
 PLACE_KEYS = ("output", "resume")
 """Keys of a run's place, which do not describe the run."""
@@ -68,13 +68,16 @@ class Page(Result):
     path: Path
     runs: tuple[Path, ...]
     table: tuple[str, tuple[Columns, Rows]] | None = None
+    warning: str = ""
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The main table and the page's path."""
+        """The main table, what makes it no comparison, and the page's path."""
         if self.table is not None:
             title, table = self.table
             yield f"{title}:"
             yield table
+        if self.warning:
+            yield self.warning
         yield str(self.path)
 
 
@@ -98,8 +101,9 @@ def write_comparison(runs: Runs, split: str | None, output: str | None) -> Page:
     path = Path(output) if output else folder / "compare.html"
     results = results_table(runs, split)
     charts = comparison_charts(runs, split)
+    warning = other_rows(runs, split)
     sections = [
-        f"<h2>Results on {split}</h2>{html_table(*results)}",
+        f"<h2>Results on {split}</h2>{html_table(*results)}{f'<p><b>{escape(warning)}</b></p>' * bool(warning)}",
         f"<h2>Curves</h2>{charts_html(charts, 'curves')}" if charts else "",
         _configurations(runs),
     ]
@@ -109,7 +113,23 @@ def write_comparison(runs: Runs, split: str | None, output: str | None) -> Page:
     summary = escape(f"{number} in {folder}, {finished:,} of them finished.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(title, "comparison of runs", summary=summary, sections=sections))
-    return Page(path, tuple(record.path for record in runs.values()), (split, results))
+    return Page(path, tuple(record.path for record in runs.values()), (split, results), warning)
+
+
+def other_rows(runs: Runs, split: str) -> str:
+    """A warning if runs were measured on other rows of ``split``, by the rows' number and clicks; empty if not."""
+    measured: dict[tuple[float | None, float | None], list[str]] = {}
+    for name, record in runs.items():
+        if event := record.last_eval(split):
+            rows = event.metrics.get("num_samples"), event.metrics.get("positives")
+            measured.setdefault(rows, []).append(name)
+    if len(measured) < 2:
+        return ""
+    groups = "; ".join(
+        f"{listed(names)}: {rows or 0:,.0f} rows, {clicks or 0:,.0f} clicks"
+        for (rows, clicks), names in measured.items()
+    )
+    return f"not comparable: the runs were measured on different rows of {split} ({groups})"
 
 
 def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:

@@ -38,6 +38,18 @@ def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> No
     assert "1 of them finished" in text
 
 
+def test_runs_measured_on_other_rows_are_said(tmp_path: Path) -> None:
+    for name, clicks in (("a", 250), ("b", 250), ("c", 251)):
+        write_run(tmp_path / name)
+        with (tmp_path / name / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({**evaluation("test", 40), "positives": clicks}) + "\n")
+    assert "not comparable" not in str(report_runs(config_of(str(tmp_path / "a"), str(tmp_path / "b"))))
+    page = report_runs(config_of(str(tmp_path)))
+    said = "different rows of test (a, b: 1,000 rows, 250 clicks; c: 1,000 rows, 251 clicks)"
+    assert said in str(page)
+    assert said in read_report(page.path).text
+
+
 def config_of(*runs: str) -> ReportConfig:
     return ReportConfig(runs=list(runs))
 
