@@ -31,6 +31,7 @@ def test_torchs_name_is_free_and_leads_back(name: str) -> None:
     assert table_of(f"sparse_arch.embedding_bags.{torch_name(name)}.weight") == name
 
 
+@pytest.mark.slow
 def test_a_run_with_such_tables_resumes_exports_and_predicts(tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_dataset(data, rows={"train": 1280, "val": 256}, one_hot=(50, 1000, 20))
