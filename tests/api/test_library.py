@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+import sympy  # noqa: F401 - torch imports it when it is first needed, and it adds a filter of warnings
 import torch
 import torch.distributed as dist
 from hydra import compose, initialize_config_dir
@@ -69,7 +70,10 @@ def unchanged(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     def state() -> dict[str, Any]:
         return {
             "argv": list(sys.argv),
-            "environment": dict(os.environ),
+            # torch names its cache when it is first needed
+            "environment": {
+                key: each for key, each in os.environ.items() if key != "TORCHINDUCTOR_CACHE_DIR"
+            },
             "signals": {
                 each: signal.getsignal(each)
                 for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
