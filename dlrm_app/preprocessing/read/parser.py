@@ -72,6 +72,20 @@ class RawList(NamedTuple):
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
         return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
 
+    def cut(self, first: int | None, last: int | None) -> "RawList":
+        """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
+        most = first or last
+        sizes = np.diff(self.ends)
+        if most is None or not (sizes > most).any():
+            return self
+        kept = np.minimum(sizes, most)
+        begins = self.ends[:-1] if first else self.ends[1:] - kept
+        items = np.arange(self.ends[-1])
+        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
+        return RawList(ends, self.keys[: len(items)][is_kept], spans)
+
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
@@ -264,7 +278,11 @@ def raw_columns(
     num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
     begins = np.arange(num_times, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
-    lists = [_without_lone_missing(each) for each in lists]
+    list_columns = [column for column in spec.sparse if column.separator is not None]
+    lists = [
+        _without_lone_missing(each).cut(column.first, column.last)
+        for each, column in zip(lists, list_columns, strict=True)
+    ]
     derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
     return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
