@@ -16,7 +16,8 @@ from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
-from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block, UnitText
+from dlrm_app.preprocessing.units.bundles import LineUnit
+from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
 from dlrm_app.text import json_text
 
 REJECTS = "rejects.jsonl"
@@ -348,7 +349,7 @@ class Cursor(Position):
     ``keeps_spans``: keeps the positions of strings in ``texts()``.
     """
 
-    def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
+    def __init__(self, text: LineUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
         super().__init__(spec, keeps_spans)
         if keeps_spans:
             text.load()
@@ -381,10 +382,10 @@ class Cursor(Position):
         return self.text.load().text
 
 
-def body(text: UnitText, spec: Spec) -> Iterator[Block]:
+def body(text: LineUnit, spec: Spec) -> Iterator[Block]:
     """The unit's blocks of lines, without the file's header."""
     for block in text.blocks():
-        if spec.header and text.unit == 0 and block.start < block.stop:
+        if spec.header and text.begins_file and block.start < block.stop:
             yield block._replace(start=lines.line_end(block.text, block.start) + 1)
             break
         yield block
