@@ -125,10 +125,13 @@ def column_problems(
         name = column["name"]
         if name not in features:
             continue
+        keys = ("num_embeddings", "multi_hot", "encoding")
         if name not in there:
             problems.append(Problem(name, "is not one of its sparse columns"))
+        elif all(column[key] == there[name][key] for key in keys):
+            continue
         elif relation.day is None or not _is_same_kind_of_file(column["encoding"], there[name]["encoding"]):
-            problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+            problems += _differences(column, there[name], keys)
         elif not is_taken:
             days = [
                 f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)

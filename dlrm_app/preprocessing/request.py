@@ -84,7 +84,7 @@ def read_request(config: PreprocessConfig) -> Request:
     columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
     refuse_if(setting_problems(columns, spec, known))
     if known is not None:
-        dense = replace(dense, transform=known_transform(known, dense.transform))
+        dense = replace(dense, transform=known_transform(known, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
     sources = find_sources(given)
     refuse_if(known_click_problems(known, sources) if known else [])
