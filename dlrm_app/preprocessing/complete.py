@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -10,7 +11,15 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import (
+    Manifest,
+    ManifestSource,
+    Shard,
+    Split,
+    WeightSums,
+    read_manifest,
+    write_manifest,
+)
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
@@ -88,6 +97,7 @@ def complete(
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
+        weight=plan.spec.weight if label is not None else None,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -106,7 +116,15 @@ def _summarize(
             replace(shard, path=f"{split}/part-{number:05d}.parquet")
             for number, (_, shard) in enumerate(shards)
         ],
+        weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
     )
+
+
+def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:
+    """The sums of all units, rounded to twelve digits, so that they do not depend on the size of units."""
+    if not sums:
+        return None
+    return WeightSums(*(float(f"{math.fsum(each):.12g}") for each in zip(*sums, strict=True)))
 
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:

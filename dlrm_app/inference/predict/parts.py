@@ -128,7 +128,7 @@ class DatasetParts:
 
 
 def raw_spec(manifest: Manifest) -> Spec:
-    """The format of the files that the dataset of ``manifest`` was made from.
+    """The format of the files that the dataset of ``manifest`` was made from, without weights, which scoring ignores.
 
     Raises DataError if the manifest does not have it.
     """
@@ -142,7 +142,8 @@ def raw_spec(manifest: Manifest) -> Spec:
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
     spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
-    return replace(spec, by_position=bool(manifest.config.get("input", {}).get("by_position")))
+    by_position = bool(manifest.config.get("input", {}).get("by_position"))
+    return replace(spec.without_weight(), by_position=by_position)
 
 
 def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
