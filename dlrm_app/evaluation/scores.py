@@ -294,7 +294,8 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         reject = json.loads(line)
         rejected.setdefault(reject["file"], []).append(reject["line"])
     origin = split if any(source.split == split for source in manifest.sources) else "train"
-    sizes = [(name, s.rows + s.rejects) for name, s in manifest.splits.items() if name in (origin, *_CUT)]
+    splits = manifest.splits
+    sizes = [(name, s.rows + s.rejects + s.left_out) for name, s in splits.items() if name in (origin, *_CUT)]
     if origin != split:  # the split is a share of train's lines, in the order train, val, test
         first = sum(size for name, size in sizes if _CUT.index(name) < _CUT.index(split))
         sizes = [(name, size) for name, size in sizes if name == split]
@@ -307,7 +308,7 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         if source.split != origin:
             continue
         out = np.array(rejected.get(source.path, []), np.int64)
-        count = source.rows + len(out)
+        count = source.rows + len(out) + source.left_out
         low, high = max(first - seen, 0), min(end - seen, count)
         seen += count
         if low < high:

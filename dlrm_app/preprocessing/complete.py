@@ -98,6 +98,7 @@ def complete(
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
         weight=plan.spec.weight if label is not None else None,
+        negatives_kept=plan.kept_shares,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -116,6 +117,7 @@ def _summarize(
             replace(shard, path=f"{split}/part-{number:05d}.parquet")
             for number, (_, shard) in enumerate(shards)
         ],
+        left_out=sum(part.left_out for part in parts),
         weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
     )
 
@@ -149,8 +151,10 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
         crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
-        sample = sample_checksum(source)
-        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
+        sample, left_out = sample_checksum(source), sum(unit.left_out for unit in read)
+        return ManifestSource(
+            source.path, source.split, source.bytes, checksum, rows, *version, sample, left_out
+        )
 
     return in_threads(describe, plan.sources)
 

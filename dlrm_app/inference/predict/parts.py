@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
@@ -146,13 +145,6 @@ def raw_spec(manifest: Manifest) -> Spec:
     return replace(spec.without_weight(), by_position=by_position)
 
 
-def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
-    """The numbers of range(start, stop) that are not ``left_out``."""
-    keep = np.ones(stop - start, bool)
-    keep[np.array(left_out, np.int64) - start] = False
-    return np.arange(start, stop)[keep]
-
-
 class RawParts:
     """Parts of the files ``given`` (a path, a glob, a list), encoded according to ``manifest``.
 
@@ -237,14 +229,12 @@ class RawParts:
                     yield Part(unit.name, tally, partial(self._encode, unit, spec))
 
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
-        cursor, before = open_cursor(unit, spec), 0
+        cursor = open_cursor(unit, spec)
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         learnt = self.learnt
         for raw in cursor.rows(CHUNK_ROWS, None):
-            rejects = cursor.take_rejects()
-            lines = without(before, cursor.line, [reject.line for reject in rejects])
-            tally.leave_out(rejects)
-            before = cursor.line
+            lines = cursor.row_lines()
+            tally.leave_out(cursor.take_rejects())
             beside = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
                 beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}

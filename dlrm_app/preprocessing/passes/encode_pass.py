@@ -30,7 +30,7 @@ class EncodedSplit:
 
     ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
     among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
-    weights of all rows and of the positives, if rows have weights.
+    weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
     """
 
     rows: int
@@ -40,6 +40,7 @@ class EncodedSplit:
     shard: Shard | None
     seen: KnownShare
     weights: tuple[float, float] | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class EncodedUnit:
     @property
     def rejects(self) -> int:
         return sum(split.rejects for split in self.splits.values())
+
+    @property
+    def left_out(self) -> int:
+        return sum(split.left_out for split in self.splits.values())
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class EncodeUnits:
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for dealt in self.plan.deal(segment, raw, text, first, wants_keys=wants_keys):
+                for dealt in self.plan.deal(segment, raw, cursor, first, wants_keys=wants_keys):
                     parts[dealt.split].add(dealt)
                     if self.wants_contents and has_keys and dealt.keys is not None:
                         contents.add(dealt.keys)
@@ -137,7 +142,8 @@ class EncodeUnits:
             found = {split: part.finish() for split, part in parts.items()}
         rejected = cursor.take_rejects()
         rejects += rejected
-        found[segment] = replace(found[segment], rejects=len(rejected))
+        left_out = first - sum(split.rows for split in found.values())
+        found[segment] = replace(found[segment], rejects=len(rejected), left_out=left_out)
         return found
 
     def write_shuffled(self, unit: WorkFiles[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:

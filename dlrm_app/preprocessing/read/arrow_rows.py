@@ -111,7 +111,8 @@ class ArrowCursor(Position):
         """
         stop = len(self.text.table) if until is None else min(until, len(self.text.table))
         while self.line < stop:
-            start, self.line = self.line, min(self.line + capacity, stop)
+            start = self._first_line = self.line
+            self.line = min(self.line + capacity, stop)
             yield self._read(start, self.text.table.slice(start, self.line - start))
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:

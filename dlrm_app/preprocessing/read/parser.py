@@ -329,7 +329,7 @@ class Position:
     """A position in a unit. ``line``: the number of lines, or rows, before it."""
 
     def __init__(self, spec: Spec, keeps_spans: bool) -> None:
-        self.line = 0
+        self.line = self._first_line = 0
         self._spec, self._keeps_spans = spec, keeps_spans
         self._rejects: list[RejectedLine] = []
 
@@ -337,6 +337,18 @@ class Position:
         """The lines rejected since the last call."""
         rejects, self._rejects = self._rejects, []
         return rejects
+
+    def row_lines(self) -> NDArray[np.int64]:
+        """The numbers of the lines, from 0 in the unit, of the rows that were read last. Ask before ``take_rejects``."""
+        first = self._first_line
+        return without(first, self.line, [each.line for each in self._rejects if each.line >= first])
+
+
+def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
+    """The numbers of range(start, stop) that are not ``left_out``."""
+    keep = np.ones(stop - start, bool)
+    keep[np.array(left_out, np.int64) - start] = False
+    return np.arange(start, stop)[keep]
 
 
 class Cursor(Position):
@@ -356,6 +368,7 @@ class Cursor(Position):
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
         """The rows of lines before number ``until``, up to ``capacity`` at a time, valid until the next request."""
         parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
+        self._first_line = self.line
         stop = _ALL_LINES if until is None else until
         while self.line < stop:
             if self._block.start == self._block.stop:
@@ -370,6 +383,7 @@ class Cursor(Position):
             self.line += count
             if parser.is_full:
                 yield parser.take()
+                self._first_line = self.line
         if parser.rows:
             yield parser.take()
 
