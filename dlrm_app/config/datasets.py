@@ -44,8 +44,35 @@ class DatasetConfig(Section):
     null_values: list[str | None] | None = None
     label: str | None = None
     published_rows: dict[str, Whole] | None = None
+    negatives_kept: Any = None
     columns: list[Any] = REQUIRED
     derived: list[Any] | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        """Problems: a share of kept negatives that is none."""
+        given = self.negatives_kept
+        shares = given if isinstance(given, dict) else {"all": given}
+        names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}
+        if given is not None and not (names_splits and all(map(_is_share, shares.values()))):
+            rule = (
+                "must be a share above 0 and up to 1, or one for each of train, val and test that was sampled"
+            )
+            yield Problem("negatives_kept", rule, "such as 0.1, or {train: 0.1}", given)
+
+    def kept_shares(self) -> dict[str, float]:
+        """The share of negatives that each split has kept in the log, of splits that were sampled."""
+        given = self.negatives_kept
+        shares = given if isinstance(given, dict) else dict.fromkeys(SPLITS, given or 1.0)
+        return {name: float(share) for name, share in shares.items() if share < 1}
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 < value <= 1
+
+
+@dataclass(slots=True)
+class SamplingConfig(Section):
+    negatives: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
 @dataclass(slots=True)
@@ -209,6 +236,7 @@ class PreprocessConfig(Section):
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     input: InputConfig = field(default_factory=InputConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
     multi_hot: MultiHotConfig = field(default_factory=MultiHotConfig)
@@ -238,6 +266,8 @@ class PreprocessConfig(Section):
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
+        if self.sampling.negatives is not None and self.input.train is None:
+            yield Problem("sampling.negatives", "samples the train split, and input.train is not given")
         for name in {name for name in self.keep if self.keep.count(name) > 1}:
             yield Problem("keep", f"names {name} twice", "once is enough")
         if not self.output:

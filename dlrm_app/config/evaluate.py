@@ -34,6 +34,7 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
+    weights: bool = True
     other_label: Literal["refuse", "ignore"] = REQUIRED
     confidence: Between = REQUIRED
     sharding: ShardingConfig = field(default_factory=ShardingConfig)

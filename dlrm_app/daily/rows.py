@@ -104,7 +104,7 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept)
+    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight)
 
 
 def _other_columns(first: Manifest, second: Manifest) -> list[str]:

@@ -10,6 +10,7 @@ from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
 from dlrm_app.text import NONE
 
 HEADINGS = {
+    "auc_unweighted": "unweighted AUC",
     "pr_auc": "PR-AUC",
     "gauc": "GAUC",
     "logloss": "log loss",
@@ -103,7 +104,8 @@ class EvaluationResult(Result):
             ]
             for model in self.models
         ]
-        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive"
+        weighed = f"; of weight {first['weight']:,.6g}, by which they count" if "weight" in first else ""
+        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive{weighed}"
         yield ["", "AUC", interval, *shown.values()], rows
         for model in self.models:
             if model.judgement is not None and model.judgement.verdict != LEARNT:

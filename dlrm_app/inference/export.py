@@ -184,6 +184,7 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
     refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
+    manifest = manifest if trained.trainer.weights else manifest.without_weights()
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)
@@ -326,7 +327,8 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
     progress = trained.marker.progress
     if progress.judgement is None:
         steps = progress.counted_updates
-        found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
+        values = scored.compute()
+        found = Measurements.of(split, values, scored.ne_error, steps=steps, effective=scored.effective)
         refuse_judged(trained.name, judge(found, None), choice)
 
 

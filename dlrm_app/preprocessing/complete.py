@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,15 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import (
+    Manifest,
+    ManifestSource,
+    Shard,
+    Split,
+    WeightSums,
+    read_manifest,
+    write_manifest,
+)
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
@@ -89,6 +98,8 @@ def complete(
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
+        weight=plan.spec.weight if label is not None else None,
+        negatives_kept=plan.kept_shares,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -107,7 +118,16 @@ def _summarize(
             replace(shard, path=f"{split}/part-{number:05d}.parquet")
             for number, (_, shard) in enumerate(shards)
         ],
+        left_out=sum(part.left_out for part in parts),
+        weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
     )
+
+
+def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:
+    """The sums of all units, rounded to twelve digits, so that they do not depend on the size of units."""
+    if not sums:
+        return None
+    return WeightSums(*(float(f"{math.fsum(each):.12g}") for each in zip(*sums, strict=True)))
 
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
@@ -131,12 +151,18 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
         for source, part in _parts(plan, journal, unit):
             crc, rows = read[source]
             read[source] = isal_zlib.crc32_combine(crc, part.crc, part.size), rows + part.lines
+    left_out = Counter[int]()
+    for unit in units:
+        left_out[unit.text.source] += unit.left_out  # a sampled unit has the rows of one source
 
     def describe(source: InputFile) -> ManifestSource:
         crc, rows = read[source.index]
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         version, sample = (source.modified_ns, source.tag), sample_checksum(source)
-        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
+        left = left_out[source.index]
+        return ManifestSource(
+            source.path, source.split, source.bytes, checksum, rows, *version, sample, left
+        )
 
     return in_threads(describe, plan.sources)
 

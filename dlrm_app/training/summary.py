@@ -1,6 +1,7 @@
 """Log lines of a run at its start and during training."""
 
 import logging
+from collections.abc import Mapping
 
 from dlrm_app.config.train import ModelConfig, TrainerConfig
 from dlrm_app.dataset.manifest import Manifest
@@ -61,16 +62,23 @@ def log_evaluation(evaluation: Evaluation) -> None:
     """Logs one line for an evaluation."""
     metrics = evaluation.metrics
     logger.info(
-        "%s after epoch %d, step %s: %s (%s rows)",
+        "%s after epoch %d, step %s: %s (%s)",
         evaluation.split,
         evaluation.epoch + 1,
         f"{evaluation.step:,}",
         metrics_text(metrics),
-        f"{metrics['num_samples']:,.0f}",
+        f"{metrics['num_samples']:,.0f} rows" + _weighed(metrics),
     )
     if "ema_auc" in metrics:
         logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
     log_judgement(evaluation)
+
+
+def _weighed(metrics: Mapping[str, float]) -> str:
+    """The weight of the rows and the AUC without weights, in words; nothing if rows have none."""
+    if "weight" not in metrics:
+        return ""
+    return f" of weight {metrics['weight']:,.6g}; unweighted AUC {metrics['auc_unweighted']:.5f}"
 
 
 def log_judgement(evaluation: Evaluation) -> None:

@@ -1,6 +1,7 @@
 """Compiled rules for one field of text: each returns a value and a state (present, absent or bad).
 
 label    0, 1, 0.0, 1.0, true or false
+weight   a number from 0 on, within the range of float32; never absent
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
@@ -22,6 +23,7 @@ MISSING_KEY = NO_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
+WEIGHT = 11
 """Codes of a column's content."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
@@ -83,7 +85,7 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
     """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
     kind = column[0]
-    if kind == LABEL or len(column) == NULLS:
+    if kind in (LABEL, WEIGHT) or len(column) == NULLS:
         return False
     if is_null_word(text, start, stop, column):
         return True
@@ -188,13 +190,16 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a label, dense value or time (seconds since 1970) as float64; its state)."""
+    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state)."""
     if kind == LABEL:
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
     if kind == DENSE_INTEGER:
         number, state = parse_integer(text, start, stop)
         return np.float64(number) if state == PRESENT else np.nan, state
+    if kind == WEIGHT:
+        value, state = parse_float(text, start, stop)
+        return value, PRESENT if state == PRESENT and value >= 0.0 else BAD
     if kind >= TIME_SECONDS:
         return _parse_time(text, start, stop, kind)
     value, state = parse_float(text, start, stop)

@@ -26,6 +26,7 @@ OPENS_A_QUOTE = "opens a quote that its line does not close"
 _SHOWN_BYTES = 60
 _RULES = {
     "label": "0 or 1",
+    "weight": "a number from 0 on, within the range of float32",
     "integer": "a whole number within ±(2^63 - 1)",
     "float": "a number within the range of float32",
     "score": "a probability, from 0 to 1",
@@ -38,6 +39,7 @@ _RULES = {
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
+    "weight": fields.WEIGHT,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -91,7 +93,7 @@ class RawList(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing).
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows have any.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -104,6 +106,7 @@ class RawColumns:
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
     times: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -118,6 +121,7 @@ class RawColumns:
             self.spans[:, rows] if self.spans.shape[1] else self.spans,
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
+            None if self.weights is None else self.weights[rows],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -159,13 +163,22 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
+NEVER_MISSING = ("label", "weight")
+"""Roles whose values null words do not apply to."""
+
+
+def rule_name(column: LogColumn) -> str:
+    """The name of the rule of a column's values: its role if that says all, otherwise its kind."""
+    return column.role if column.role in NEVER_MISSING else column.kind or ""
+
+
 def bad_value(column: LogColumn, value: str) -> str:
     """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
-    rule = _RULES["label" if column.role == "label" else column.kind or ""]
+    rule = _RULES[rule_name(column)]
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
-    if value.lower() in NULLS and column.role != "label":
+    if value.lower() in NULLS and column.role not in NEVER_MISSING:
         return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
         return f"{words}: take kind: string"
@@ -209,7 +222,7 @@ class Parser:
         }
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
-        num_dense = len(spec.times) + len(spec.dense)
+        num_dense = len(spec.beside) + len(spec.dense)
         self._values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
         self._dense, self._keys = self._values[:num_dense].view(np.float64), self._values[num_dense:]
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
@@ -253,7 +266,7 @@ class Parser:
 
     def _set_missing(self, rows: int) -> None:
         """Removes the values that null words stand for, in the first ``rows`` rows."""
-        for slot, column in enumerate([*self.spec.times, *self.spec.dense]):
+        for slot, column in enumerate([*self.spec.beside, *self.spec.dense]):
             if (nulls := self._nulls.get(column.name)) is not None:
                 numbers = self._dense[slot, :rows]
                 set_missing(numbers, nulls, np.nan, numbers, _NO_STATES)
@@ -275,18 +288,20 @@ def raw_columns(
     spans: NDArray[np.int64],
     lists: Sequence[RawList],
 ) -> RawColumns:
-    """Makes ``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
-    num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
-    begins = np.arange(num_times, len(values)) * values.shape[1]
+    """Makes ``rows`` rows with their derived columns. ``values`` [W + T + N + F, R or more]: ``spec.beside`` come first."""
+    num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
+    begins = np.arange(num_beside, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
     lists = [
         _without_lone_missing(each).cut(column.first, column.last)
         for each, column in zip(lists, list_columns, strict=True)
     ]
-    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
+    weights = numbers[0] if spec.weight is not None else None
+    times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
+    derive(spec, times, dense, keys, lists)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
+    return RawColumns(labels, dense, keys, one_hot, spans, lists, times, weights)
 
 
 def _without_lone_missing(lists: RawList) -> RawList:
@@ -312,10 +327,10 @@ def kind_code(column: LogColumn) -> int:
 def column_codes(spec: Spec) -> NDArray[np.int64]:
     """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null words.
 
-    Times come before the dense columns.
+    The columns beside the dense ones come before these.
     """
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
-    slots = {column.name: slot for slot, column in enumerate([*spec.times, *spec.dense])}
+    slots = {column.name: slot for slot, column in enumerate([*spec.beside, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     codes = [
         (
@@ -333,7 +348,7 @@ class Position:
     """A position in a unit. ``line``: the number of lines, or rows, before it."""
 
     def __init__(self, spec: Spec, keeps_spans: bool) -> None:
-        self.line = 0
+        self.line = self._first_line = 0
         self._spec, self._keeps_spans = spec, keeps_spans
         self._rejects: list[RejectedLine] = []
 
@@ -341,6 +356,18 @@ class Position:
         """The lines rejected since the last call."""
         rejects, self._rejects = self._rejects, []
         return rejects
+
+    def row_lines(self) -> NDArray[np.int64]:
+        """The numbers of the lines, from 0 in the unit, of the rows that were read last. Ask before ``take_rejects``."""
+        first = self._first_line
+        return without(first, self.line, [each.line for each in self._rejects if each.line >= first])
+
+
+def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
+    """The numbers of range(start, stop) that are not ``left_out``."""
+    keep = np.ones(stop - start, bool)
+    keep[np.array(left_out, np.int64) - start] = False
+    return np.arange(start, stop)[keep]
 
 
 class Cursor(Position):
@@ -360,6 +387,7 @@ class Cursor(Position):
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
         """The rows of lines before number ``until``, up to ``capacity`` at a time, valid until the next request."""
         parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
+        self._first_line = self.line
         stop = _ALL_LINES if until is None else until
         while self.line < stop:
             if self._block.start == self._block.stop:
@@ -374,6 +402,7 @@ class Cursor(Position):
             self.line += count
             if parser.is_full:
                 yield parser.take()
+                self._first_line = self.line
         if parser.rows:
             yield parser.take()
 

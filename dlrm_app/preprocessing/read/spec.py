@@ -7,6 +7,7 @@
                                                                    # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
+- {name: importance, role: weight}                               # how much the row counts: a number from 0 on
 - {name: session, role: ignore}
 
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
@@ -24,7 +25,7 @@ from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
-ROLES = ("label", "dense", "sparse", "time", "ignore")
+ROLES = ("label", "weight", "dense", "sparse", "time", "ignore")
 KINDS = {
     "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
@@ -114,6 +115,11 @@ class Spec:
         return next((column.name for column in self.columns if column.role == "label"), None)
 
     @property
+    def weight(self) -> str | None:
+        """The name of the column with the weights of the rows, if there is one."""
+        return next((column.name for column in self.columns if column.role == "weight"), None)
+
+    @property
     def dense(self) -> list[LogColumn]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
@@ -133,9 +139,21 @@ class Spec:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
+    @property
+    def beside(self) -> list[LogColumn]:
+        """The columns of numbers that are read beside the dense ones: the weight, then the times."""
+        return [*(column for column in self.columns if column.role == "weight"), *self.times]
+
     def without_label(self) -> "Spec":
-        """The format of files without the label column and without other labels."""
-        return replace(self, columns=tuple(c for c in self.columns if "label" not in (c.role, c.kind)))
+        """The format of files without the label column and without other labels; weights are not read."""
+        columns = tuple(c for c in self.columns if "label" not in (c.role, c.kind))
+        return replace(self, columns=columns).without_weight()
+
+    def without_weight(self) -> "Spec":
+        """The format of rows that are scored, whose weights do not matter: files need not have them."""
+        return replace(
+            self, columns=tuple(map(_unweighted, self.columns)), order=tuple(map(_unweighted, self.order))
+        )
 
     def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
         """The format of ``file``, whose columns are ``names``; columns that are not described are ignored.
@@ -157,6 +175,10 @@ class Spec:
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(known.get(name, LogColumn(name, "ignore")) for name in names))
+
+
+def _unweighted(column: LogColumn) -> LogColumn:
+    return replace(column, role="ignore") if column.role == "weight" else column
 
 
 class Cures(NamedTuple):
@@ -226,7 +248,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         )
     refuse_if(problems)
     form = config.name, config.delimiter, config.quote, config.header
-    return Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    return spec if spec.label is not None else spec.without_weight()
 
 
 def _is_mark(value: object) -> bool:
@@ -346,6 +369,7 @@ def _nature(column: LogColumn | None) -> str:
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
+    weights = [column.name for column in columns if column.role == "weight"]
     twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]
     faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
@@ -356,6 +380,11 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
                 f"gives {both} the role label",
                 "say dataset.label=NAME of the one to learn",
             )
+        )
+    if len(weights) > 1:
+        rule = f"gives {' and '.join(weights)} the role weight, and a row has one weight"
+        faults.append(
+            Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
         )
     if label is not None and label not in labels:
         faults.append(
