@@ -43,9 +43,9 @@ class Journal(Generic[R]):
         """The path of a file of work ``name``; the file need not exist."""
         return self.folder / f"{name}{suffix}"
 
-    def done(self, prefix: str = "") -> list[str]:
-        """The names of finished work that begin with ``prefix``, in order."""
-        return sorted(path.name.removesuffix(_RECORD) for path in self.folder.glob(f"{prefix}*{_RECORD}"))
+    def done(self) -> list[str]:
+        """The names of finished work, in order."""
+        return sorted(path.name.removesuffix(_RECORD) for path in self.folder.glob(f"*{_RECORD}"))
 
     def is_done(self, name: str) -> bool:
         return self.path(name, _RECORD).is_file()
@@ -63,9 +63,9 @@ class Journal(Generic[R]):
         """Records that work ``name`` is finished; its files must have their final names."""
         write_json(self.path(name, _RECORD), asdict(record))
 
-    def forget(self, prefix: str) -> None:
-        """Deletes finished work whose name begins with ``prefix``."""
-        for path in self.folder.glob(f"{prefix}*"):
+    def forget(self, name: str) -> None:
+        """Deletes finished work ``name``."""
+        for path in self.folder.glob(f"{name}.*"):
             path.unlink()
 
 

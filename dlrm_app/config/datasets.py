@@ -119,7 +119,11 @@ class EncodingConfig(Section):
         """Problems: keys of another kind, missing keys of this one, and keys that do not fit growing vocabularies."""
         kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
-        free = {AUTO: CHOSEN_KEYS, "vocab": ("num_embeddings",) * hashes_some}.get(kind, ())
+        free = {
+            AUTO: CHOSEN_KEYS,
+            "vocab": ("num_embeddings",) * hashes_some,
+            "from_dataset": ("min_count",),
+        }.get(kind, ())
         for key, owner in OWNERS.items():
             if kind in KINDS and kind != owner and key not in free:
                 yield from self.needless(key, rule=f"is for encoding={owner}, this is encoding={kind}")

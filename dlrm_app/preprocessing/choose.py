@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
-from dlrm_app.preprocessing.encode.column_settings import chosen, per_column
+from dlrm_app.preprocessing.encode.column_settings import chosen, new_numbers, per_column
+from dlrm_app.preprocessing.encode.columns import MIN_COUNT, known_transform
 from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
 from dlrm_app.preprocessing.read.spec import Spec, cross_name
 from dlrm_app.preprocessing.request import Request
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
-MIN_COUNT = 2
-"""The least number of rows of a value with its own id; rarer values share one id."""
 MOST_IDS = 3_000_000
 """Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
 LONG_TAIL = 4.0
@@ -56,7 +55,15 @@ def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str
     encoding = EncodingConfig(**settings["encoding"])
     if isinstance(settings["multi_hot"]["sizes"], list):  # its length is the number of columns
         encoding = replace(encoding, crosses=None)
-    choice = choose(summary, encoding, DenseConfig(**settings["dense"]), plan.spec, plan.has_clicks)
+    dense = DenseConfig(**settings["dense"])
+    if request.known is not None:
+        new = new_numbers(request.known, plan.spec)
+        summary = replace(summary, dense={name: summary.dense[name] for name in new})
+        choice = Choice(asdict(encoding), asdict(dense), [])
+        _choose_transforms(summary, choice)
+        choice.dense["transform"] = known_transform(request.known, plan.spec, choice.dense["transform"])
+    else:
+        choice = choose(summary, encoding, dense, plan.spec, plan.has_clicks)
     logger.info(
         f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
     )
@@ -198,8 +205,12 @@ def choice_table(choice: Choice) -> str:
 def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The keys that the configuration ``typed`` leaves open, by section, with their current values."""
     encoding, dense = typed["encoding"], typed["dense"]
-    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # the other dataset has all columns
-        return {}
+    if (
+        encoding["kind"] == "from_dataset" or encoding["grow_from"]
+    ):  # the other dataset decides all but new columns
+        rules = dense["transform"]
+        is_open = isinstance(rules, dict) and AUTO in rules.values()
+        return {"dense": {"transform": rules}} if is_open else {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
     ids += ["crosses"] * (encoding["crosses"] == AUTO)
     out = {

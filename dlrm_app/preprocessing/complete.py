@@ -3,9 +3,9 @@
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from dlrm_app.preprocessing.read.parser import REJECTS, write_rejects
 from dlrm_app.preprocessing.rejects import rejects_of
 from dlrm_app.preprocessing.units.remote import in_threads
 from dlrm_app.preprocessing.units.source import InputFile, content_checksum, sample_checksum
+from dlrm_app.preprocessing.units.unit_text import FileRange
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def complete(
         dense=[replace(c, missing_rate=r) for c, r in zip(columns.dense, rates[:num_dense], strict=True)],
         sparse=[replace(c, missing_rate=r) for c, r in zip(columns.sparse, rates[num_dense:], strict=True)],
         splits=splits,
-        sources=_sources(plan, units),
+        sources=_sources(plan, journal, units),
         config=config,
         best=_best(plan),
         lineage=columns.lineage,
@@ -143,20 +144,35 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
     sync_folder((output / shards[0].path).parent)
 
 
-def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
+def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]) -> list[ManifestSource]:
     """The manifest's sources. ``checksum``: of the text, the same for a file and its .gz; for Parquet, of all bytes."""
+    read = {source.index: (0, 0) for source in plan.sources}  # the crc of the text, and the rows
+    for unit in units:
+        for source, part in _parts(plan, journal, unit):
+            crc, rows = read[source]
+            read[source] = isal_zlib.crc32_combine(crc, part.crc, part.size), rows + part.lines
 
     def describe(source: InputFile) -> ManifestSource:
-        read = [unit for unit in units if unit.text.source == source.index]
-        crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
+        crc, rows = read[source.index]
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
-        rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
-        sample, left_out = sample_checksum(source), sum(unit.left_out for unit in read)
-        return ManifestSource(
-            source.path, source.split, source.bytes, checksum, rows, *version, sample, left_out
-        )
+        version, sample = (source.modified_ns, source.tag), sample_checksum(source)
+        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
 
     return in_threads(describe, plan.sources)
+
+
+def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileRange]]:
+    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
+
+    Negatives that sampling left out are rows too.
+    """
+    text = unit.text
+    if not text.files:
+        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
+        return
+    rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
+    for source, part in enumerate(text.files, text.source):
+        yield source, replace(part, lines=part.lines - rejects[plan.sources[source].path])
 
 
 def _best(plan: Plan) -> dict[str, float] | None:

@@ -1,6 +1,6 @@
 """Runs a pass over its items that are not done yet, with a progress bar."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
@@ -8,12 +8,12 @@ from typing import TypeVar
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
-from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan, unit_feeds
+from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan
 from dlrm_app.preprocessing.passes.study import StudiedUnit
+from dlrm_app.preprocessing.units.bundles import InputFeed, InputUnit
 from dlrm_app.preprocessing.units.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
-from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit
 from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
-from dlrm_app.preprocessing.units.unit_text import TextFeed, source_prefix, unit_number
+from dlrm_app.preprocessing.units.unit_text import TextFeed, UnitName
 from dlrm_app.preprocessing.units.work_folder import begun_passes, pass_journal
 from dlrm_app.progress import work_bar
 
@@ -48,11 +48,15 @@ class PassRunner:
 
         ``check`` is called with each record as it comes.
         """
+        bundles = self.plan.bundles(sources)
+        names = _done(bundles, work.journal)
         feeds: list[Feed[InputUnit]] = [
-            feed for source in sources for feed in missing_units(self.plan, source, work.journal)
+            feed
+            for bundle in bundles
+            for feed in missing_units(self.plan, bundle, names[bundle[0]], work.journal)
         ]
         total = sum(source.bytes for source in sources)
-        done = sum(record.text.file_bytes for record in _records(sources, work.journal))
+        done = sum(work.journal.load(str(name)).text.file_bytes for its in names.values() for name in its)
         with work_bar(
             desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
@@ -66,30 +70,41 @@ class PassRunner:
             except DamagedFileError as error:
                 hint = f"then {self._repair_hint(error.source, work.journal)}"
                 raise DataError(*(problem.also(hint) for problem in error.problems)) from error
-        return _records(sources, work.journal)
+        names = _done(bundles, work.journal)
+        return [work.journal.load(str(name)) for bundle in bundles for name in names[bundle[0]]]
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """What to do once a damaged source is replaced. Forgets its records, unless later passes build on them."""
         output = self.plan.output
         if begun_passes(output, source) - {journal.folder.name}:
             return f"delete {output} and start again"
-        journal.forget(source_prefix(source))
+        for name in journal.done():
+            if (unit := UnitName.parse(name)) and source in unit.sources:
+                journal.forget(name)
         return "run the same command again; it continues where it stopped"
 
 
-def _records(sources: Iterable[InputFile], journal: Journal[U]) -> list[U]:
-    """The records of all finished units, in order."""
-    names = [name for source in sources for name in journal.done(source_prefix(source.index))]
-    return [journal.load(name) for name in names]
+def _done(bundles: Sequence[tuple[InputFile, ...]], journal: Journal[U]) -> dict[InputFile, list[UnitName]]:
+    """The first source of each bundle → its finished units, in order.
+
+    Work on bundles of other files, of before a file was replaced, is left out.
+    """
+    named = {(bundle[0].index, bundle[-1].index): list[UnitName]() for bundle in bundles}
+    for name in map(UnitName.parse, journal.done()):
+        if name is not None and (name.source, name.last) in named:
+            named[name.source, name.last].append(name)
+    return {bundle[0]: named[bundle[0].index, bundle[-1].index] for bundle in bundles}
 
 
-def missing_units(plan: Plan, source: InputFile, journal: Journal[U]) -> Sequence[InputFeed]:
-    """Feeds of the units that are not done."""
-    names, unit_bytes = journal.done(source_prefix(source.index)), plan.unit_bytes
-    done = frozenset(map(unit_number, names))
+def missing_units(
+    plan: Plan, bundle: tuple[InputFile, ...], done: Sequence[UnitName], journal: Journal[U]
+) -> Sequence[InputFeed]:
+    """Feeds of the units of ``bundle`` that are not ``done``."""
+    source, numbers = bundle[0], frozenset(name.unit for name in done)
+    if len(bundle) > 1:
+        return [] if done else plan.feeds(bundle)
     if not source.is_compressed:
-        columns = plan.columns_of(source) if source.format == "parquet" else {}
-        return unit_feeds(source, columns, unit_bytes, lambda unit: unit not in done)
-    if done and done == set(range(len(done))) and journal.load(names[-1]).text.is_last:
+        return plan.feeds(bundle, lambda unit: unit not in numbers)
+    if done and numbers == set(range(len(done))) and journal.load(str(done[-1])).text.is_last:
         return []
-    return [TextFeed(source, unit_bytes, skip=done)]
+    return [TextFeed(source, plan.unit_bytes, skip=numbers)]

@@ -62,5 +62,6 @@ def rejects_of(
         path = journal.path(unit.text.name, ".rejects")
         if path.exists():
             for reject in read_rejects(path):
-                yield reject._replace(file=plan.sources[source].path, line=first_line + reject.line)
+                its, line = unit.text.place_of(reject.line)
+                yield reject._replace(file=plan.sources[its].path, line=first_line + line)
         first_line += unit.lines

@@ -88,7 +88,7 @@ def read_request(config: PreprocessConfig) -> Request:
     is_sampled = config.sampling.negatives is not None
     refuse_if(setting_problems(columns, spec, known) + unlabelled * (is_sampled and not has_clicks))
     if known is not None:
-        dense = replace(dense, transform=known_transform(known, dense.transform))
+        dense = replace(dense, transform=known_transform(known, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
     sources = find_sources(given)
     refuse_if(known_click_problems(known, sources) if known else [])

@@ -19,6 +19,7 @@ from dlrm_app.preprocessing.units.work_folder import (
     WORK,
     BegunRun,
     begun_passes,
+    begun_sources,
     forget_passes,
     open_keys,
     other_code_problems,
@@ -118,8 +119,9 @@ def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[Pro
     """
     output, state = plan.output, "an unfinished dataset"
     versions = {source.path: source.version for source in before.sources}
-    for number, source in enumerate(plan.sources):
-        if source.path in versions and not begun_passes(output, number):
+    begun = begun_sources(output)
+    for source in plan.sources:
+        if source.path in versions and source.index not in begun:
             versions[source.path] = source.version
     problems = _other_setting_problems(before.config, now.config, output, state, open_keys(output, before))
     problems = problems or other_input_problems(versions, plan.sources, output, state)

@@ -14,7 +14,7 @@ from dlrm_app.preprocessing.pass_runner import PassRunner
 from dlrm_app.preprocessing.passes.contents import tells_rows_apart
 from dlrm_app.preprocessing.passes.distinct import count_distinct
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit, EncodeUnits
-from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, cut_lines, unit_feeds
+from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, cut_lines
 from dlrm_app.preprocessing.passes.shuffle import Gather
 from dlrm_app.preprocessing.passes.targets import learnt_rows
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
@@ -64,12 +64,11 @@ class Stages:
     def _are_told_apart(self) -> bool:
         """False if rows are to be dealt by their contents, and the first unit shows that contents say too little."""
         rows, rules = self.plan.rows, self.plan.columns
-        source = next(iter(rows.sources_of({"train"})), None)
-        if source is None or not (rules.targets or rows.splits_by == "content"):
+        bundle = next(iter(rows.bundles(rows.sources_of({"train"}))), None)
+        if bundle is None or not (rules.targets or rows.splits_by == "content"):
             return True
-        columns = rows.columns_of(source) if source.format == "parquet" else {}
-        feed = unit_feeds(source, columns, rows.unit_bytes, lambda unit: unit == 0)[0]
-        spec = rows.file_specs[source.index]
+        feed = rows.feeds(bundle, lambda unit: unit == 0)[0]
+        spec = rows.file_specs[bundle[0].index]
         for text in feed.items():
             return tells_rows_apart(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
         return True
@@ -83,9 +82,7 @@ class Stages:
         sources = rows.sources_of({"train"})
         texts = [source for source in sources if source.format != "parquet"]
         lines = {(u.text.source, u.text.unit): u.lines for u in self.passes.over_units(work, texts)}
-        for source in sources:
-            units = rows.units_of(source) if source.format == "parquet" else []  # counted by its footer
-            lines |= {(source.index, number): unit.stop - unit.start for number, unit in enumerate(units)}
+        lines |= dict(unit for bundle in rows.bundles(sources) for unit in rows.counted(bundle))
         return dict(sorted(lines.items()))
 
     def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:

@@ -66,7 +66,7 @@ def test_clicks_stay_and_a_share_of_the_negatives(log: Path, sampled: Manifest) 
     assert sampled.negatives_kept == {"train": SHARE}
     assert sampled.splits["train"].left_out == negatives - stayed
     assert (sampled.splits["val"].left_out, sampled.splits["test"].left_out) == (0, 0)
-    assert sampled.sources[0].left_out == negatives - stayed
+    assert sampled.sources[0].rows == ROWS
     all_clicks, all_rows = sampled.clicks_and_rows("train")
     weights = sampled.splits["train"].weights
     assert weights is not None

@@ -62,6 +62,22 @@ SPEC = {"name": "a", "rows": 50, "features": ["user"]}
         (SPEC | {"rows": 0}, ["rows must be at least 1", "0"]),
         (SPEC | {"features": []}, ["features must be a list of names, at least one"]),
         (SPEC | {"pooling": "max"}, ["pooling must be one of sum, mean"]),
+        (
+            SPEC | {"pooling": {"hidden": [8]}},
+            ["pooling names no feature to attend to", "{attention: FEATURE}"],
+        ),
+        (
+            SPEC | {"pooling": {"attention": "user"}},
+            [
+                "pooling.attention must be one of the table's features, beside the lists",
+                "name both in features",
+            ],
+        ),
+        (SPEC | {"pooling": {"attention": "user", "hiden": [8]}}, ["pooling.hiden is not known", "hidden"]),
+        (
+            SPEC | {"pooling": {"attention": "user", "hidden": [0]}},
+            ["pooling.hidden must be at least 1", "got 0"],
+        ),
         (SPEC | {"sharding": {"type": "x"}}, ["sharding.type is not known"]),
         (SPEC | {"sharding": {"types": ["rowwise"]}}, ["sharding.types", "row_wise", "'rowwise'"]),
         (SPEC | {"features": "user"}, ["features must be a list", "'user'"]),

@@ -28,9 +28,10 @@ from dlrm_app.preprocessing.read.beginning import source_spec
 from dlrm_app.preprocessing.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocessing.read.parser import RejectedLine
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
+from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.lake import is_table
-from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit, read_footers
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit, read_footers
 from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import unit_name
 from dlrm_app.text import listed

@@ -20,7 +20,7 @@ from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_ru
 from dlrm_app.preprocessing.passes.targets import folds_of
 from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.parser import Cursor, RejectedLine, write_rejects
-from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.unit_text import TextRange
 
 

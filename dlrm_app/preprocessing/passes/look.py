@@ -23,15 +23,14 @@ from dlrm_app.preprocessing.passes.plan import Plan, unit_feeds
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.spec import SCORE
+from dlrm_app.preprocessing.units.bundles import InputFeed
 from dlrm_app.preprocessing.units.executor import num_cores
-from dlrm_app.preprocessing.units.parquet_units import InputFeed, footer_of, units_of
+from dlrm_app.preprocessing.units.parquet_units import footer_of, units_of
 from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 
 _PIECES, _PIECE = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
-_WEIGHT = {"text": 1, "gzip": 4, "zstd": 4, "parquet": 4}
-"""Format → bytes of text for a byte of the file, about."""
 _STEP = 4
 """Keeps every fourth row of a large input, because neighbouring rows are similar."""
 _MOST = 1 << 17
@@ -94,7 +93,7 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
     is_text = any(source.format != "parquet" for source in sources)
     if not (wants_numbers or is_text) and (rows := _train_rows(plan, in_parquet)) > STUDIED_ROWS:
         return Summary(rows, 0, {}, {})
-    sizes = [_size(source) for source in sources]
+    sizes = [source.text_bytes for source in sources]
     feeds = [
         feed
         for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
@@ -113,21 +112,17 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
     return _sum_up(plan, [part for look in looks for part in look[0]], _train_rows(plan, rows))
 
 
-def _size(source: InputFile) -> int:
-    return source.bytes * _WEIGHT[source.format]
-
-
 def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
     """The pieces of ``source`` to read: all if ``total`` is small, otherwise pieces at evenly spread places.
 
     ``begin``: the size of all sources before this one.
     """
     columns = plan.columns_of(source) if source.format == "parquet" else {}
-    piece = _PIECE * (_WEIGHT["parquet"] if columns else 1)
+    piece = _PIECE * (source.text_ratio if columns else 1)
     if total <= _PIECES * _PIECE:
         return unit_feeds(source, columns, piece, lambda _: True)
     spread = [(2 * number + 1) * total // (2 * _PIECES) - begin for number in range(_PIECES)]
-    places = [place // _WEIGHT[source.format] for place in spread if 0 <= place < _size(source)]
+    places = [place // source.text_ratio for place in spread if 0 <= place < source.text_bytes]
     if source.is_compressed:
         return [TextFeed(source, piece, last=len(places))] if places else []
     wanted = {place // piece for place in places}

@@ -19,9 +19,24 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocessing.read.parquet_columns import names_of
 from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.parquet_units import InputFeed, InputUnit, ParquetFeed, UnitRows, units_of
+from dlrm_app.preprocessing.units.bundles import (
+    InputFeed,
+    InputUnit,
+    ParquetBundleFeed,
+    TextBundleFeed,
+    bundle_files,
+)
+from dlrm_app.preprocessing.units.parquet_units import (
+    ParquetFeed,
+    ParquetUnit,
+    decoded_bytes,
+    footer_of,
+    schema_of,
+    units_of,
+)
+from dlrm_app.preprocessing.units.remote import Address
 from dlrm_app.preprocessing.units.source import InputFile
-from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText
+from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange
 
 _ROWS = 1 << 14
 FOLDS, SHARES, NEGATIVES = 1, 2, 3
@@ -99,9 +114,49 @@ class Plan:
         """Column → its name in a Parquet file."""
         return names_of(source, self.file_specs[source.index])
 
-    def units_of(self, source: InputFile) -> list[UnitRows]:
-        """The units of a Parquet file."""
-        return units_of(source, len(self.columns_of(source)), self.unit_bytes)
+    def bundles(self, sources: Sequence[InputFile]) -> list[tuple[InputFile, ...]]:
+        """``sources`` in order; small ones in a row, of the same split and columns, are joined to one unit."""
+        return bundle_files(sources, self._unit_size, self._kind, self.unit_bytes)
+
+    def _unit_size(self, source: InputFile) -> int:
+        """The bytes of the text or the decoded values of ``source``, about."""
+        if source.format != "parquet":
+            return source.text_bytes
+        columns = self.file_specs[source.index].columns
+        size = decoded_bytes(source, sum(column.role != "ignore" for column in columns))
+        return (
+            max(size, source.bytes) if isinstance(source.path, Address) else size
+        )  # an object is fetched whole
+
+    def _kind(self, source: InputFile) -> object:
+        """Equal for sources whose rows can be read as those of one file."""
+        spec = self.file_specs[source.index]
+        if source.format != "parquet":
+            return source.split, spec
+        return source.split, spec.columns, schema_of(source), tuple(source.partition)
+
+    def feeds(
+        self, bundle: tuple[InputFile, ...], is_wanted: Callable[[int], bool] = lambda _: True
+    ) -> Sequence[InputFeed]:
+        """Feeds of the units of ``bundle`` whose numbers are wanted; of several sources, the one feed of all."""
+        source = bundle[0]
+        columns = self.columns_of(source) if source.format == "parquet" else {}
+        if len(bundle) == 1:
+            return unit_feeds(source, columns, self.unit_bytes, is_wanted)
+        is_all = len(bundle) == len(self.sources_of({source.split}))
+        if source.format == "parquet":
+            return [ParquetBundleFeed(bundle, columns, is_all)]
+        return [TextBundleFeed(bundle, self.unit_bytes, self.spec.header, is_all)]
+
+    def counted(self, bundle: tuple[InputFile, ...]) -> list[tuple[tuple[int, int], int]]:
+        """((source, unit), rows) of each unit of Parquet files; none of text, whose lines are to be counted."""
+        source = bundle[0]
+        if source.format != "parquet":
+            return []
+        if len(bundle) > 1:
+            return [((source.index, 0), sum(footer_of(each).num_rows for each in bundle))]
+        units = units_of(source, len(self.columns_of(source)), self.unit_bytes)
+        return [((source.index, number), unit.stop - unit.start) for number, unit in enumerate(units)]
 
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
@@ -245,6 +300,6 @@ class CountLines:
     journal: Journal[CountedUnit]
 
     def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
-        assert isinstance(text, UnitText), "a footer of Parquet has the number of rows"
+        assert not isinstance(text, ParquetUnit), "a footer of Parquet has the number of rows"
         count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
         return self.journal.begin(text.name).finish(CountedUnit(text.finish(), count))

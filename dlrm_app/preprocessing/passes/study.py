@@ -18,7 +18,7 @@ from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import Cursor
 from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.parquet_units import InputUnit
+from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.unit_text import TextRange
 
 _MEASURED, _COUNTED = 1 << 14, 1 << 16

@@ -42,8 +42,8 @@ from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_c
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
+from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.executor import NumberedItem
-from dlrm_app.preprocessing.units.parquet_units import InputUnit
 from dlrm_app.preprocessing.units.source import InputFile, content_checksum
 from dlrm_app.text import memory_text
 

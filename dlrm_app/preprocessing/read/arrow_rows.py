@@ -51,7 +51,8 @@ from dlrm_app.preprocessing.read.parser import (
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.read.words import hex_of, padded
-from dlrm_app.preprocessing.units.parquet_units import InputUnit, ParquetUnit
+from dlrm_app.preprocessing.units.bundles import InputUnit
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
 
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -10,7 +10,7 @@ from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
 from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
-from dlrm_app.preprocessing.units.parquet_units import footer_of
+from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
         rule = "is a shard of a dataset, which has ids in place of raw values"
         cure = "give the raw rows, and an output= outside of their folder"
         raise ConfigError(Problem(source.path, rule, cure))
-    stored = footer_of(source).schema.to_arrow_schema()
+    stored = schema_of(source)
     names = shown = names_in(source)
     bare = spec.without_label()
     alike = {name.strip().casefold() for name in names}
@@ -78,7 +78,7 @@ def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec
 
 def names_in(source: InputFile) -> list[str]:
     """The names of the file's columns, then those keys of its partition that are not columns."""
-    names: list[str] = footer_of(source).schema.to_arrow_schema().names
+    names: list[str] = schema_of(source).names
     return names + [key for key in source.partition if key not in names]
 
 
@@ -87,7 +87,7 @@ def key_faults(source: InputFile, names: Sequence[str]) -> list[Problem]:
 
     The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
     """
-    schema = footer_of(source).schema.to_arrow_schema()
+    schema = schema_of(source)
     doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
     return [
         Problem(
@@ -142,9 +142,14 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
     """Raises ConfigError for every column that holds numbers in one Parquet file and strings in another."""
     first: dict[str, tuple[str, str]] = {}
     problems = []
+    last: object = None
     for source, spec in zip(sources, specs, strict=True):
         if source.format == "parquet":
-            schema = footer_of(source).schema.to_arrow_schema()
+            schema = schema_of(source)
+            kind = schema, spec.columns, tuple(source.partition)
+            if kind == last:
+                continue  # it has the columns of the file before
+            last = kind
             for name, stored in names_of(source, spec).items():
                 content = content_of(schema.field(stored).type) if stored in schema.names else TEXT
                 if content == NULL:
@@ -163,9 +168,12 @@ def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> 
     found: dict[str, str] = {}
     for source, spec in zip(sources, specs, strict=True):
         if source.format == "parquet":
-            ids = [column.name for column in spec.fields if column.role == "sparse"]
-            names = {name: stored for name, stored in names_of(source, spec).items() if name in ids}
-            largest = _largest_floats(footer_of(source))
+            floats = {field.name for field in schema_of(source) if field.type == pa.float64()}
+            ids = {column.name for column in spec.columns if column.role == "sparse"} if floats else set()
+            names = {
+                n: stored for n, stored in names_of(source, spec).items() if n in ids and stored in floats
+            }
+            largest = _largest_floats(footer_of(source)) if names else {}
             found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
     for name, path in found.items():
         logger.warning(

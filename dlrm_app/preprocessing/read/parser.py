@@ -16,7 +16,8 @@ from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
-from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block, UnitText
+from dlrm_app.preprocessing.units.bundles import LineUnit
+from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
 from dlrm_app.text import json_text
 
 REJECTS = "rejects.jsonl"
@@ -73,6 +74,20 @@ class RawList(NamedTuple):
         items = np.flatnonzero(np.repeat(is_taken, sizes))
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
         return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
+
+    def cut(self, first: int | None, last: int | None) -> "RawList":
+        """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
+        most = first or last
+        sizes = np.diff(self.ends)
+        if most is None or not (sizes > most).any():
+            return self
+        kept = np.minimum(sizes, most)
+        begins = self.ends[:-1] if first else self.ends[1:] - kept
+        items = np.arange(self.ends[-1])
+        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
+        return RawList(ends, self.keys[: len(items)][is_kept], spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +292,11 @@ def raw_columns(
     num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
     begins = np.arange(num_beside, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
-    lists = [_without_lone_missing(each) for each in lists]
+    list_columns = [column for column in spec.sparse if column.separator is not None]
+    lists = [
+        _without_lone_missing(each).cut(column.first, column.last)
+        for each, column in zip(lists, list_columns, strict=True)
+    ]
     weights = numbers[0] if spec.weight is not None else None
     times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
     derive(spec, times, dense, keys, lists)
@@ -357,7 +376,7 @@ class Cursor(Position):
     ``keeps_spans``: keeps the positions of strings in ``texts()``.
     """
 
-    def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
+    def __init__(self, text: LineUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
         super().__init__(spec, keeps_spans)
         if keeps_spans:
             text.load()
@@ -392,10 +411,10 @@ class Cursor(Position):
         return self.text.load().text
 
 
-def body(text: UnitText, spec: Spec) -> Iterator[Block]:
+def body(text: LineUnit, spec: Spec) -> Iterator[Block]:
     """The unit's blocks of lines, without the file's header."""
     for block in text.blocks():
-        if spec.header and text.unit == 0 and block.start < block.stop:
+        if spec.header and text.begins_file and block.start < block.stop:
             yield block._replace(start=lines.line_end(block.text, block.start) + 1)
             break
         yield block

@@ -3,6 +3,8 @@
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
+                                                                   # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
 - {name: importance, role: weight}                               # how much the row counts: a number from 0 on
@@ -29,7 +31,7 @@ KINDS = {
     "sparse": ("integer", "hex", "string"),
     "time": ("seconds", "milliseconds", "iso"),
 }
-KEYS = ("name", "role", "kind", "separator")
+KEYS = ("name", "role", "kind", "separator", "first", "last")
 DERIVED_KEYS = ("name", "kind", "of")
 CLOCKS = ("hour", "weekday")
 """Kinds of derived columns that may have a ``zone``."""
@@ -57,7 +59,8 @@ DERIVED_KINDS = {
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists.
+    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first`` or
+    the ``last`` elements are kept; None: all.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -67,6 +70,8 @@ class LogColumn:
     role: str
     kind: str | None = None
     separator: str | None = None
+    first: int | None = None
+    last: int | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -255,7 +260,7 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    role, kind, separator = (entry.get(key) for key in KEYS[1:])
+    role, kind, separator, first, last = (entry.get(key) for key in KEYS[1:])
     kinds = KINDS.get(str(role), ())
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
@@ -277,6 +282,19 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         (
             separator is None or is_separator,
             Problem("separator", "must be one ASCII character that nothing else uses", value=separator),
+        ),
+        (
+            first is None or last is None,
+            Problem(
+                "first and last", "cut a list at both ends", "give the end where its newest elements are"
+            ),
+        ),
+        *(
+            (
+                most is None or (separator is not None and type(most) is int and most > 0),
+                Problem(key, "must be a number of elements, of at least 1, that a list keeps", value=most),
+            )
+            for key, most in (("first", first), ("last", last))
         ),
     ]
     place = f"dataset.columns[{index}] ({entry['name']})"

@@ -20,13 +20,13 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.preprocessing.units.plain_parquet import decode_plain, is_plain, short_texts
 from dlrm_app.preprocessing.units.remote import Address, in_threads
 from dlrm_app.preprocessing.units.source import InputFile, explained_damage
-from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange, UnitText, unit_name
+from dlrm_app.preprocessing.units.unit_text import FileRange, TextRange
 
 _WIDTH = 8
 """The least bytes of a decoded value."""
 _BUFFER = 1 << 18
 """Bytes of a column that are read at a time."""
-_FEW_ROWS = 10_000
+FEW_ROWS = 10_000
 """Fewer rows take Arrow less time than it takes to load polars."""
 
 
@@ -50,10 +50,7 @@ def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitR
     extents: list[tuple[range, int, int]] = []
     first = rows = decoded = 0
     for index, group in enumerate(groups):
-        size = max(
-            group.total_byte_size * num_columns // max(group.num_columns, 1),
-            _WIDTH * num_columns * group.num_rows,
-        )
+        size = _decoded_bytes(group, num_columns)
         if rows and decoded + size > unit_bytes:
             extents.append((range(first, index), rows, rows))
             first, rows, decoded = index, 0, 0
@@ -75,20 +72,33 @@ def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitR
     ]
 
 
+def _decoded_bytes(group: pq.RowGroupMetaData, num_columns: int) -> int:
+    """The bytes of ``num_columns`` columns of a row group, decoded, about."""
+    size: int = group.total_byte_size * num_columns // max(group.num_columns, 1)
+    return max(size, _WIDTH * num_columns * group.num_rows)
+
+
+def decoded_bytes(source: InputFile, num_columns: int) -> int:
+    """The bytes of ``num_columns`` columns of a Parquet file, decoded, about."""
+    footer = footer_of(source)
+    return sum(_decoded_bytes(footer.row_group(at), num_columns) for at in range(footer.num_row_groups))
+
+
 @dataclass(frozen=True)
 class ParquetUnit:
-    """A unit of a Parquet file, with its rows in ``table``."""
+    """A unit of a Parquet file, with its rows in ``table``; or a bundle of ``files``."""
 
     source: int
     unit: int
     table: pa.Table
     file_bytes: int
     may_be_last: bool
+    files: tuple[FileRange, ...] = ()
 
     @property
     def name(self) -> str:
         """The unit's name in journals."""
-        return unit_name(self.source, self.unit)
+        return self.finish().name
 
     def detach(self) -> bool:
         """True, because the unit has read all that it needs from its file."""
@@ -96,6 +106,8 @@ class ParquetUnit:
 
     def finish(self) -> TextRange:
         """The extent of the unit."""
+        if self.files:
+            return TextRange.of_bundle(self.source, self.files, self.may_be_last)
         return TextRange(self.source, self.unit, self.file_bytes, self.file_bytes, 0, self.may_be_last)
 
 
@@ -130,7 +142,7 @@ class ParquetFeed:
     @property
     def _stored(self) -> list[str]:
         """The columns that the file has, by their names there."""
-        names = footer_of(self.source).schema.to_arrow_schema().names
+        names = schema_of(self.source).names
         return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
     def items(self) -> Generator[ParquetUnit, None, None]:
@@ -138,7 +150,7 @@ class ParquetFeed:
         units, groups = self._units, self._groups
         alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
         most_rows = max(unit.stop - unit.start for unit in alike.values())
-        is_large = not isinstance(self.source.path, Address) and most_rows >= _FEW_ROWS
+        is_large = not isinstance(self.source.path, Address) and most_rows >= FEW_ROWS
         plain = plain_columns(self.source, self._stored) if is_large else []
         others = [name for name in self._stored if name not in plain]
         with _open(self.source, self.prefetched().fetched) as file:
@@ -165,15 +177,11 @@ class ParquetFeed:
         if not names:
             return None
         before = sum(file.metadata.row_group(group).num_rows for group in range(unit.groups.start))
-        table = decode_plain(str(self.source.path), names, before + unit.start, unit.stop - unit.start)
+        table = decode_plain([str(self.source.path)], names, before + unit.start, unit.stop - unit.start)
         if table is None:  # Arrow tells what is wrong
             groups = file.read_row_groups(list(unit.groups), names, use_threads=False)
             table = groups.slice(unit.start, unit.stop - unit.start)
         return table
-
-
-InputUnit = UnitText | ParquetUnit
-InputFeed = TextFeed | ParquetFeed
 
 
 class _RowReader:
@@ -259,6 +267,15 @@ def _open(source: InputFile, remote: io.RawIOBase | None) -> Iterator[pq.Parquet
         yield opened.enter_context(file)
 
 
+def read_whole(source: InputFile, place: str | bytes, names: list[str]) -> pa.Table:
+    """The columns ``names`` of all rows. ``place``: the file's path, or its bytes. Raises DamagedFileError."""
+    footer = footer_of(source)
+    origin = pa.BufferReader(place) if isinstance(place, bytes) else place
+    with explained_damage(source), pq.ParquetFile(origin, metadata=footer, buffer_size=_BUFFER) as file:
+        groups = range(footer.num_row_groups)
+        return _RowReader(file, groups, names, max(footer.num_rows, 1)).read(footer.num_rows)
+
+
 _REPEATED = 4
 """Strings count as numbered if they take at most so many bytes a value in the file, dictionary included."""
 
@@ -287,6 +304,17 @@ def footer_of(source: InputFile) -> pq.FileMetaData:
         return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(source.end), _BUFFER)))
 
 
+@lru_cache(maxsize=4096)
+def schema_of(source: InputFile) -> pa.Schema:
+    """The columns of a Parquet file with their types. Files of the same columns share it."""
+    return _shared(footer_of(source).schema.to_arrow_schema())
+
+
+@lru_cache(maxsize=64)
+def _shared(schema: pa.Schema) -> pa.Schema:
+    return schema
+
+
 def read_footers(sources: Sequence[InputFile]) -> None:
     """Reads the footers of all Parquet sources, those of a store at the same time, and keeps them."""
     in_threads(footer_of, [source for source in sources if source.format == "parquet"])
@@ -296,7 +324,7 @@ def read_footers(sources: Sequence[InputFile]) -> None:
 def _plain_columns(source: InputFile) -> frozenset[str]:
     """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
     footer = footer_of(source)
-    schema = footer.schema.to_arrow_schema()
+    schema = schema_of(source)
     numbered = {*repeated_texts(source)} - {*short_texts(footer)}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
 

@@ -40,16 +40,29 @@ def short_texts(footer: pq.FileMetaData) -> list[str]:
     return names
 
 
-def decode_plain(path: str, names: Sequence[str], first: int, num_rows: int) -> pa.Table | None:
-    """The columns ``names`` of the rows from ``first`` on; strings come as views. None for what polars refuses."""
+def decode_plain(
+    places: list[str] | list[bytes], names: Sequence[str], first: int, num_rows: int
+) -> pa.Table | None:
+    """The columns ``names`` of the rows from ``first`` on; strings come as views. None for what polars refuses.
+
+    ``places``: the paths of files, or the bytes of each.
+    """
     import polars
     from polars import selectors
 
-    frame = polars.scan_parquet(path, glob=False, hive_partitioning=False)
+    frame = polars.scan_parquet(places, glob=False, hive_partitioning=False, extra_columns="ignore")
     try:
         decoded = frame.slice(first, num_rows).select(selectors.by_name(*names)).collect()
     except (polars.exceptions.PolarsError, OSError) as error:
         if isinstance(error, OSError) and is_disk_error(error):
             raise
         return None
-    return decoded.to_arrow(compat_level=polars.CompatLevel.newest()) if len(decoded) == num_rows else None
+    if len(decoded) != num_rows:
+        return None
+    if len(places) == 1:
+        return decoded.to_arrow(compat_level=polars.CompatLevel.newest())
+    columns = {}
+    for name in names:  # one after another, so that one column at a time is there twice
+        column = decoded.drop_in_place(name).rechunk()
+        columns[name] = column.to_arrow(compat_level=polars.CompatLevel.newest())
+    return pa.table(columns)

@@ -56,6 +56,16 @@ class InputFile:
         return self.format in ("gzip", "zstd")
 
     @property
+    def text_ratio(self) -> int:
+        """The bytes of text for a byte of the file, about; also of Parquet."""
+        return 1 if self.format == "text" else 4
+
+    @property
+    def text_bytes(self) -> int:
+        """The bytes of text that it holds, about."""
+        return self.bytes * self.text_ratio
+
+    @property
     def version(self) -> tuple[int, int, str]:
         """(bytes, date, tag): differs if the file has changed."""
         return self.bytes, self.modified_ns, self.tag

@@ -4,9 +4,13 @@ Its lines depend only on the text and the size of units, not on compression, thr
 read from any unit on; compressed files must be read from the start, unit after unit.
 """
 
+import io
 import threading
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +18,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.journal import numbered
+from dlrm_app.preprocessing.units.remote import Address
 from dlrm_app.preprocessing.units.source import InputFile, ReadableText, explained_damage, open_text
 
 MAX_LINE = 1 << 20
@@ -35,19 +40,45 @@ class Block(NamedTuple):
     stop: int
 
 
+class UnitName(NamedTuple):
+    """The name of a unit in journals: its source, its number there, and the last source if it is a bundle."""
+
+    source: int
+    unit: int
+    last: int
+
+    def __str__(self) -> str:
+        return numbered(self.source, self.unit, *([self.last] if self.is_bundle else []))
+
+    @classmethod
+    def parse(cls, text: str) -> "UnitName | None":
+        """The unit that ``text`` names; None if it names other work, such as a shard to gather."""
+        source, *rest = map(int, text.split("-"))
+        return cls(source, rest[0], rest[1] if rest[1:] else source) if rest else None
+
+    @property
+    def is_bundle(self) -> bool:
+        return self.last > self.source
+
+    @property
+    def sources(self) -> range:
+        """The numbers of the sources that it has rows of."""
+        return range(self.source, self.last + 1)
+
+
 def unit_name(source: int, unit: int) -> str:
     """The name of unit ``unit`` of source ``source`` in journals."""
-    return numbered(source, unit)
+    return str(UnitName(source, unit, source))
 
 
-def unit_number(name: str) -> int:
-    """The number of the unit that has this name in journals."""
-    return int(name.rpartition("-")[2])
+@dataclass(frozen=True)
+class FileRange:
+    """A file of a bundle that has been read. ``size``, ``crc``: of its text; ``lines``: without a header."""
 
-
-def source_prefix(source: int) -> str:
-    """The beginning of the names of all units of a source."""
-    return f"{numbered(source)}-"
+    size: int
+    file_bytes: int
+    crc: int
+    lines: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +86,7 @@ class TextRange:
     """The extent of a unit that has been read.
 
     ``size`` and ``crc`` describe its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if the
-    source ends with it.
+    source ends with it. ``files``: those of a bundle, the first of which is ``source``.
     """
 
     source: int
@@ -64,11 +95,27 @@ class TextRange:
     file_bytes: int
     crc: int
     is_last: bool
+    files: tuple[FileRange, ...] = ()
+
+    @classmethod
+    def of_bundle(cls, source: int, files: Sequence[FileRange], is_all: bool) -> "TextRange":
+        """The extent of a bundle whose first file is ``source``. ``is_all``: True if there are no other files."""
+        sizes = sum(file.size for file in files), sum(file.file_bytes for file in files)
+        return cls(source, 0, *sizes, 0, is_all, tuple(files))
 
     @property
     def name(self) -> str:
         """The unit's name in journals."""
-        return unit_name(self.source, self.unit)
+        return str(UnitName(self.source, self.unit, self.source + max(len(self.files) - 1, 0)))
+
+    def place_of(self, line: int) -> tuple[int, int]:
+        """(source, line there) of line ``line`` of the unit; both lines count from 0."""
+        which = bisect_right(self._ends, line)
+        return self.source + which, line - (self._ends[which - 1] if which else 0)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(file.lines for file in self.files))
 
 
 class UnitText:
@@ -87,6 +134,11 @@ class UnitText:
         self._loaded: Block | None = None
         self._size = self._crc = 0
         self._range: TextRange | None = None
+
+    @property
+    def begins_file(self) -> bool:
+        """True if its first line is the first one of the file."""
+        return self.unit == 0
 
     @property
     def may_be_last(self) -> bool:
@@ -229,6 +281,13 @@ class TextFeed:
     last: int | None = None
     skip: frozenset[int] = frozenset()
     """Units of a gzip file to skip."""
+    fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
+    """The open object of a store; None until ``opened``, and for local files."""
+
+    def opened(self) -> "TextFeed":
+        """The same feed; an object of a store is open, so its bytes are being fetched."""
+        is_remote = isinstance(self.source.path, Address)
+        return replace(self, fetched=self.source.open(self._extent)) if is_remote else self
 
     def prefetched(self) -> "TextFeed":
         """The feed itself: its file is read piece by piece while it is parsed."""
@@ -239,15 +298,23 @@ class TextFeed:
 
         Raises DataError if the file is damaged.
         """
+        with (
+            self.fetched or self.source.open(self._extent) as raw,
+            open_text(raw, self.source.format) as file,
+        ):
+            if self.first:
+                raw.seek(self._extent[0])
+            before = raw.read(1) if self.first else _NEWLINE
+            yield from self.cut(_Rest(self.source, file, before, raw.tell), self.first)
+
+    @property
+    def _extent(self) -> tuple[int, int]:
+        """The bytes of the file that the units lie in."""
         begin = max(self.first * self.unit_bytes - 1, 0)
         end = self.source.bytes
         if self.last is not None and not self.source.is_compressed:
             end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
-        with self.source.open((begin, end)) as raw, open_text(raw, self.source.format) as file:
-            if self.first:
-                raw.seek(begin)
-            before = raw.read(1) if self.first else _NEWLINE
-            yield from self.cut(_Rest(self.source, file, before, raw.tell), self.first)
+        return begin, end
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
         """Cuts ``rest``, which begins with unit ``unit``, into units."""

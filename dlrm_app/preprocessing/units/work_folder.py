@@ -1,12 +1,12 @@
 """OUTPUT/.work: the finished work of a run, kept until its dataset is complete.
 
 OUTPUT/.work/plan.json   the configuration and input that the work belongs to
-OUTPUT/.work/<pass>/     the journal of a pass; a unit's name is ``unit_name`` of its source and its number
+OUTPUT/.work/<pass>/     the journal of a pass; a unit's name is a ``UnitName``
 OUTPUT/.work/lock        held by the working process
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -18,7 +18,7 @@ from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
 from dlrm_app.preprocessing.units.source import InputFile
-from dlrm_app.preprocessing.units.unit_text import source_prefix
+from dlrm_app.preprocessing.units.unit_text import UnitName
 from dlrm_app.records import read_record
 
 WORK, _PLAN = ".work", "plan.json"
@@ -32,8 +32,18 @@ def pass_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
 
 def begun_passes(output: Path, source: int | None = None) -> set[str]:
     """The passes with finished units, of one source or of any."""
-    prefix = "" if source is None else source_prefix(source)
-    return {path.parent.name for path in (output / WORK).glob(f"*/{prefix}*.json")}
+    found = [(path.parent.name, path.stem) for path in (output / WORK).glob("*/*.json")]
+    return {name for name, unit in found if source is None or source in _sources_of(unit)}
+
+
+def begun_sources(output: Path) -> set[int]:
+    """The sources with finished units."""
+    return {source for path in (output / WORK).glob("*/*.json") for source in _sources_of(path.stem)}
+
+
+def _sources_of(unit: str) -> Sequence[int]:
+    name = UnitName.parse(unit)
+    return name.sources if name is not None else ()
 
 
 @cache

@@ -96,6 +96,31 @@ def test_text_gives_what_plain_python_makes_of_it(rows: list[Row]) -> None:
     assert (found, rejects) == (expected_rows(rows), [])
 
 
+@given(
+    st.lists(st.lists(item_names, max_size=6), min_size=1, max_size=12),
+    st.sampled_from(["first", "last"]),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_a_list_keeps_its_newest_elements(lists: list[list[str]], end: str, most: int, is_text: bool) -> None:
+    """As Python's slices do, from text and Parquet, and columns that are derived from it see no others."""
+    columns = [each | ({end: most} if each["name"] == "items" else {}) for each in (COLUMNS[0], *COLUMNS[5:])]
+    form = spec_of([{"name": "in_list", "kind": "in_list", "of": ["item", "items"]}], columns)
+    kept = [items[:most] if end == "first" else items[-most:] for items in lists]
+    keys = [[reference.key_of(value) for value in items] for items in kept]
+    if is_text:
+        found, _ = parse("\n".join(f"1,a,{'|'.join(items)}" for items in lists).encode(), form)
+    else:
+        stored = {"y": [1] * len(lists), "item": ["a"] * len(lists), "items": lists}
+        table = pa.table(
+            stored, pa.schema([("y", pa.int8()), ("item", pa.string()), ("items", pa.list_(pa.string()))])
+        )
+        ((raw, *_),) = [(raw,) for raw in ArrowCursor(ParquetUnit(0, 0, table, 0, True), form).rows(20, None)]
+        found = rows_of(raw, form)
+    assert [row.dense[-1] for row in found] == [float("a" in items) for items in kept]
+    assert [row.sparse[-1] for row in found] == keys
+
+
 @given(tables, st.sampled_from(["text", "timestamp", "UTC"]))
 def test_parquet_gives_the_same(rows: list[Row], kind: str) -> None:
     """A row whose label is bad is left out, and spoils no other."""

@@ -52,6 +52,9 @@ def given(**entry: Any) -> list[Any]:
         ),
         ([{**GOOD[1], "separator": ","}], {}, "separator must be one ASCII character that nothing else uses"),
         (given(role="dense", kind="float", separator="|"), {}, "separator is for sparse"),
+        (given(role="sparse", kind="hex", last=3), {}, "last must be a number of elements"),
+        (given(role="sparse", kind="hex", separator="|", first=0), {}, "first must be a number of elements"),
+        (given(role="sparse", kind="hex", separator="|", first=3, last=3), {}, "cut a list at both ends"),
     ],
 )
 def test_a_spec_that_cannot_work_is_refused(columns: list[Any], settings: dict[str, Any], part: str) -> None:

@@ -58,7 +58,7 @@ def test_any_rows_are_those_that_arrow_reads(
     start = data.draw(st.integers(0, len(table) - 1))
     stop = data.draw(st.integers(start + 1, len(table)))
     names = data.draw(st.permutations(table.column_names))[:4]
-    found = decode_plain(str(path), names, start, stop - start)
+    found = decode_plain([str(path)], names, start, stop - start)
     assert found is not None
     assert found.column_names == names
     for name in names:
@@ -78,9 +78,9 @@ def test_rows_that_a_file_lacks_and_bad_text_are_left_to_arrow(tmp_path: Path) -
     text = pa.StringArray.from_buffers(2, *bad.buffers()[1:])
     pq.write_table(pa.table({"a": [1, 2], "b": text}), tmp_path / "log.parquet")
     path = str(tmp_path / "log.parquet")
-    assert decode_plain(path, ["a"], 0, 2) is not None
-    assert decode_plain(path, ["a"], 1, 2) is None
-    assert decode_plain(path, ["b"], 0, 2) is None
+    assert decode_plain([path], ["a"], 0, 2) is not None
+    assert decode_plain([path], ["a"], 1, 2) is None
+    assert decode_plain([path], ["b"], 0, 2) is None
 
 
 def log(rows: int, long: str = "") -> pa.Table:
@@ -130,7 +130,7 @@ def test_both_ways_give_the_same_dataset(
     assert plain_columns(source, names) == ["click", "age", "price", "shop", "user"]
     found = []
     for few in (1, 10**9):
-        monkeypatch.setattr(parquet_units, "_FEW_ROWS", few)
+        monkeypatch.setattr(parquet_units, "FEW_ROWS", few)
         keys = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.parquet", "layout.unit_mib=1"]
         run(tmp_path / f"{few}", *keys, f"encoding={encoding}", "threads=2", "split.val=0.1")
         shards = sorted((tmp_path / f"{few}").rglob("*.parquet"))
