@@ -266,6 +266,14 @@ class PreprocessConfig(Section):
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
+        kept = {} if list(self.dataset.rules()) else self.dataset.kept_shares()
+        for name in [name for name, fraction in fractions.items() if fraction is not None]:
+            if kept.get(name) != kept.get("train"):
+                rule = (
+                    f"says that {name} and train are other samples, and split.{name} cuts one off the other"
+                )
+                cure = f"give one share for both, or input.{name}"
+                yield Problem("dataset.negatives_kept", rule, cure, self.dataset.negatives_kept)
         if self.sampling.negatives is not None and self.input.train is None:
             yield Problem("sampling.negatives", "samples the train split, and input.train is not given")
         for name in {name for name in self.keep if self.keep.count(name) > 1}:

@@ -19,7 +19,7 @@ from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, rea
 from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.distributed.runtime import join_ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.folders import NoFilesError
@@ -119,7 +119,7 @@ def _begin(config: DaysConfig, output: Path, changed: Changed) -> "tuple[list[Da
         rule = f"has no files, or too few rows, from {first} to {last} (looked for {files} in {Path.cwd()})"
         raise _NoDaysError(Problem("input.days", rule))
     if plan.new:
-        _refuse_unlabelled(config)
+        _refuse_log(config)
     conclude(config, output, records, changed)  # if the published day was deleted, publishes the one before
     _report_held(config, output, records)
     return records, plan
@@ -156,14 +156,23 @@ def _end(
     return marks
 
 
-def _refuse_unlabelled(config: DaysConfig) -> None:
-    """Raises ConfigError for a description of a log without clicks, from which no model can learn."""
-    columns = composed("preprocess", sample_words(config)["preprocess"])["dataset"]["columns"]
+def _refuse_log(config: DaysConfig) -> None:
+    """Raises ConfigError for a description of a log without clicks, from which no model can learn.
+
+    And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
+    """
+    settings = composed("preprocess", sample_words(config)["preprocess"])
+    columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
         rule = "has no column with the role label"
-        raise ConfigError(
+        problems.append(
             Problem(f"dataset={config.dataset}", rule, "give the one that tells clicks this role")
         )
+    if settings["sampling"]["negatives"] is not None:
+        rule = "samples the rows to train on alone, and dlrm-days learns the rows held back on the next day"
+        cure = "sample the log before, all rows alike, and give dataset.negatives_kept in its YAML"
+        problems.append(Problem("preprocess: sampling.negatives", rule, cure))
+    refuse_if(problems)
 
 
 class _NoDaysError(DataError):

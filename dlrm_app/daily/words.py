@@ -104,7 +104,9 @@ def evaluate_words(
 ) -> list[str]:
     """Settings of dlrm-evaluate for one model or two models to compare."""
     compared = [given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)]
-    return [*compared, *_plugins(config), given("data.path", rows), f"split={split}", given("output", output)]
+    weighed = ["weights=false"] if "trainer.weights=false" in config.train else []
+    rest = [given("data.path", rows), f"split={split}", given("output", output)]
+    return [*compared, *_plugins(config), *weighed, *rest]
 
 
 def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:

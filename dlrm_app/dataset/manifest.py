@@ -112,7 +112,7 @@ class Split:
 
 @dataclass(frozen=True)
 class ManifestSource:
-    """An input file as it was when read."""
+    """An input file as it was when read. ``rows`` counts the negatives that sampling left out, too."""
 
     path: str
     split: str
@@ -125,8 +125,6 @@ class ManifestSource:
     """An object's version, as given by its store."""
     sample: str = ""
     """The checksum of some of its bytes, which are compared more often than all; empty for an object of a store."""
-    left_out: int = field(default=0, metadata=IF_SET)
-    """Negatives that sampling left out; ``rows`` does not count them."""
 
     @property
     def version(self) -> tuple[int, int, str]:

@@ -52,19 +52,17 @@ class Measured:
     labels: torch.Tensor
     weights: torch.Tensor | None
     ne_error: float
-    effective: tuple[float, float]
 
     @classmethod
     def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
         """Takes what ``metrics`` has computed, ``values``."""
         logits, labels = metrics.rows()
         weights = metrics.row_weights()
-        return cls(path, step, values, logits, labels, weights, metrics.ne_error, metrics.effective)
+        return cls(path, step, values, logits, labels, weights, metrics.ne_error)
 
     def judged(self, split: str) -> Judgement:
         """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
-        found = Measurements.of(split, self.values, self.ne_error, steps=self.step, effective=self.effective)
-        return judge(found, None)
+        return judge(Measurements.of(split, self.values, self.ne_error, steps=self.step), None)
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:

@@ -75,12 +75,11 @@ class Measurements:
         ne_error: float,
         train_ne: float | None = None,
         steps: int | None = None,
-        effective: tuple[float, float] | None = None,
     ) -> "Measurements":
         """Takes ``metrics`` as ``ClickMetrics`` computes them."""
         counts = int(metrics["num_samples"]), int(metrics["positives"])
         numbers = metrics["auc"], metrics["ne"], ne_error, metrics["calibration"]
-        return cls(split, *counts, *numbers, train_ne, steps, effective if "weight" in metrics else None)
+        return cls(split, *counts, *numbers, train_ne, steps, effective_numbers(metrics))
 
     @property
     def has_classes(self) -> bool:
@@ -97,6 +96,13 @@ class Measurements:
         """
         positives, negatives = self.effective or (self.positives, self.num_samples - self.positives)
         return NORMAL_99 * math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+
+
+def effective_numbers(metrics: Mapping[str, float]) -> tuple[float, float] | None:
+    """The effective numbers of positives and negatives in ``metrics``; None if rows have no weights."""
+    if "weight" not in metrics:
+        return None
+    return metrics["effective_positives"], metrics["effective_negatives"]
 
 
 @dataclass(frozen=True)

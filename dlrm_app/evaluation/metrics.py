@@ -43,8 +43,6 @@ class ClickMetrics(Metric):
         self.add_state("labels", [])
         self.add_state("groups", [])
         self.add_state("weights", [])
-        self.effective = (0.0, 0.0)
-        """The numbers of positives and of negatives, once computed; with weights Kish's effective numbers."""
 
     def update(
         self,
@@ -77,7 +75,7 @@ class ClickMetrics(Metric):
         prediction over the mean label, ``accuracy`` the share of rows whose prediction is at least 0.5 exactly if
         the label is 1. A metric that is undefined (no rows, or rows of one class) is nan, with a warning that names the
         split. Rows with weights count by these, but in ``num_samples`` and ``positives``; then there are also
-        ``weight`` (their sum) and ``auc_unweighted``.
+        ``weight`` (their sum), ``auc_unweighted``, ``effective_positives`` and ``effective_negatives``.
         """
         logits, labels = self.rows()
         weights = self.row_weights()
@@ -85,7 +83,6 @@ class ClickMetrics(Metric):
         num_samples, num_positives, nans = sums[0, :3].tolist()
         rows, positives, loss, _, _, prediction, correct = sums[1].tolist()
         self.ne_error = _ne_error(rows, positives, loss, sums[2].tolist())
-        self.effective = _effective(sums)
         if current_rank() == 0 and (nans or positives in (0, rows)):
             logger.warning(
                 "metrics of %s are undefined (nan): of its %d rows %d are positive%s, and %d logits are nan",
@@ -101,7 +98,7 @@ class ClickMetrics(Metric):
             "accuracy": math.nan if nans else _ratio(correct, rows),
             "num_samples": int(num_samples),
             "positives": int(num_positives),
-            **({} if weights is None else {"weight": rows}),
+            **({} if weights is None else {"weight": rows, **_effective(sums)}),
         }
 
     def _order(
@@ -174,14 +171,15 @@ def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([term.sum(dtype=torch.float64) for term in terms])
 
 
-def _effective(sums: torch.Tensor) -> tuple[float, float]:
-    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965); without weights their numbers.
+def _effective(sums: torch.Tensor) -> dict[str, float]:
+    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): as many rows say as much.
 
     ``sums``: those of ``_sums`` over all ranks.
     """
     (all_rows, positives), (squares, of_positives) = sums[1, :2].tolist(), sums[2, :2].tolist()
     negatives, of_negatives = all_rows - positives, squares - of_positives
-    return _ratio(positives**2, of_positives), _ratio(negatives**2, of_negatives)
+    pairs = {"positives": (positives, of_positives), "negatives": (negatives, of_negatives)}
+    return {f"effective_{name}": _ratio(w**2, squared) for name, (w, squared) in pairs.items()}
 
 
 def entropy(rate: float) -> float:

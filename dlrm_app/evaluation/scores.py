@@ -308,7 +308,7 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         if source.split != origin:
             continue
         out = np.array(rejected.get(source.path, []), np.int64)
-        count = source.rows + len(out) + source.left_out
+        count = source.rows + len(out)
         low, high = max(first - seen, 0), min(end - seen, count)
         seen += count
         if low < high:

@@ -327,8 +327,7 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
     progress = trained.marker.progress
     if progress.judgement is None:
         steps = progress.counted_updates
-        values = scored.compute()
-        found = Measurements.of(split, values, scored.ne_error, steps=steps, effective=scored.effective)
+        found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
         refuse_judged(trained.name, judge(found, None), choice)
 
 

@@ -151,27 +151,24 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
         for source, part in _parts(plan, journal, unit):
             crc, rows = read[source]
             read[source] = isal_zlib.crc32_combine(crc, part.crc, part.size), rows + part.lines
-    left_out = Counter[int]()
-    for unit in units:
-        left_out[unit.text.source] += unit.left_out  # a sampled unit has the rows of one source
 
     def describe(source: InputFile) -> ManifestSource:
         crc, rows = read[source.index]
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         version, sample = (source.modified_ns, source.tag), sample_checksum(source)
-        left = left_out[source.index]
-        return ManifestSource(
-            source.path, source.split, source.bytes, checksum, rows, *version, sample, left
-        )
+        return ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version, sample)
 
     return in_threads(describe, plan.sources)
 
 
 def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileRange]]:
-    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows."""
+    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
+
+    Negatives that sampling left out are rows too.
+    """
     text = unit.text
     if not text.files:
-        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows)
+        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
         return
     rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
     for source, part in enumerate(text.files, text.source):

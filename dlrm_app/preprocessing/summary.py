@@ -59,7 +59,7 @@ class Dataset(Result):
         published = manifest.config["dataset"].get("published_rows") or {}
         for source in manifest.sources:
             expected = published.get(Path(source.path).name.partition(".")[0], 0)
-            if expected > source.rows + source.left_out + rejects:
+            if expected > source.rows + rejects:
                 yield (
                     f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
                     "or was its copy cut short?"

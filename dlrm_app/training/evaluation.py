@@ -34,7 +34,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         with ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    judgement = judge_scores(run, split, scores, metrics)
+    judgement = judge_scores(run, split, scores, metrics.ne_error)
     evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
@@ -48,13 +48,12 @@ def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> 
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
-def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], metrics: ClickMetrics) -> Judgement:
+def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
     """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good.
 
-    ``metrics``: what was computed last on ``split``. Every rank must call it.
+    Every rank must call it.
     """
-    steps = run.progress.counted_updates
-    found = Measurements.of(split, scores, metrics.ne_error, train_ne(run), steps, metrics.effective)
+    found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
     if not needs_evidence(found):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress

@@ -66,7 +66,7 @@ def test_clicks_stay_and_a_share_of_the_negatives(log: Path, sampled: Manifest) 
     assert sampled.negatives_kept == {"train": SHARE}
     assert sampled.splits["train"].left_out == negatives - stayed
     assert (sampled.splits["val"].left_out, sampled.splits["test"].left_out) == (0, 0)
-    assert sampled.sources[0].left_out == negatives - stayed
+    assert sampled.sources[0].rows == ROWS
     all_clicks, all_rows = sampled.clicks_and_rows("train")
     weights = sampled.splits["train"].weights
     assert weights is not None
@@ -200,7 +200,8 @@ def test_target_columns_count_by_weight_and_all_negatives(log: Path, role: str) 
 def test_logs_that_were_sampled_before_say_so(log: Path, tmp_path: Path) -> None:
     """For all splits, or for those that are named; sampling again multiplies the shares."""
     write_csv(tmp_path / "log.csv", rows_of_log().slice(0, 2000))
-    keys = ["split.val=0.2"]
+    write_csv(tmp_path / "val.csv", rows_of_log().slice(2000, 500))
+    keys = [f"input.val={tmp_path}/val.csv"]
     for index, (share, more, expected) in enumerate(
         [
             ("0.2", "sampling.negatives=null", {"train": 0.2, "val": 0.2}),
@@ -218,6 +219,13 @@ def test_a_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
     describe(tmp_path, f"negatives_kept: {share}", columns=NUMBERED)
     with refused(ConfigError, "dataset.negatives_kept", "must be a share above 0 and up to 1, or one..."):
         make(tmp_path, "out")
+
+
+def test_splits_of_one_input_are_one_sample(tmp_path: Path) -> None:
+    describe(tmp_path, "negatives_kept: {train: 0.1}", columns=NUMBERED)
+    rule = "says that val and train are other samples, and split.val cuts one off the other"
+    with refused(ConfigError, "dataset.negatives_kept", rule):
+        make(tmp_path, "out", "split.val=0.1")
 
 
 def test_sampling_without_labels_is_refused(log: Path, tmp_path: Path) -> None:

@@ -115,12 +115,7 @@ class Plan:
         return names_of(source, self.file_specs[source.index])
 
     def bundles(self, sources: Sequence[InputFile]) -> list[tuple[InputFile, ...]]:
-        """``sources`` in order; small ones in a row, of the same split and columns, are joined to one unit.
-
-        Not where negatives are left out, since these are counted by source.
-        """
-        if self.sampled < 1:
-            return [(source,) for source in sources]
+        """``sources`` in order; small ones in a row, of the same split and columns, are joined to one unit."""
         return bundle_files(sources, self._unit_size, self._kind, self.unit_bytes)
 
     def _unit_size(self, source: InputFile) -> int:

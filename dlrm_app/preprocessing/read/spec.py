@@ -285,7 +285,9 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         ),
         (
             first is None or last is None,
-            Problem("first and last", "cut a list at both ends", "give the end where its newest elements are"),
+            Problem(
+                "first and last", "cut a list at both ends", "give the end where its newest elements are"
+            ),
         ),
         *(
             (
