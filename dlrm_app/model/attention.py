@@ -168,9 +168,10 @@ class AttentionUnit(nn.Module):
         super().__init__()
         widths = [4 * width, *hidden]
         layers = [nn.Linear(*pair) for pair in zip(widths, hidden, strict=False)]
-        self.layers = nn.ModuleList([*layers, nn.Linear(widths[-1], 1, bias=bias)])
+        last = nn.Linear(widths[-1], 1, bias=bias)
         if bias:
-            nn.init.ones_(self.layers[-1].bias)  # begins near the sum: with weights near 0 nothing would learn
+            nn.init.ones_(last.bias)  # begins near the sum: with weights near 0 nothing would learn
+        self.layers = nn.ModuleList([*layers, last])
 
     def forward(self, vectors: torch.Tensor, target: torch.Tensor, lists: "Lists") -> torch.Tensor:
         """[V, C] and [B, C] → a number for each element, [V].
