@@ -23,7 +23,7 @@ from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, read_we
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.dates import day_number
+from dlrm_app.dates import HOURS, Hour, day_number
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
@@ -191,5 +191,9 @@ def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) ->
     """The numbers of ``wanted`` of the ``rows`` rows of a row group of the day ``earlier``, for ``day``; sorted."""
     if wanted == rows:
         return np.arange(rows)
-    order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)
+    order = permutation(rows, _number(day), _number(earlier), PICK, group)
     return np.sort(order[:wanted])
+
+
+def _number(day: date) -> int:
+    return day.toordinal() * HOURS + day.hour if isinstance(day, Hour) else day.toordinal()

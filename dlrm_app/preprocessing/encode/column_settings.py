@@ -9,7 +9,7 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dates import day_after, day_number, is_date
+from dlrm_app.dates import are_alike, day_after, day_number
 from dlrm_app.errors import Problem
 from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
@@ -208,7 +208,7 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
     ]
     if encoding.day is not None and known.lineage is not None:
         before, day = known.lineage.day, str(encoding.day)
-        if is_date(day) != is_date(before) or day_number(day) <= day_number(before):
+        if not are_alike(day, before) or day_number(day) <= day_number(before):
             problems.append(
                 Problem(
                     f"encoding.day={day}",

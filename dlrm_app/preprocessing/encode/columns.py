@@ -10,7 +10,7 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns, is_opinion
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
-from dlrm_app.dates import day_after, day_number
+from dlrm_app.dates import day_after, day_number, in_units_of
 from dlrm_app.preprocessing.encode.column_settings import (
     ColumnSettings,
     bucket_name,
@@ -155,10 +155,13 @@ def vocabulary_rules(
     """The rule of the vocabulary of each sparse column."""
     columns = (per_column(each, names) for each in (encoding.min_count, encoding.top_k, encoding.capacity))
     number = 0 if day is None else day_number(day)
+    expire = encoding.expire_days
+    if expire is not None and day is not None:
+        expire = in_units_of(day, expire)
     usual = MIN_COUNT if encoding.kind == "from_dataset" else 1
     return tuple(
         VocabularyRule(
-            number, least or usual, capacity if top_k is None else FIRST_ID + top_k, encoding.expire_days
+            number, least or usual, capacity if top_k is None else FIRST_ID + top_k, expire
         )
         for least, top_k, capacity in zip(*columns, strict=True)
     )
