@@ -12,6 +12,7 @@ from typing import Any
 from dlrm_app.config.compose import compose_config, conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import repeated_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
@@ -142,7 +143,8 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     from dlrm_app.tables.specs import resolve_tables
 
     total = 0
-    for table in resolve_tables(config.tables, {each.name: each.num_embeddings for each in manifest.sparse}):
+    feature_rows = {each.name: each.num_embeddings for each in manifest.sparse}
+    for table in resolve_tables(config.tables, feature_rows, repeated_columns(manifest)):
         kind = table_settings(table, config.optimizer.sparse).kind
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)

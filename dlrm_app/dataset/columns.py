@@ -163,6 +163,20 @@ def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Proble
     ]
 
 
+def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
+    """(column of one value, lists with the same vocabulary …): features that share a table if none is described."""
+    groups: dict[str, list[SparseColumn]] = {}
+    for column in manifest.sparse:
+        if column.encoding["kind"] == "vocab":
+            groups.setdefault(column.encoding["checksum"], []).append(column)
+    found = []
+    for group in groups.values():
+        one_hot = [column.name for column in group if not column.multi_hot]
+        if one_hot and len(one_hot) < len(group):
+            found.append((one_hot[0], *(column.name for column in group if column.multi_hot)))
+    return found
+
+
 def attention_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:
     """Problems: lists that other lists are to be pooled by."""
     lists = {column.name for column in manifest.sparse if column.multi_hot}

@@ -31,6 +31,8 @@ BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
 """The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
+SHARED = "shared"
+"""The key of ``encoding`` that is also chosen for logs with lists."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,27 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
         given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
         why = f"{about}: values can be counted"
         choice.reasons.extend((f"vocabulary, min_count {least}", name, why) for name in kept)
+        if given[SHARED] is None:
+            _choose_shared(summary, kept, choice)
     else:
         same = set(sizes.values())
         given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+
+
+def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> None:
+    """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are alike."""
+    groups: dict[str, list[str]] = {}
+    keys = ("num_embeddings", "min_count", "top_k")
+    columns = [*summary.sparse]
+    for name, column in summary.repeated.items():
+        settings = [per_column(choice.encoding[key], columns) for key in keys]
+        own, other = ([values[columns.index(each)] for values in settings] for each in (name, column))
+        if {name, column} <= {*names} and own == other:
+            groups.setdefault(column, [column]).append(name)
+    choice.encoding[SHARED] = list(groups.values()) or None
+    for column, group in groups.items():
+        why = f"holds values of {column}: one vocabulary, one table"
+        choice.reasons.extend((f"shared with {column}", name, why) for name in group[1:])
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
@@ -213,6 +233,8 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return {"dense": {"transform": rules}} if is_open else {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
     ids += ["crosses"] * (encoding["crosses"] == AUTO)
+    has_lists = any(isinstance(c, dict) and c.get("separator") for c in typed["dataset"]["columns"])
+    ids += [SHARED] * (has_lists and "kind" in ids and encoding[SHARED] is None)
     out = {
         "encoding": {key: encoding[key] for key in ids},
         "dense": {k: v for k, v in dense.items() if v == AUTO},
@@ -223,8 +245,13 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def with_choices(typed: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
     made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
+    # an earlier version left shared as it was typed
     filled = {
-        section: {key: before[section][key] for key in keys if key in made.get(section, {})}
+        section: {
+            key: before[section][key]
+            for key in keys
+            if key in made.get(section, {}) or (made and key == SHARED)
+        }
         for section, keys in left.items()
     }
     if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:

@@ -38,6 +38,7 @@ from dlrm_app.text import listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
+ATTENTION = "attention"
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
@@ -121,11 +122,14 @@ _ATTENTION_TYPES: dict[str, Any] = {"attention": str, "hidden": list[Count], "so
 MAX_MISFITS = 5
 
 
-def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
+def resolve_tables(
+    config: TablesConfig, feature_rows: Mapping[str, int] | None, groups: Sequence[Sequence[str]] = ()
+) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
-    None: no dataset is given. Raises ConfigError with every problem: unknown features, too few rows,
-    a feature read twice, and so on.
+    None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
+    first and lists behind it. Raises ConfigError with every problem: unknown features, too few rows, a feature read
+    twice, and so on.
     """
     specs, lacking = (
         config.specs,
@@ -136,10 +140,11 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
             raise ConfigError(
                 Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
             )
-        specs = [  # a CSV's header may have dots, torch's module names may not
-            {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
-            for feature, rows in (feature_rows or {}).items()
-        ]
+        if config.pooling == ATTENTION and not any(len(group) > 1 for group in groups):
+            rule = "finds no list that has one vocabulary with a column to attend to"
+            cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]]"
+            raise ConfigError(Problem("tables.pooling=attention", rule, cure))
+        specs = _specs_of_dataset(config, feature_rows or {}, groups)
         rule = "finds no sparse column in the dataset to make a table for"
         lacking = Problem(
             "tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all"
@@ -165,6 +170,24 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         problems += first_problems(_misfits(tables, feature_rows), MAX_MISFITS)
     refuse_if(problems)
     return tables
+
+
+def _specs_of_dataset(
+    config: TablesConfig, feature_rows: Mapping[str, int], groups: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """A spec for each feature, or group of features."""
+    group_of = {group[0]: group for group in groups if len(group) > 1}
+    lists = {name for group in group_of.values() for name in group[1:]}
+    specs = []
+    for feature, rows in feature_rows.items():
+        if feature not in lists:
+            group = list(group_of.get(feature, (feature,)))
+            # a CSV's header may have dots, torch's module names may not
+            spec = {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": group}
+            if config.pooling == ATTENTION:
+                spec["pooling"] = {ATTENTION: feature} if len(group) > 1 else "sum"
+            specs.append(spec)
+    return specs
 
 
 def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:

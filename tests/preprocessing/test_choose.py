@@ -24,6 +24,7 @@ from dlrm_app.preprocessing.passes.look import (
     SparseSummary,
     Summary,
     numbers_of_column,
+    repeated_column,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.typed import as_typed
@@ -190,6 +191,30 @@ def test_buckets_hold_about_as_many_rows_each() -> None:
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
     assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
     assert boundaries(DenseSummary((), 0.0, 1.0, is_whole=True), 32) == [0.0]
+
+
+def test_a_list_repeats_the_column_whose_values_it_holds() -> None:
+    draw = np.random.default_rng(0)
+    items = draw.integers(1000, 1200, 5000).astype(np.uint64)
+    columns = {
+        "item": draw.integers(1000, 1200, 1000).astype(np.uint64),
+        "user": draw.integers(0, 100_000, 1000).astype(np.uint64),
+        "half": np.where(draw.random(1000) < 0.5, draw.integers(1000, 1200, 1000), 7).astype(np.uint64),
+    }
+    assert repeated_column(items, columns) == "item"
+    assert repeated_column(items, {"user": columns["user"], "half": columns["half"]}) is None
+    hours = {"hour": draw.integers(0, 24, 1000).astype(np.uint64)}
+    assert repeated_column(draw.integers(0, 24, 1000).astype(np.uint64), hours) is None  # numbers of anything
+
+
+def test_a_list_shares_the_vocabulary_of_its_column() -> None:
+    """Unless it is typed otherwise, or has other settings."""
+    seen = replace(summary(1000), repeated={"seen": "user"})
+    assert choice(seen).encoding["shared"] == [["user", "seen"]]
+    assert choice(seen, "encoding.shared=[[user,slot]]").encoding["shared"] == [["user", "slot"]]
+    assert choice(seen, "encoding.min_count={user:3,shop:2,slot:2,seen:2}").encoding["shared"] is None
+    assert choice(seen, "encoding.num_embeddings={user:1000}").encoding["shared"] is None
+    assert choice(summary(1000)).encoding["shared"] is None
 
 
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(

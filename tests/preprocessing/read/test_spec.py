@@ -38,7 +38,11 @@ def given(**entry: Any) -> list[Any]:
         (GOOD, {"quote": ","}, "dataset.quote must differ from dataset.delimiter"),
         ([*GOOD, "b"], {}, "dataset.columns[2] must be a mapping with name and role, got 'b'"),
         (given(name=["b"], role="dense"), {}, "dataset.columns[2] must be a mapping with name and role"),
-        (given(role="dence"), {}, "role must be one of label, weight, dense, sparse, time, ignore, got 'dence'"),
+        (
+            given(role="dence"),
+            {},
+            "role must be one of label, weight, dense, sparse, time, ignore, got 'dence'",
+        ),
         (given(role="dense", kind="hex"), {}, "must be one of integer, float, score, got 'hex'"),
         (given(role="ignore", knd=1), {}, "knd is not a key of a column"),
         (given(role="time", kind="iso", offset="+01:00"), {}, "times are in UTC, or name their offset"),
