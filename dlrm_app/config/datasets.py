@@ -324,6 +324,8 @@ class GenerateConfig(Section):
     # 32-bit ids suffice for this many days with new_ids=1 in the largest column
     days: Annotated[int, Meta(ge=1, le=366)] = REQUIRED
     first_day: str = REQUIRED
+    negatives_kept: Annotated[float, Meta(gt=0, le=1)] = REQUIRED
+    weights: Annotated[float, Meta(ge=0, le=3)] = REQUIRED
     new_ids: Share = REQUIRED
     drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -345,6 +347,11 @@ class GenerateConfig(Section):
         elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
             yield Problem("tables", rule, "add format=dataset, or leave out tables=")
+        if is_dataset and (self.negatives_kept < 1 or self.weights > 0):
+            key, value = (
+                ("weights", self.weights) if self.weights else ("negatives_kept", self.negatives_kept)
+            )
+            yield Problem(key, "is of format=criteo", f"leave out {key}= or format=", value)
         if is_dataset and self.days > 1:
             yield Problem("days", "are of format=criteo", "leave out days= or format=", self.days)
         try:
