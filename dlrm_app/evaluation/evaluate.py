@@ -49,7 +49,7 @@ class ForwardPasses:
 
     def _score(self, batch: Batch | None) -> tuple[torch.Tensor, Scored]:
         assert batch is not None
-        loss, (_, logits, _) = self.model(batch)
+        loss, (_, logits, *_) = self.model(batch)
         return loss, (batch, logits)
 
     def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:

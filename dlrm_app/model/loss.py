@@ -15,7 +15,8 @@ from dlrm_app.model.ensemble import Ensemble
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
-StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""(loss [], logits [B], labels [B], weights [B] if rows have any)."""
 
 
 class ClickLoss(nn.Module):
@@ -63,7 +64,7 @@ def learn_from_kept(model: nn.Module, share: float) -> None:
 
 
 class ClickTask(nn.Module):
-    """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B]) detached), all float32.
+    """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B], weights) detached), all float32.
 
     ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation
     never uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
@@ -86,7 +87,7 @@ class ClickTask(nn.Module):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
         loss = self.loss(logits, batch.labels, batch.weights)
-        return loss, (loss.detach(), logits.detach(), batch.labels.detach())
+        return loss, (loss.detach(), logits.detach(), batch.labels.detach(), batch.weights)
 
 
 def multiplies_bf16(device: torch.device) -> bool:

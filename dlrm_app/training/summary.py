@@ -1,6 +1,7 @@
 """Log lines of a run at its start and during training."""
 
 import logging
+import math
 from collections.abc import Mapping
 
 from dlrm_app.config.train import ModelConfig, TrainerConfig
@@ -47,11 +48,12 @@ def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> No
     """Logs one line for the steps since the last one, so that a log file shows the progress too."""
     progress = run.progress
     logger.info(
-        "%s, step %s/%s: loss %.5f, %s samples/s%s, %s of training left",
+        "%s, step %s/%s: loss %.5f%s, %s samples/s%s, %s of training left",
         epoch_title(run),
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
+        "" if math.isnan(event.ne) else f", NE {event.ne:.4f}, calibration {event.calibration:.3f}",
         f"{event.samples_per_second:,.0f}",
         f" ({part})" if (part := largest_part(event.step_ms)) else "",
         duration(seconds_per_step * (run.num_steps - progress.step)),

@@ -68,7 +68,7 @@ def train_tables(runtime: Runtime, overrides: Sequence[str], tables: Sequence[Ta
     stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps)
     losses = []
     for _ in range(NUM_STEPS):
-        loss, _, _ = trainable.pipeline.progress(stream)
+        loss, *_ = trainable.pipeline.progress(stream)
         dist.all_reduce(loss)
         losses.append(float(loss) / runtime.world_size)
     return {"losses": losses, "weights": whole_tables(trainable) | dense_weights(trainable)}

@@ -160,9 +160,7 @@ def vocabulary_rules(
         expire = in_units_of(day, expire)
     usual = MIN_COUNT if encoding.kind == "from_dataset" else 1
     return tuple(
-        VocabularyRule(
-            number, least or usual, capacity if top_k is None else FIRST_ID + top_k, expire
-        )
+        VocabularyRule(number, least or usual, capacity if top_k is None else FIRST_ID + top_k, expire)
         for least, top_k, capacity in zip(*columns, strict=True)
     )
 

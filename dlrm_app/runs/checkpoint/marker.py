@@ -163,12 +163,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums of training losses: ``sums`` by rank, of ``count`` steps that are not logged yet, and those of the epoch."""
+    """Sums of training losses: ``sums`` by rank, of ``count`` steps that are not logged yet, and those of the epoch.
+
+    ``clicks``: the sums of ``instruments.click_sums`` by rank, of these steps.
+    """
 
     sums: list[float]
     count: int
     epoch_sum: float
     epoch_count: int
+    clicks: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
