@@ -15,18 +15,20 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import group_problems, refuse_moved
+from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
     Interval,
     ModelResult,
     PairedTest,
+    ValueResult,
 )
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
@@ -85,6 +87,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             for name, metrics in measure_scores(config, logits, manifest, runtime):
                 measured.append(Measured.of(name, None, metrics, metrics.compute()))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
+        by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
         result = EvaluationResult(
             dataset=str(data_path or config.scores[0]),
             fingerprint=manifest.fingerprint() if manifest else "",
@@ -99,8 +102,9 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     interval,
                     each.judged(config.split),
                     logloss_interval(each.logits, each.labels, config.confidence, each.weights),
+                    its_values,
                 )
-                for each, interval in zip(measured, intervals, strict=True)
+                for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
             comparison=comparison,
             tests=tests,
@@ -118,6 +122,7 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     if config.data.path is None:
         refuse_moved(path, models[0].name)
     manifest = _counted(read_manifest(path), config)
+    refuse_if(by_problems(manifest, config.by))
     if models:
         rows_for(models[0], manifest, config)
     for trained in models:
@@ -173,15 +178,15 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
     """Raises DataError, on every rank, unless both models were measured on
     rows of the same labels and weights in the same order.
     """
-    is_same = torch.equal(first.labels, second.labels)
-    if is_same and (first.weights is not None or second.weights is not None):
-        both = first.weights, second.weights
-        is_same = None not in both and torch.equal(*both)  # type: ignore[arg-type]  # neither is None
-    if not all(all_gather_objects(is_same)):
+    what = "" if torch.equal(first.labels, second.labels) else "labels"
+    if not what and (first.weights is not None or second.weights is not None):
+        pair = [each.weights for each in (first, second) if each.weights is not None]
+        what = "" if len(pair) == 2 and torch.equal(*pair) else "weights"
+    if what := next(filter(None, all_gather_objects(what)), ""):
         raise DataError(
             Problem(
                 str(first.path),
-                f"cannot be compared with {second.path}, because the labels or weights of their datasets' rows are "
+                f"cannot be compared with {second.path}, because the {what} of their datasets' rows are "
                 "not the same in the same order",
                 "preprocess both alike, but for the encoding",
             )
@@ -218,6 +223,21 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     return Measured.of(str(trained.folder), step, metrics, values)
+
+
+def measure_by(
+    measured: Sequence[Measured], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
+) -> list[list[ValueResult]]:
+    """The metrics of each model by the values of the columns in ``config.by``."""
+    groups = [group_by_value(manifest, config.split, name, runtime) for name in config.by]
+    return [
+        [
+            value
+            for group in groups
+            for value in measure_by_value(group, each.logits, each.labels, each.weights, config.confidence)
+        ]
+        for each in measured
+    ]
 
 
 def find_intervals(

@@ -33,8 +33,9 @@ class ClickMetrics(Metric):
     groups: list[torch.Tensor]
     weights: list[torch.Tensor]
 
-    def __init__(self, split: str, group_by: str | None = None) -> None:
+    def __init__(self, split: str, group_by: str | None = None, warns: bool = True) -> None:
         super().__init__(sync_on_compute=False)
+        self._warns = warns
         self.split = split
         self.group_by = group_by
         self.ne_error = math.nan
@@ -83,7 +84,7 @@ class ClickMetrics(Metric):
         num_samples, num_positives, nans = sums[0, :3].tolist()
         rows, positives, loss, _, _, prediction, correct = sums[1].tolist()
         self.ne_error = _ne_error(rows, positives, loss, sums[2].tolist())
-        if current_rank() == 0 and (nans or positives in (0, rows)):
+        if self._warns and current_rank() == 0 and (nans or positives in (0, rows)):
             logger.warning(
                 "metrics of %s are undefined (nan): of its %d rows %d are positive%s, and %d logits are nan",
                 *(self.split, num_samples, num_positives),

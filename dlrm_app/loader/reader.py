@@ -1,15 +1,17 @@
 """Parquet row groups → Rows, in the order of an epoch."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import (
+    Bags,
     ColumnError,
     numbers_of,
     read_column,
@@ -19,7 +21,7 @@ from dlrm_app.dataset.arrow import (
     with_ids,
 )
 from dlrm_app.dataset.encoding_files import ids_known_on
-from dlrm_app.dataset.manifest import KeptColumn, Manifest, label_of
+from dlrm_app.dataset.manifest import KeptColumn, Manifest, SparseColumn, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
@@ -28,6 +30,8 @@ from dlrm_app.loader.batch_order import Order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.loader.soft_labels import SoftLabels
+
+S = TypeVar("S", bound=np.generic)
 
 
 def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
@@ -127,13 +131,28 @@ class SplitReader:
 
         Raises DataError.
         """
-        shards = ShardReader(self._folder, column.parts)
-        parts = [np.empty(0, np.uint64)]
+        return self._read_rows(column.parts, lambda table: read_keys(table, column), first, end)
+
+    def read_ids(self, column: SparseColumn, first: int, end: int) -> NDArray[np.int32]:
+        """The ids of a column of one value of rows [first, end), as ``read_kept``. Raises DataError."""
+
+        def read(table: pa.Table) -> NDArray[np.int32]:
+            ids = read_ids(table, column)
+            assert not isinstance(ids, Bags), "the column has one value"
+            return ids
+
+        return self._read_rows([column.name], read, first, end)
+
+    def _read_rows(
+        self, columns: Sequence[str], read: Callable[[pa.Table], NDArray[S]], first: int, end: int
+    ) -> NDArray[S]:
+        shards = ShardReader(self._folder, columns)
+        parts: list[NDArray[S]] = []
         for (shard, index), start, rows in zip(self._groups, self._first_rows, self.group_rows, strict=False):
             low, high = max(first - start, 0), min(end - start, rows)
-            if low < high:
+            if low < high or not parts:
                 try:
-                    parts.append(read_keys(shards.read(shard, index), column)[low:high])
+                    parts.append(read(shards.read(shard, index))[low : max(low, high)])
                 except ColumnError as error:
                     raise DataError(
                         Problem(str(self._folder / shard.path), f"is wrong in {error}", "preprocess again")

@@ -172,7 +172,7 @@ class LossSums:
     count: int
     epoch_sum: float
     epoch_count: int
-    clicks: list[list[float]] = field(default_factory=list)
+    clicks: list[list[float]] = field(default_factory=list, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
