@@ -64,12 +64,15 @@ class Dataset(Result):
                     f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
                     "or was its copy cut short?"
                 )
-        for name, share in manifest.negatives_kept.items():
+        if manifest.negatives_kept:
+            shares = [
+                f"{share:g} of {name}'s"
+                + f" ({splits[name].left_out:,} left out)" * bool(splits[name].left_out)
+                for name, share in manifest.negatives_kept.items()
+            ]
             yield (
-                f"{name}: {share:g} of the negatives of the log"
-                f"{f' ({splits[name].left_out:,} left out)' * bool(splits[name].left_out)}; training adds "
-                "-log of the share to its logits, and metrics count each negative 1/share times, so "
-                "predictions and metrics are those of all rows"
+                f"negatives kept: {', '.join(shares)}; the loss and metrics count with that, so predictions and "
+                "metrics are those of all rows"
             )
         if rejects:
             yield f"rejected lines: {rejected}"

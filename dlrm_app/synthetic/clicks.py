@@ -3,8 +3,8 @@
 import datetime
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +118,8 @@ class Clicks(Result):
 
     path: Path
     bests: dict[Path, Best]
+    described_by: Mapping[str, object] = field(default_factory=lambda: {"dataset": "criteo_kaggle"})
+    """The settings of dlrm-preprocess that describe the log."""
 
     def paragraphs(self) -> Iterable[Paragraph]:
         """A line for each file."""
@@ -161,7 +163,10 @@ def write_clicks(config: GenerateConfig) -> Clicks:
         best = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
         write_json(best_path(path), {**asdict(best), **asked})
         bests[path] = best
-    return Clicks(output, bests)
+    described_by: dict[str, object] = {"dataset": "criteo_weighted" if config.weights else "criteo_kaggle"}
+    if config.negatives_kept < 1:
+        described_by["dataset.negatives_kept"] = config.negatives_kept
+    return Clicks(output, bests, described_by)
 
 
 def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:

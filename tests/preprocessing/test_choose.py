@@ -128,6 +128,14 @@ def test_columns_with_long_tails_get_logarithms() -> None:
     assert rules["degrees"]["deviation"] == pytest.approx(10, rel=0.05)
 
 
+def test_columns_with_most_ids_have_no_target_where_clicks_take_too_much_memory() -> None:
+    many = choice(
+        summary(900_000, user=SparseSummary(900_000, 2_900_000)), "encoding.num_embeddings={shop:5_000_000}"
+    )
+    assert many.dense["target_columns"] == ["user", "slot"]
+    assert [name for what, name, _ in many.reasons if what == "no target column"] == ["shop"]
+
+
 def test_a_column_with_too_many_values_is_hashed() -> None:
     made = choice(summary(900_000, user=SparseSummary(40_000_000, 30_000_000)))
     assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})

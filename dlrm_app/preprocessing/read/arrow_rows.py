@@ -27,7 +27,9 @@ from dlrm_app.preprocessing.read.fields import (
     LAST_TIME,
     MISSING_KEY,
     PRESENT,
+    TIME_FORMAT,
     is_null,
+    parse_format,
     parse_hex,
     parse_key,
     parse_number,
@@ -500,7 +502,10 @@ def _parse_numbers(  # type: ignore[no-untyped-def]  # compiled
         if _has_no_value(nulls, first + row):
             values[row], states[row] = np.nan, ABSENT
         else:
-            values[row], states[row] = parse_number(data, begin, behind, kind)
+            if kind == TIME_FORMAT:
+                values[row], states[row] = parse_format(data, begin, behind, codes)
+            else:
+                values[row], states[row] = parse_number(data, begin, behind, kind)
             if states[row] == BAD and is_null(data, begin, behind, codes):
                 values[row], states[row] = np.nan, ABSENT
 

@@ -24,6 +24,7 @@ from dlrm_app.preprocessing.read.fields import (
     KEY_STRING,
     LABEL,
     PRESENT,
+    TIME_FORMAT,
     TIME_ISO,
     TIME_MILLISECONDS,
     WEIGHT,
@@ -42,7 +43,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
     ``content``: the code of the column's content in ``fields``.
     """
-    if content in (LABEL, WEIGHT):
+    if content in (LABEL, WEIGHT, TIME_FORMAT):  # a format's null words are compared as texts
         return np.zeros(0)
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)

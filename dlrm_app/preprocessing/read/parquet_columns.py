@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
-from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import FORMATTED, Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
@@ -29,6 +29,7 @@ _FITTING = {
     "seconds": (NUMBER, TEXT, TIME),
     "milliseconds": (NUMBER, TEXT, TIME),
     "iso": (NUMBER, TEXT, TIME),
+    FORMATTED: (TEXT, TIME),
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]

@@ -15,7 +15,8 @@ from dlrm_app.preprocessing.read import fields, lines
 from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import FORMATTED, LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.time_format import ROOM, compile_format
 from dlrm_app.preprocessing.units.bundles import LineUnit
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
 from dlrm_app.text import json_text
@@ -34,6 +35,7 @@ _RULES = {
     "string": "UTF-8 without NUL",
     "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
     "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    FORMATTED: "a time as its format says",
     "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
@@ -49,6 +51,7 @@ _KINDS: dict[str | tuple[str, str | None], int] = {
     ("time", "seconds"): fields.TIME_SECONDS,
     ("time", "milliseconds"): fields.TIME_MILLISECONDS,
     ("time", "iso"): fields.TIME_ISO,
+    ("time", FORMATTED): fields.TIME_FORMAT,
 }
 _ALL_LINES = 1 << 62
 _NO_STATES = np.zeros(0, np.uint8)
@@ -324,8 +327,14 @@ def kind_code(column: LogColumn) -> int:
     return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
 
 
+def _format_codes(column: LogColumn) -> list[int]:
+    codes = compile_format(column.format) if column.format else []
+    return [*codes, *[0] * (ROOM - len(codes))]
+
+
 def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null words.
+    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, the format of
+    a time, null words.
 
     The columns beside the dense ones come before these.
     """
@@ -337,6 +346,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
             kind_code(column),
             slots.get(column.name, 0),
             ord(column.separator) if column.separator else -1,
+            *_format_codes(column),
             *nulls,
         )
         for column in spec.fields

@@ -8,6 +8,7 @@
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
 - {name: importance, role: weight}                               # how much the row counts: a number from 0 on
+- {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
 - {name: session, role: ignore}
 
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
@@ -15,23 +16,28 @@ Columns computed from these are listed under ``derived``; ``derived.py`` compute
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.preprocessing.read.time_format import format_problems
 from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
+FORMATTED = "formatted"
+"""The kind of times that have a ``format``."""
 ROLES = ("label", "weight", "dense", "sparse", "time", "ignore")
 KINDS = {
     "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
-    "time": ("seconds", "milliseconds", "iso"),
+    "time": ("seconds", "milliseconds", "iso", FORMATTED),
 }
-KEYS = ("name", "role", "kind", "separator", "first", "last")
+KEYS = ("name", "role", "kind", "separator", "first", "last", "format")
 DERIVED_KEYS = ("name", "kind", "of")
 CLOCKS = ("hour", "weekday")
 """Kinds of derived columns that may have a ``zone``."""
@@ -60,7 +66,7 @@ DERIVED_KINDS = {
 @dataclass(frozen=True)
 class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first`` or
-    the ``last`` elements are kept; None: all.
+    the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -72,6 +78,7 @@ class LogColumn:
     separator: str | None = None
     first: int | None = None
     last: int | None = None
+    format: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -109,17 +116,17 @@ class Spec:
         """The columns in the order of the file."""
         return self.order or self.columns
 
-    @property
+    @cached_property
     def label(self) -> str | None:
         """The label column's name, if there is one."""
         return next((column.name for column in self.columns if column.role == "label"), None)
 
-    @property
+    @cached_property
     def weight(self) -> str | None:
         """The name of the column with the weights of the rows, if there is one."""
         return next((column.name for column in self.columns if column.role == "weight"), None)
 
-    @property
+    @cached_property
     def dense(self) -> list[LogColumn]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
@@ -129,12 +136,12 @@ class Spec:
         """The dense columns, without other models' scores."""
         return [column for column in self.dense if column.kind != SCORE]
 
-    @property
+    @cached_property
     def sparse(self) -> list[LogColumn]:
         """The sparse columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
 
-    @property
+    @cached_property
     def times(self) -> list[LogColumn]:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
@@ -167,8 +174,9 @@ class Spec:
         spec = self if labels else self.without_label()
         known = {column.name: column for column in spec.columns}
         wanted = [column.name for column in spec.columns if column.role != "ignore"]
-        faults = [Problem(file, f"names {name} twice") for name in wanted if names.count(name) > 1]
-        if lacking := [name for name in wanted if name not in names]:
+        counts = Counter(names)
+        faults = [Problem(file, f"names {name} twice") for name in wanted if counts[name] > 1]
+        if lacking := [name for name in wanted if not counts[name]]:
             others = [f"{alike[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in alike]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
@@ -226,6 +234,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
             continue
         problems += _column_faults(index, entry, config)
         columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
+        if columns[-1].format is not None:
+            columns[-1] = replace(columns[-1], kind=FORMATTED)
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(
@@ -260,8 +270,8 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    role, kind, separator, first, last = (entry.get(key) for key in KEYS[1:])
-    kinds = KINDS.get(str(role), ())
+    role, kind, separator, first, last, form = (entry.get(key) for key in KEYS[1:])
+    kinds = tuple(each for each in KINDS.get(str(role), ()) if each != FORMATTED)
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
     removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
@@ -272,7 +282,7 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         ),
         (role in ROLES, Problem("role", f"must be one of {', '.join(ROLES)}", value=role)),
         (
-            not kinds or kind in kinds,
+            not kinds or (kind in kinds if form is None else role != "time" or kind is None),
             Problem("kind", f"of a {role} column must be one of {', '.join(kinds)}", value=kind),
         ),
         (
@@ -297,6 +307,10 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
             for key, most in (("first", first), ("last", last))
         ),
     ]
+    if form is not None:
+        rule = "is for columns with role: time, whose kind it replaces"
+        rules.append((role == "time", Problem("format", rule, "leave it out")))
+        rules += [(False, problem) for problem in format_problems(form)]
     place = f"dataset.columns[{index}] ({entry['name']})"
     return [problem.within(place) for is_kept, problem in rules if not is_kept]
 
@@ -372,7 +386,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
     weights = [column.name for column in columns if column.role == "weight"]
-    twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]
+    twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
     faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
         both = " and ".join(labels)
