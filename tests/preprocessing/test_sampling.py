@@ -258,3 +258,12 @@ def test_scores_by_line_are_those_of_the_lines(log: Path, sampled: Manifest, tmp
         DataError, "scores=...", "has file and line, by which the rows of train in ... cannot be found"
     ):
         evaluate("train", numbers(sampled))
+
+
+def test_dask_workers_keep_the_same_rows(log: Path, sampled: Manifest) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask's scheduler is an extra")
+    one = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(**one) as cluster:
+        workers = ["executor=dask", f"dask.address={cluster.scheduler_address}"]
+        manifest = make(log, "dask", "split.val=0.2", "split.test=0.1", *workers)
+    assert numbers(manifest) == numbers(sampled)
