@@ -267,3 +267,10 @@ def test_dask_workers_keep_the_same_rows(log: Path, sampled: Manifest) -> None:
         workers = ["executor=dask", f"dask.address={cluster.scheduler_address}"]
         manifest = make(log, "dask", "split.val=0.2", "split.test=0.1", *workers)
     assert numbers(manifest) == numbers(sampled)
+
+
+def test_choices_are_made_for_the_rows_that_stay(log: Path) -> None:
+    """As the table of choices says: about as many as the dataset gets."""
+    manifest = make(log, "chosen", "encoding=auto", "encoding.num_embeddings=null", "dense.transform=auto")
+    looked = manifest.config["auto"]
+    assert looked["rows"] == pytest.approx(manifest.splits["train"].rows, rel=0.03)

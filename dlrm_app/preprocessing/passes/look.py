@@ -160,7 +160,7 @@ def _train_rows(plan: Plan, rows: int) -> int:
 def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
     """Sums up the training rows of ``parts``.
 
-    They are in the order of the input, so rows for val and test come last.
+    They are in the order of the input, so rows for val and test come last. ``rows``: those before sampling.
     """
     num_rows = sum(len(part.labels) for part in parts)
     share = _train_rows(plan, num_rows) / max(num_rows, 1)
@@ -175,6 +175,10 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
         for number, column in enumerate(plan.spec.dense)
         if column.kind != SCORE
     }
+    labels = beginning(np.uint8, [part.labels for part in parts])
+    if plan.sampled < 1 and len(labels):
+        clicks = float(labels.mean())
+        rows = round(rows * (clicks + plan.sampled * (1 - clicks)))
     sparse, one_hot, lists = {}, {}, {}
     for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
         keys = beginning(np.uint64, [part.keys[number] for part in parts])
@@ -186,7 +190,6 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
         distinct = Sketch(len(present))
         distinct.add(present)
         sparse[column.name] = SparseSummary(len(present), distinct.distinct())
-    labels = beginning(np.uint8, [part.labels for part in parts])
     kinds = {column.name: column.kind for column in plan.spec.sparse}
     of_log = {column.name for column in plan.spec.columns}
     repeated = {}
