@@ -93,7 +93,7 @@ def _read(
         key = value & ((1 << 64) - 1)
         if key == missing:
             return MISSING
-        return str(value) if kind == "integer" else f"{'#' * (kind == 'string')}{key:x}"
+        return str(value) if kind == "integer" else f"{'#' * (kind == 'string')}{key:08x}"
 
     return keys.view(np.int64), name_of
 
@@ -106,7 +106,8 @@ def _names_of_ids(manifest: Manifest, column: SparseColumn) -> Callable[[int], s
         table = read_vocabulary(manifest.folder, column)
         ids, values = table.column("id").to_pylist(), table.column("value")
         rows = dict(zip(ids, range(len(ids)), strict=True))
-        return lambda at: special.get(at) or str(values[rows[at]].as_py())
+        form = "08x" if rule.get("raw") == "hex" else ""
+        return lambda at: special.get(at) or format(values[rows[at]].as_py(), form)
     if rule["kind"] == "bucket":
         bounds = [f"{bound:g}" for bound in rule["boundaries"]]
         between = [f"{low} to {high}" for low, high in pairwise(bounds)]

@@ -16,6 +16,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.by_value import MISSING, OTHERS, RARE, group_by_value, measure_by_value
 from dlrm_app.evaluation.result import ValueResult
+from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import on_ranks
@@ -138,3 +139,20 @@ def test_columns_without_values_are_refused(folder: Path) -> None:
         check("by=[shop]")
     with refused(ConfigError, "by", "names shop twice"):
         check(f"data.path={folder}/vocab", "by=[shop,shop]")
+
+
+@pytest.mark.parametrize("data", ["vocab", "hash"])
+def test_hex_values_have_their_digits(tmp_path: Path, data: str) -> None:
+    text = make_clicks(500)
+    (tmp_path / "clicks.tsv").write_bytes(text)
+    kind = ["encoding=vocab", "encoding.min_count=1"] if data == "vocab" else ["encoding.num_embeddings=100"]
+    given = ["dataset=criteo_kaggle", f"input.test={tmp_path}/clicks.tsv", "keep=[cat_2]"]
+    preprocess_here(tmp_path / "out", *given, *kind)
+    count = len(table_of(read_manifest(tmp_path / "out"), "test"))
+    pq.write_table(pa.table({"score": np.full(count, 0.5)}), tmp_path / "scores.parquet")
+    words = [f"data.path={tmp_path}/out", f"scores=[{tmp_path}/scores.parquet]", "by=[cat_2]"]
+    fields = [line.split("\t")[16] for line in text.decode().splitlines() if line.count("\t") == 39]
+    raw = {f"{int(field, 16):08x}" for field in fields if field}
+    found = {each.value for each in evaluate_here(*words).models[0].by}
+    assert found - {MISSING, OTHERS} <= raw
+    assert len(found) > 3
