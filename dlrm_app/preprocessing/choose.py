@@ -25,6 +25,8 @@ MIN_COUNT = 2
 """The least number of rows of a value with its own id; rarer values share one id."""
 MOST_IDS = 3_000_000
 """Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
+MOST_CLICKS = 5_300_000
+"""Ids of all target columns together, whose clicks take 2 GiB."""
 LONG_TAIL = 4.0
 """A long tail, for log1p: the highest 64th is so many times as far from the median as the lowest one, or more."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
@@ -80,12 +82,36 @@ def choose(
     _choose_buckets(summary, choice)
     if dense.target_columns == AUTO:
         has_columns = choice.dense["bucket_columns"] or any(c.separator is None for c in spec.sparse)
-        pays = has_clicks and has_columns and summary.rows <= STUDIED_ROWS
-        choice.dense["target_columns"] = "all" if pays else None
-        if pays:
-            why = "what a value says of a click is learnt from fewer rows than its vector"
-            choice.reasons.append(("target column", "all one-hot columns", why))
+        if has_clicks and has_columns and summary.rows <= STUDIED_ROWS:
+            _choose_targets(summary, spec, choice)
+        else:
+            choice.dense["target_columns"] = None
     return choice
+
+
+def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> None:
+    """Takes all one-hot columns, those with the fewest ids if all have more than the memory is for."""
+    names = [column.name for column in spec.sparse if column.separator is None]
+    given = per_column(choice.encoding["num_embeddings"], [column.name for column in spec.sparse])
+    sizes = dict(zip((column.name for column in spec.sparse), given, strict=True))
+    most = _most_ids(summary, [name for name in names if name in summary.sparse])
+    ids = {name: sizes[name] or most.get(name, 0) for name in names}
+    order = sorted(names, key=lambda name: ids[name])
+    fitting = [
+        name
+        for name, total in zip(order, accumulate(ids[each] for each in order), strict=True)
+        if total <= MOST_CLICKS
+    ]
+    why = "what a value says of a click is learnt from fewer rows than its vector"
+    if len(fitting) == len(names):
+        choice.dense["target_columns"] = "all"
+        choice.reasons.append(("target column", "all one-hot columns", why))
+        return
+    taken = {*fitting}
+    choice.dense["target_columns"] = [name for name in names if name in taken] or None
+    choice.reasons.extend(("target column", name, why) for name in names if name in taken)
+    why = f"all columns may have more than {MOST_CLICKS:,} ids, whose clicks take too much memory"
+    choice.reasons.extend(("no target column", name, why) for name in names if name not in taken)
 
 
 def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
@@ -127,13 +153,24 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
-    """The columns among ``names`` with the most values: without them, vocabularies have at most MOST_IDS ids."""
+    """The columns among ``names`` with the most values: without them, vocabularies have at most MOST_IDS ids.
+
+    Columns that may have fewer ids than a hash stay: it would only add some.
+    """
+    most = _most_ids(summary, names)
+    total, taken = sum(most.values()), list[str]()
+    for name in sorted(most, key=lambda name: (-most[name], name)):
+        if total <= MOST_IDS or most[name] <= HASHED_ROWS:
+            break
+        taken.append(name)
+        total -= most[name]
+    return taken
+
+
+def _most_ids(summary: Summary, names: Sequence[str]) -> dict[str, int]:
+    """The number of ids that the vocabulary of each of ``names`` may have, at most, about."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
-    most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
-    order = sorted(most, key=lambda name: (-most[name], name))
-    behind = accumulate((most[name] for name in reversed(order)), initial=0)  # ids without the first names
-    num_left = sum(ids <= MOST_IDS for ids in behind) - 1
-    return order[: len(order) - num_left]
+    return {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
 
 
 def _choose_transforms(summary: Summary, choice: Choice) -> None:

@@ -137,13 +137,16 @@ class Encoder:
             for number in [numbers[column.transform["column"]]]
         ]
         """(number of its sparse column, values) for each target column."""
-        self._sparse = [_column_encoder(column, spec, folder) for column in sparse]
+        slots = list_slots(spec)
+        places = {name: (feature, *slots[name]) for feature, name in enumerate(slots)}
+        dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
+        self._sparse = [_column_encoder(column, places, dense_slots, folder) for column in sparse]
         one_hot = sorted(
             (each for each in self._sparse if isinstance(each, _OneHotEncoder)), key=lambda each: each.slot
         )
         self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
-        self._kept = [list_slots(spec)[column.name][1] for column in kept]
+        self._kept = [slots[column.name][1] for column in kept]
         self.schema = shard_schema(self._label, dense, sparse, kept)
 
     def encode(
@@ -227,13 +230,17 @@ class Encoder:
         return columns
 
 
-def _column_encoder(column: SparseColumn, spec: Spec, folder: Path) -> _ColumnEncoder:
-    """The encoder of a sparse column."""
+def _column_encoder(
+    column: SparseColumn, places: Mapping[str, tuple[int, bool, int]], dense: Mapping[str, int], folder: Path
+) -> _ColumnEncoder:
+    """The encoder of a sparse column.
+
+    places: sparse column → (its number, and its slot by ``list_slots``); dense: dense column → its number.
+    """
     if column.encoding["kind"] == "bucket":
-        number = [dense.name for dense in spec.dense].index(column.encoding["column"])
+        number = dense[column.encoding["column"]]
         return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
-    feature = [sparse.name for sparse in spec.sparse].index(column.name)
-    is_list, slot = list_slots(spec)[column.name]
+    feature, is_list, slot = places[column.name]
     if is_list:
         return _ListEncoder(slot, feature, SparseEncoder([column], folder))
     return _OneHotEncoder(slot, feature, column)

@@ -12,8 +12,10 @@ Columns computed from these are listed under ``derived``; ``derived.py`` compute
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
@@ -103,12 +105,12 @@ class Spec:
         """The columns in the order of the file."""
         return self.order or self.columns
 
-    @property
+    @cached_property
     def label(self) -> str | None:
         """The label column's name, if there is one."""
         return next((column.name for column in self.columns if column.role == "label"), None)
 
-    @property
+    @cached_property
     def dense(self) -> list[LogColumn]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
@@ -118,12 +120,12 @@ class Spec:
         """The dense columns, without other models' scores."""
         return [column for column in self.dense if column.kind != SCORE]
 
-    @property
+    @cached_property
     def sparse(self) -> list[LogColumn]:
         """The sparse columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
 
-    @property
+    @cached_property
     def times(self) -> list[LogColumn]:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
@@ -144,8 +146,9 @@ class Spec:
         spec = self if labels else self.without_label()
         known = {column.name: column for column in spec.columns}
         wanted = [column.name for column in spec.columns if column.role != "ignore"]
-        faults = [Problem(file, f"names {name} twice") for name in wanted if names.count(name) > 1]
-        if lacking := [name for name in wanted if name not in names]:
+        counts = Counter(names)
+        faults = [Problem(file, f"names {name} twice") for name in wanted if counts[name] > 1]
+        if lacking := [name for name in wanted if not counts[name]]:
             others = [f"{alike[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in alike]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
@@ -330,7 +333,7 @@ def _nature(column: LogColumn | None) -> str:
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
-    twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]
+    twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
     faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
         both = " and ".join(labels)

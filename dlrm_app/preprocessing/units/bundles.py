@@ -197,12 +197,14 @@ class ParquetBundleFeed:
         if isinstance(self.source.path, Address):
             places = [_all_bytes(file) for file in self.prefetched().fetched]
         schema = schema_of(self.source)
-        stored = [name for name in dict.fromkeys(self.columns.values()) if name in schema.names]
-        plain = [name for name in stored if sum(counts) >= FEW_ROWS and is_plain(schema.field(name).type)]
+        types = dict(zip(schema.names, schema.types, strict=True))
+        stored = [name for name in dict.fromkeys(self.columns.values()) if name in types]
+        plain = [name for name in stored if sum(counts) >= FEW_ROWS and is_plain(types[name])]
         decoded = self._decode(places, plain, counts) if plain else None
         if decoded is None:  # Arrow tells what is wrong
             plain = []
-        others = [name for name in stored if name not in plain]
+        done = {*plain}
+        others = [name for name in stored if name not in done]
         files = zip(self.sources, places, strict=True)
         tables = [read_whole(source, place, others) for source, place in files if others]
         arrays = {
@@ -210,7 +212,10 @@ class ParquetBundleFeed:
             for names, its in ((plain, decoded or []), (others, tables))
             for name in names
         }
-        columns = [arrays.get(name, self._partition(name, counts)) for name in self.columns.values()]
+        columns = [
+            arrays[name] if name in arrays else self._partition(name, counts)
+            for name in self.columns.values()
+        ]
         return pa.Table.from_arrays(columns, list(self.columns))
 
     def _decode(

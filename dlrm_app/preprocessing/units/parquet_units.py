@@ -142,7 +142,7 @@ class ParquetFeed:
     @property
     def _stored(self) -> list[str]:
         """The columns that the file has, by their names there."""
-        names = schema_of(self.source).names
+        names = {*schema_of(self.source).names}
         return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
     def items(self) -> Generator[ParquetUnit, None, None]:
@@ -152,7 +152,8 @@ class ParquetFeed:
         most_rows = max(unit.stop - unit.start for unit in alike.values())
         is_large = not isinstance(self.source.path, Address) and most_rows >= FEW_ROWS
         plain = plain_columns(self.source, self._stored) if is_large else []
-        others = [name for name in self._stored if name not in plain]
+        decoded = {*plain}
+        others = [name for name in self._stored if name not in decoded]
         with _open(self.source, self.prefetched().fetched) as file:
             rows = _RowReader(file, groups, others, max(most_rows, 1))
             for number, unit in alike.items():
@@ -161,12 +162,12 @@ class ParquetFeed:
                 with explained_damage(self.source):
                     table = rows.read(unit.stop - unit.start)
                     if number in self.wanted:
-                        table = _side_by_side(table, self._plain(file, unit, plain))
+                        tables = [table, self._plain(file, unit, plain)]
                 if (
                     number in self.wanted
                 ):  # yielded at once: this function keeps no table while the next is read
-                    whole = _with_partition(table, self.source.partition, self.columns)
-                    del table
+                    whole = _side_by_side(tables, self.source.partition, self.columns)
+                    del table, tables
                     yield ParquetUnit(
                         self.source.index, number, whole, unit.file_bytes, number == len(units) - 1
                     )
@@ -208,26 +209,19 @@ class _RowReader:
         return pa.Table.from_batches(taken, None if taken else self._schema)
 
 
-def _side_by_side(table: pa.Table, more: pa.Table | None) -> pa.Table:
-    """``table`` with the columns of ``more``, which has the same rows."""
-    if more is None:
-        return table
-    for name in more.column_names:
-        table = table.append_column(name, more[name])
-    return table
-
-
-def _with_partition(
-    table: pa.Table, values: Mapping[str, str | None], columns: Mapping[str, str]
+def _side_by_side(
+    tables: Sequence[pa.Table | None], values: Mapping[str, str | None], columns: Mapping[str, str]
 ) -> pa.Table:
-    """The ``columns`` of ``table`` under their names.
+    """The ``columns`` of ``tables``, which have the same rows, under their names.
 
-    A column that ``table`` lacks gets the value of its key in ``values``.
+    A column that no table has gets the value of its key in ``values``.
     """
-    zeros = array_of(np.zeros(len(table), np.int32))
+    found = {name: table[name] for table in tables if table is not None for name in table.column_names}
+    num_rows = max(len(table) for table in tables if table is not None)
+    zeros = array_of(np.zeros(num_rows, np.int32))
     arrays = [
-        table[name]
-        if name in table.column_names
+        found[name]
+        if name in found
         else pa.DictionaryArray.from_arrays(zeros, pa.array([values[name]], pa.string()))
         for name in columns.values()
     ]
@@ -236,13 +230,13 @@ def _with_partition(
 
 def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
     """The ranges of bytes of the columns ``names`` in the row groups ``groups``."""
-    footer, extents = footer_of(source), []
-    for group in groups:
-        for column in range(footer.num_columns):
-            if footer.schema.column(column).path.partition(".")[0] in names:
-                chunk = footer.row_group(group).column(column)
-                begin = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
-                extents.append((begin, begin + chunk.total_compressed_size))
+    footer, extents, wanted = footer_of(source), [], {*names}
+    paths = [footer.schema.column(column).path for column in range(footer.num_columns)]
+    columns = [column for column, path in enumerate(paths) if path.partition(".")[0] in wanted]
+    for group in map(footer.row_group, groups):
+        for chunk in map(group.column, columns):
+            begin = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
+            extents.append((begin, begin + chunk.total_compressed_size))
     return extents
 
 
@@ -323,8 +317,7 @@ def read_footers(sources: Sequence[InputFile]) -> None:
 @lru_cache(maxsize=64)
 def _plain_columns(source: InputFile) -> frozenset[str]:
     """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
-    footer = footer_of(source)
-    schema = schema_of(source)
+    footer, schema = footer_of(source), schema_of(source)
     numbered = {*repeated_texts(source)} - {*short_texts(footer)}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
 
