@@ -1,11 +1,10 @@
 """A zoo of click logs with known click probabilities: what nothing chosen reaches on each, beside other tools.
 
-    pip install 'dlrm-app[bench]' python benchmarks/logs.py --folder zoo
-    # the reporting half, three seeds python benchmarks/logs.py --folder zoo --kinds choosing
-    --seeds 1 --rows 50000 --methods default lightgbm \\
+    pip install 'dlrm-app[bench]'
+    python benchmarks/logs.py --folder zoo                            # the reporting half, three seeds
+    python benchmarks/logs.py --folder zoo --kinds choosing --seeds 1 --rows 50000 --methods default lightgbm \\
         "small rates: encoding=vocab / optimizer.sparse.lr=0.05 trainer.epochs=2"
-    python benchmarks/logs.py --folder zoo --kinds sample.tsv                #
-    lines of Criteo's train.txt, clicks as they are
+    python benchmarks/logs.py --folder zoo --kinds sample.tsv         # lines of Criteo's train.txt, clicks as they are
 
 Methods: ``default`` types what a new user types, dlrm-preprocess with nothing chosen and the command
 of its "next:" line; "NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train;

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
 Columns = dict[str, Array]
 """By name: floats are dense, with NaN for missing; integers and texts sparse;
-those that begin with ``list`` hold "a|b|c".
+those that begin with ``list`` hold "a|b|c". A kind may draw ``click`` itself.
 """
 
 
@@ -184,6 +184,44 @@ def lists(rng: Generator, n: int) -> tuple[Columns, Array]:
     return {"length": length.astype(float), "item": item, "user": user, "list_seen": np.array(history)}, logit
 
 
+def histories(rng: Generator, n: int) -> tuple[Columns, Array]:
+    """Ratings in order of time, as MovieLens has them: the last items that the user liked, and did not like, before.
+
+    Half as many rows come before the log. Clicks are drawn here, because later lists hold them.
+    """
+    rows = n + n // 2
+    user, item = popular(rng, rows, 3000, 0.5), popular(rng, rows, 800, 0.8)
+    genres, taste = rng.normal(0, 1, (12, 4)), rng.normal(0, 1, (3000, 4))
+    nature = genres[rng.integers(0, 12, 800)] + rng.normal(0, 0.4, (800, 4))
+    logit = 0.7 * (taste[user] * nature[item]).sum(1) + effect(rng, user, 0.5) + effect(rng, item, 0.6)
+    logit += intercept(logit, KINDS["histories"][2])
+    clicks = rng.random(rows) < probabilities(logit)
+    past: dict[tuple[int, bool], list[str]] = {}
+    liked, disliked = [], []
+    for who, what, click in zip(user.tolist(), item.tolist(), clicks.tolist(), strict=True):
+        liked.append("|".join(past.get((who, True), [])[-20:]))
+        disliked.append("|".join(past.get((who, False), [])[-20:]))
+        past.setdefault((who, click), []).append(str(what))
+    columns = {"click": clicks.astype(int), "user": user, "item": item}
+    columns |= {"list_liked": np.array(liked), "list_disliked": np.array(disliked)}
+    return {key: values[-n:] for key, values in columns.items()}, logit[-n:]
+
+
+def likeness(rng: Generator, n: int) -> tuple[Columns, Array]:
+    """Clicks by the likeness of the shown item to the most similar one of the last four to eight."""
+    places = rng.normal(0, 1, (200, 3))
+    places /= np.linalg.norm(places, axis=1, keepdims=True)
+    item, last, length = popular(rng, n, 200, 0.6), popular(rng, n * 8, 200, 0.6), rng.integers(4, 9, n)
+    last = last.reshape(n, 8)
+    cosines = (places[item][:, None] * places[last]).sum(2)
+    nearest = np.where(np.arange(8) < length[:, None], cosines, -1).max(1)
+    device, price = popular(rng, n, 5), rng.lognormal(2, 1, 200)[item]
+    logit = 3.5 * np.exp(8 * (nearest - 1)) + effect(rng, item, 0.4) + effect(rng, device, 0.2)
+    texts = ["|".join(map(str, row[:size])) for row, size in zip(last.tolist(), length.tolist(), strict=True)]
+    columns = {"price": price.round(2), "item": item, "device": device, "list_last": np.array(texts)}
+    return columns, logit - 0.2 * np.log(price)
+
+
 def strings(rng: Generator, n: int) -> tuple[Columns, Array]:
     words, site, device = rng.normal(0, 0.6, 400), popular(rng, n, 4000), popular(rng, n, 5)
     first, second = popular(rng, n, 400), popular(rng, n, 400)
@@ -217,9 +255,33 @@ KINDS: dict[str, tuple[Kind, int, float]] = {  # rows, share of clicks
     "small_mixed": (small_mixed, 20_000, 0.15),
     "lists": (lists, 80_000, 0.2),
     "one_column": (one_column, 50_000, 0.2),
+    "histories": (histories, 80_000, 0.35),
+    "likeness": (likeness, 120_000, 0.25),
 }
-CHOOSING = ("tastes", "rare", "new_ids", "numbers", "small", "pairs", "strings")
-REPORTING = ("followers", "rare_hours", "drift", "numbers_ids", "small_mixed", "lists", "one_column")
+CHOOSING = ("tastes", "rare", "new_ids", "numbers", "small", "pairs", "strings", "histories")
+REPORTING = (
+    "followers",
+    "rare_hours",
+    "drift",
+    "numbers_ids",
+    "small_mixed",
+    "lists",
+    "one_column",
+    "likeness",
+)
+
+
+def intercept(logit: Array, share: float) -> float:
+    """The number to add to ``logit``, so that the mean probability is ``share``."""
+    low, high = -20.0, 20.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if probabilities(logit + middle).mean() > share else (middle, high)
+    return low
+
+
+def probabilities(logit: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-logit)))
 
 
 def write_log(folder: Path, name: str, rows: int | None, seed: int) -> None:
@@ -227,12 +289,9 @@ def write_log(folder: Path, name: str, rows: int | None, seed: int) -> None:
     kind, usual, share = KINDS[name]
     rng = np.random.default_rng([seed, *name.encode()])
     columns, logit = kind(rng, min(rows or usual, usual))
-    low, high = -20.0, 20.0  # of the intercept, with which the probabilities have the mean share
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (low, middle) if (1 / (1 + np.exp(-logit - middle))).mean() > share else (middle, high)
-    truth = 1 / (1 + np.exp(-logit - low))
-    clicks = (rng.random(len(truth)) < truth).astype(int)
+    drawn = columns.pop("click", None)
+    truth = probabilities(logit if drawn is not None else logit + intercept(logit, share))
+    clicks = (rng.random(len(truth)) < truth).astype(int) if drawn is None else drawn
     table = pa.table({"click": clicks, **{key: pa.array(v, from_pandas=True) for key, v in columns.items()}})
     with (folder / "log.csv").open("wb") as file:
         file.write(f"{','.join(table.column_names)}\n".encode())
@@ -240,7 +299,8 @@ def write_log(folder: Path, name: str, rows: int | None, seed: int) -> None:
     lines = [f"name: {name}", 'delimiter: ","', "header: true", "columns:", "  - {name: click, role: label}"]
     for key, values in columns.items():
         role = "dense, kind: float" if values.dtype.kind == "f" else "sparse, kind: "
-        role += {"f": "", "i": "integer", "U": "string"}[values.dtype.kind]
+        is_number = key.startswith("list") and not "".join(values).strip("|0123456789")
+        role += {"f": "", "i": "integer", "U": "integer" if is_number else "string"}[values.dtype.kind]
         role += ', separator: "|"' if key.startswith("list") else ""
         lines.append(f"  - {{name: {key}, role: {role}}}")
     (folder / "log.yaml").write_text("\n".join(lines) + "\n")

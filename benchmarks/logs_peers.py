@@ -106,13 +106,15 @@ def catboost(log: Path, seed: int, threads: int) -> Array:
 
 
 def pytorch(log: Path, seed: int, threads: int) -> Array:
-    """Embeddings beside standardised numbers, an MLP, Adam; the best of five epochs on val. Lists are left out."""
+    """Embeddings beside standardised numbers, an MLP, Adam; the best of five epochs on val. Lists: ``histories``."""
     import torch
     from torch import nn
 
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
-    labels, numbers, ids, _ = read(log)
+    labels, numbers, ids, lists = read(log)
+    if lists:
+        return histories(log, seed)
     train, val, test = parts(len(labels))
     x = np.stack([*numbers.values()], 1) if numbers else np.zeros((len(labels), 1))
     x = np.nan_to_num((x - np.nanmean(x[train], 0)) / (np.nanstd(x[train], 0) + 1e-9))
@@ -143,6 +145,68 @@ def pytorch(log: Path, seed: int, threads: int) -> Array:
             if loss < best:
                 best, scores = loss, torch.sigmoid(logits(test)).double().numpy()
     return scores
+
+
+def histories(log: Path, seed: int) -> Array:
+    """A log with lists: each shares the table of the ids that it repeats, is pooled by mean, and multiplied with all."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    labels, numbers, ids, lists = read(log)
+    train, val, test = parts(len(labels))
+    x = np.stack([*numbers.values()], 1) if numbers else np.zeros((len(labels), 1))
+    x = np.nan_to_num((x - np.nanmean(x[train], 0)) / (np.nanstd(x[train], 0) + 1e-9))
+    dense, clicks = torch.tensor(x, dtype=torch.float32), torch.tensor(labels, dtype=torch.float32)
+    types = pacsv.ConvertOptions(column_types=dict.fromkeys(ids, "string"))
+    texts = pacsv.read_csv(log / "log.csv", convert_options=types)
+    values = {name: {v: n for n, v in enumerate(dict.fromkeys(texts[name].to_pylist()), 1)} for name in ids}
+    table_of, bags = list(ids), [bag([[v] for v in texts[name].to_pylist()], values[name]) for name in ids]
+    for rows in lists.values():
+        own = {v for row in rows for v in row}
+        table_of.append(max(ids, key=lambda name: len(own & values[name].keys())))
+        bags.append(bag(rows, values[table_of[-1]]))
+    tables = nn.ModuleDict(
+        {name: nn.EmbeddingBag(len(values[name]) + 1, 16, mode="mean", padding_idx=0) for name in ids}
+    )
+    for table in tables.values():
+        nn.init.normal_(table.weight, 0, 0.05)
+    left, right = torch.triu_indices(len(bags), len(bags), 1)
+    mlp = nn.Sequential(
+        nn.Linear(16 * len(bags) + len(left) + dense.shape[1], 128), nn.ReLU(), nn.Dropout(0.3),
+        nn.Linear(128, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 1),
+    )  # fmt: skip
+    adam = torch.optim.Adam([*tables.parameters(), *mlp.parameters()], 3e-3)
+
+    def logits(rows: Any) -> Any:
+        vectors = torch.stack(
+            [tables[t](torch.tensor(b[rows])) for t, b in zip(table_of, bags, strict=True)], 1
+        )
+        products = (vectors @ vectors.transpose(1, 2))[:, left, right]
+        return mlp(torch.cat([vectors.flatten(1), products, dense[rows]], 1))[:, 0]
+
+    best, loss_of, scores = np.inf, nn.functional.binary_cross_entropy_with_logits, np.zeros(0)
+    for _ in range(10):
+        mlp.train()
+        for rows in torch.tensor(train)[torch.randperm(len(train))].split(512):
+            adam.zero_grad()
+            loss_of(logits(rows), clicks[rows]).backward()
+            adam.step()
+        mlp.eval()
+        with torch.no_grad():
+            loss = float(loss_of(logits(val), clicks[val]))
+            if loss < best:
+                best, scores = loss, torch.sigmoid(logits(test)).double().numpy()
+    return scores
+
+
+def bag(rows: list[list[str]], known: dict[str, int]) -> Array:
+    """[rows, longest] the numbers of the values that are ``known``, then zeros."""
+    numbers = [[known[v] for v in row if v in known] for row in rows]
+    out = np.zeros((len(rows), max(map(len, numbers))), np.int64)
+    for row, each in zip(out, numbers, strict=True):
+        row[: len(each)] = each
+    return out
 
 
 def parts(rows: int) -> tuple[Array, Array, Array]:

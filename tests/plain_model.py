@@ -18,18 +18,26 @@ class PlainModel(nn.Module):
     def __init__(self, kind: str, tables: Sequence[Table], dense: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self.kind = kind
+        self.tables = tables
         self.table_of = {feature: table.name for table in tables for feature in table.features}
         self.bags = nn.ModuleDict(
-            {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling, include_last_offset=True) for t in tables}
+            {
+                t.name: nn.EmbeddingBag(
+                    t.rows, t.dim, mode="sum" if t.attention else str(t.pooling), include_last_offset=True
+                )
+                for t in tables
+            }
         )
         self.dense = nn.ParameterDict(
             {name.replace(".", "/"): nn.Parameter(v.clone()) for name, v in dense.items()}
         )
 
-    def layers(self, prefix: str) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """(weight, bias) of every linear layer under ``prefix``, in order."""
+    def layers(self, prefix: str) -> list[tuple[nn.Parameter, nn.Parameter | None]]:
+        """(weight, bias if there is one) of every linear layer under ``prefix``, in order."""
         weights = [name for name in self.dense if name.startswith(prefix) and name.endswith("weight")]
-        return [(self.dense[name], self.dense[name.replace("weight", "bias")]) for name in weights]
+        biases = [name.removesuffix("weight") + "bias" for name in weights]
+        parameters = dict(self.dense.items())
+        return [(parameters[w], parameters.get(b)) for w, b in zip(weights, biases, strict=True)]
 
     def relu_mlp(self, prefix: str, x: torch.Tensor) -> torch.Tensor:
         for weight, bias in self.layers(prefix):
@@ -43,7 +51,35 @@ class PlainModel(nn.Module):
             flat = torch.tensor([i for bag in ids[feature] for i in bag], dtype=torch.int64)
             offsets = torch.tensor([0, *[len(bag) for bag in ids[feature]]]).cumsum(0)
             vectors.append(self.bags[table](flat, offsets))
+        places = list(self.table_of)
+        for each in self.tables:
+            if each.attention:
+                target = vectors[places.index(each.attention.target)]
+                lists = [feature for feature in each.features if feature != each.attention.target]
+                for number, feature in enumerate(lists):
+                    vectors[places.index(feature)] = self.attended(each, number, ids[feature], target)
         return vectors
+
+    def attended(
+        self, table: Table, number: int, bags: list[list[int]], target: torch.Tensor
+    ) -> torch.Tensor:
+        """Row by row, as the paper on DIN writes it: an MLP over (h, t, h - t, h t) of each element."""
+        assert table.attention is not None
+        (unit,) = [
+            name.rpartition("/layers")[0]
+            for name in self.dense
+            if name.endswith(f"units/{table.name}/{number}/units/0/layers/0/weight")
+        ]
+        rows = []
+        for bag, t in zip(bags, target, strict=True):
+            h = self.bags[table.name].weight[torch.tensor(bag, dtype=torch.int64)]  # [L, D]
+            x = torch.cat([h, t.expand_as(h), h - t, h * t], dim=1)
+            *hidden, last = self.layers(f"{unit}/")
+            for weight, bias in hidden:
+                x = F.relu(F.linear(x, weight, bias))
+            scores = F.linear(x, *last).squeeze(1)
+            rows.append((scores.softmax(0) if table.attention.softmax else scores) @ h)
+        return torch.stack(rows)
 
     def forward(self, dense: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
         bottom_mlp = "dense_arch"

@@ -15,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.runs.checkpoint.marker import Progress
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.plain_model import PlainModel
@@ -40,9 +40,9 @@ def weights_of(trainable: Trainable) -> dict[str, torch.Tensor]:
     weights = {}
     for key, value in trainable.model.state_dict().items():
         name = key.removeprefix("model.")
-        if "embedding_bags" in name:
+        if table := table_of(name):
             (shard,) = value.local_shards()
-            weights[f"bags.{name.split('.')[-2]}.weight"] = shard.tensor.detach().clone()
+            weights[f"bags.{table}.weight"] = shard.tensor.detach().clone()
         else:
             weights[name] = value.detach().clone()
     return weights

@@ -19,10 +19,11 @@ PLACE = re.compile(r"`(?P<path>dlrm_app/[\w/]+\.py)(?::(?P<name>[\w.]+))?`")
 TYPED = [
     "tutorial.md",
     "tutorial-own-data.md",
+    "tutorial-histories.md",
     *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md"))),
 ]
 
-ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md"]
+ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md", "tutorial-histories.md"]
 """Pages whose commands other tests type: they need another machine, or a store."""
 
 

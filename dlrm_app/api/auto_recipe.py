@@ -12,6 +12,7 @@ from typing import Any
 from dlrm_app.config.compose import compose_config, conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import repeated_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
@@ -31,6 +32,12 @@ Larger tables (hashed ids that few rows never fill) would take longer to make an
 MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
+MOST_DOTS = 200
+"""The most sparse features for dot products of all pairs: of 1,400 there are a million, and cross layers cost a hundredth."""
+OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
+OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
+ATTENTION = {"tables.pooling": "attention"}
+"""For logs with lists that repeat a column, of rows that are few enough to find them."""
 GROUPS = ("tables", "model", "optimizer", "schedule")
 KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
 """Keys, or their prefixes, that a warm-started run takes from the earlier run where they are not typed."""
@@ -99,7 +106,12 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     entries = [entry for file in files for entry in file.pop("defaults") if isinstance(entry, dict)]
     choices = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
     chosen = {group: choices[group] for group in GROUPS}
-    return name, {**chosen, **dict(leaves(files[1])), "trainer.global_batch_size": batch}
+    recipe = {**chosen, **dict(leaves(files[1])), "trainer.global_batch_size": batch}
+    if len(manifest.sparse) > MOST_DOTS and recipe["model"] == "dlrm":
+        recipe |= OF_MANY_FEATURES
+    if name == "small_clicks" and repeated_columns(manifest):
+        recipe |= ATTENTION
+    return name, recipe
 
 
 def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
@@ -142,7 +154,8 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     from dlrm_app.tables.specs import resolve_tables
 
     total = 0
-    for table in resolve_tables(config.tables, {each.name: each.num_embeddings for each in manifest.sparse}):
+    feature_rows = {each.name: each.num_embeddings for each in manifest.sparse}
+    for table in resolve_tables(config.tables, feature_rows, repeated_columns(manifest)):
         kind = table_settings(table, config.optimizer.sparse).kind
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)

@@ -4,6 +4,7 @@ It checks the files, then all values: types, missing values, labels, ids within 
 """
 
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.checking.distributions import DenseValues, Overlap, Popularity, RowHashes, fitting, hash_rows
-from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
+from dlrm_app.dataset.arrow import (
+    Bags,
+    ColumnError,
+    numbers_of,
+    read_column,
+    read_ids,
+    read_weights,
+    refuse_wrong,
+)
 from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
@@ -55,7 +64,8 @@ class Findings(Result):
     """(feature, split) → lookups of ids that the studied splits do not have."""
     rows: Counter[str] = field(default_factory=Counter)
     positives: Counter[str] = field(default_factory=Counter)
-    """split → rows read, and positives read."""
+    weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """split → rows read, positives read, and the sum of the weights read."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -73,6 +83,13 @@ class Findings(Result):
             yield "(also in train: the same values except the label; of train itself: more than once)"
         if note := overlap_note(self):
             yield note
+        for name, split in self.manifest.splits.items():
+            if split.weights is not None:
+                clicks, rows = self.manifest.clicks_and_rows(name, all_negatives=False)
+                yield f"{name}: rows count by {self.manifest.weight}, {rows:,.6g} in all, {clicks:,.6g} of it clicks"
+            if (kept := self.manifest.kept_share(name)) < 1:
+                clicks, rows = self.manifest.clicks_and_rows(name)
+                yield f"{name}: {kept:g} of the negatives was kept; among all rows {percent(clicks / rows)} are clicks"
         yield ""
         yield sparse_table(self)
         lineage = self.manifest.lineage
@@ -161,10 +178,11 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of rows uint64 [R].
+    labels uint8 [R], the sum of the weights, dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
+    weight: float = 0.0
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
     hashes: NDArray[np.uint64] | None = None
@@ -193,6 +211,9 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
             refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
             values.labels = clicks
+        if manifest.weight is not None:
+            with values.keep_fault():
+                values.weight = float(read_weights(table, manifest.weight).sum(dtype=np.float64))
     for dense in manifest.dense:
         with values.keep_fault():
             numbers = numbers_of(read_column(table, dense.name, pa.float32()))
@@ -250,6 +271,7 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     """Adds a row group to the counts."""
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
+    findings.weights[group.split] += values.weight
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -279,6 +301,10 @@ def _disagreements(findings: Findings) -> list[Problem]:
                     "preprocess again",
                 )
             )
+        found, expected = findings.weights[name], split.weights.all if split.weights else 0.0
+        if not math.isclose(found, expected, rel_tol=1e-6):
+            rule = f"has rows of weight {found:g}, the manifest says {expected:g}"
+            problems.append(Problem(f"the {name} split", rule, "preprocess again"))
     for column in findings.manifest.sparse:
         if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
             continue

@@ -166,7 +166,9 @@ def _feature(column: Seen, taken: str) -> Proposed:
         )
     if _WEIGHT.fullmatch(name) and column.fits(FLOAT):
         return Proposed(
-            name, "ignore", note="guess: the weight of the row; role: dense, kind: float if it is a feature"
+            name,
+            "ignore",
+            note="guess: if rows count by it, role: weight; if it is a feature, role: dense, kind: float",
         )
     if is_list(column.stored):
         return Proposed(name, "sparse", "integer" if is_whole else "string", "|")

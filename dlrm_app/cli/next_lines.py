@@ -56,7 +56,8 @@ def _after_generate(generated: Any, call: Call) -> Lines:
     if hasattr(generated, "bests"):
         clicks = generated.path
         dataset = clicks.with_name(clicks.name.split(".")[0] + "_dataset" * clicks.is_dir())
-        settings = {"dataset": "criteo_kaggle", "input.train": clicks, "split.val": 0.1, "split.test": 0.1}
+        shares = {"input.train": clicks, "split.val": 0.1, "split.test": 0.1}
+        settings = {**generated.described_by, **shares}
         return [next_line("dlrm-preprocess", {**settings, "output": dataset})]
     typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "experiment="))]
     model = [] if any("experiment=" in each for each in typed) else ["model=concat"]

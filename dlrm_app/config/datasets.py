@@ -44,8 +44,35 @@ class DatasetConfig(Section):
     null_values: list[str | None] | None = None
     label: str | None = None
     published_rows: dict[str, Whole] | None = None
+    negatives_kept: Any = None
     columns: list[Any] = REQUIRED
     derived: list[Any] | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        """Problems: a share of kept negatives that is none."""
+        given = self.negatives_kept
+        shares = given if isinstance(given, dict) else {"all": given}
+        names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}
+        if given is not None and not (names_splits and all(map(_is_share, shares.values()))):
+            rule = (
+                "must be a share above 0 and up to 1, or one for each of train, val and test that was sampled"
+            )
+            yield Problem("negatives_kept", rule, "such as 0.1, or {train: 0.1}", given)
+
+    def kept_shares(self) -> dict[str, float]:
+        """The share of negatives that each split has kept in the log, of splits that were sampled."""
+        given = self.negatives_kept
+        shares = given if isinstance(given, dict) else dict.fromkeys(SPLITS, given or 1.0)
+        return {name: float(share) for name, share in shares.items() if share < 1}
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 < value <= 1
+
+
+@dataclass(slots=True)
+class SamplingConfig(Section):
+    negatives: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +119,11 @@ class EncodingConfig(Section):
         """Problems: keys of another kind, missing keys of this one, and keys that do not fit growing vocabularies."""
         kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
-        free = {AUTO: CHOSEN_KEYS, "vocab": ("num_embeddings",) * hashes_some}.get(kind, ())
+        free = {
+            AUTO: CHOSEN_KEYS,
+            "vocab": ("num_embeddings",) * hashes_some,
+            "from_dataset": ("min_count",),
+        }.get(kind, ())
         for key, owner in OWNERS.items():
             if kind in KINDS and kind != owner and key not in free:
                 yield from self.needless(key, rule=f"is for encoding={owner}, this is encoding={kind}")
@@ -205,6 +236,7 @@ class PreprocessConfig(Section):
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     input: InputConfig = field(default_factory=InputConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
     multi_hot: MultiHotConfig = field(default_factory=MultiHotConfig)
@@ -234,6 +266,16 @@ class PreprocessConfig(Section):
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
+        kept = {} if list(self.dataset.rules()) else self.dataset.kept_shares()
+        for name in [name for name, fraction in fractions.items() if fraction is not None]:
+            if kept.get(name) != kept.get("train"):
+                rule = (
+                    f"says that {name} and train are other samples, and split.{name} cuts one off the other"
+                )
+                cure = f"give one share for both, or input.{name}"
+                yield Problem("dataset.negatives_kept", rule, cure, self.dataset.negatives_kept)
+        if self.sampling.negatives is not None and self.input.train is None:
+            yield Problem("sampling.negatives", "samples the train split, and input.train is not given")
         for name in {name for name in self.keep if self.keep.count(name) > 1}:
             yield Problem("keep", f"names {name} twice", "once is enough")
         if not self.output:
@@ -282,6 +324,8 @@ class GenerateConfig(Section):
     # 32-bit ids suffice for this many days with new_ids=1 in the largest column
     days: Annotated[int, Meta(ge=1, le=366)] = REQUIRED
     first_day: str = REQUIRED
+    negatives_kept: Annotated[float, Meta(gt=0, le=1)] = REQUIRED
+    weights: Annotated[float, Meta(ge=0, le=3)] = REQUIRED
     new_ids: Share = REQUIRED
     drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -303,6 +347,11 @@ class GenerateConfig(Section):
         elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
             yield Problem("tables", rule, "add format=dataset, or leave out tables=")
+        if is_dataset and (self.negatives_kept < 1 or self.weights > 0):
+            key, value = (
+                ("weights", self.weights) if self.weights else ("negatives_kept", self.negatives_kept)
+            )
+            yield Problem(key, "is of format=criteo", f"leave out {key}= or format=", value)
         if is_dataset and self.days > 1:
             yield Problem("days", "are of format=criteo", "leave out days= or format=", self.days)
         try:

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -15,6 +15,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.schema import REQUIRED, Section, known_keys, required
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.values import Count, NonNegative, Share, Whole
+from dlrm_app.dates import Hour, day_of, hours_of
 from dlrm_app.errors import Problem
 from dlrm_app.typed import quoted
 
@@ -43,17 +44,39 @@ RELATIVE = {"yesterday": 1, "today": 0}
 class DaysInputConfig(Section):
     days: str = REQUIRED
 
+    @property
+    def are_hours(self) -> bool:
+        """True if each hour has files of its own, and counts as a day."""
+        return "{hour" in self.days
+
+    def files(self, day: date) -> str:
+        """The names of the files of ``day``, a date or an Hour."""
+        hour = _TwoDigits(day.hour) if isinstance(day, Hour) else None
+        return self.days.format(
+            day=date(day.year, day.month, day.day), **({} if hour is None else {"hour": hour})
+        )
+
     def rules(self) -> Iterator[Problem]:
         """Problems: ``days`` without a place for the day, or the same files for two days."""
+        dates = [date(2026, 1, 1) + timedelta(number) for number in range(_TWO_YEARS)]
+        days = [hour for day in dates for hour in hours_of(day)] if self.are_hours else dates
         try:
-            texts = {
-                self.days.format(day=date(2026, 1, 1) + timedelta(number)) for number in range(_TWO_YEARS)
-            }
+            texts = {self.files(day) for day in days}
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             texts = set()
-        if len(texts) < _TWO_YEARS and self.days:  # an empty value is reported already
+        if len(texts) < len(days) and self.days:  # an empty value is reported already
             rule = "must name the files of a day, with {day} for its date, and those of no other day"
-            yield Problem("days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)
+            cure = (
+                "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101; by the hour as logs/dt={day}/hour={hour}/*"
+            )
+            yield Problem("days", rule, cure, self.days)
+
+
+class _TwoDigits(int):
+    """A number that is written with two digits unless a format says otherwise."""
+
+    def __format__(self, form: str) -> str:
+        return int.__format__(self, form or "02d")
 
 
 @dataclass(slots=True)
@@ -82,7 +105,7 @@ class DaysSettings(Section):
             if day and _date(day) is None:
                 yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)
         first, last = _date(self.from_), _date(self.to)
-        if first and last and last < first and self.to not in RELATIVE:
+        if first and last and last.isoformat() < first.isoformat()[:10] and self.to not in RELATIVE:
             yield Problem("to", f"must not lie before days.from ({first})", value=self.to)
 
     def days(self) -> list[date]:
@@ -90,11 +113,29 @@ class DaysSettings(Section):
         first, last = _date(self.from_), _date(self.to)
         assert first is not None
         assert last is not None
-        return [first + timedelta(number) for number in range((last - first).days + 1)]
+        return [first + timedelta(number) for number in range((last.toordinal() - first.toordinal()) + 1)]
+
+    def hours(self) -> list[date]:
+        """The hours from the first, of a day or an hour, to the last; with ``to=today`` to the last whole one."""
+        first, last = _date(self.from_), _date(self.to)
+        assert first is not None
+        begin = first.isoformat()
+        end = last.isoformat() if isinstance(last, Hour) else "9999"
+        running = f"{datetime.now():%Y-%m-%dT%H}" if self.to == "today" else "9999"  # local time, like cron
+        found: list[date] = []
+        for day in self.days():
+            hours = hours_of(date(day.year, day.month, day.day))
+            found += [each for each in hours if begin <= str(each) <= end and str(each) < running]
+        return found
 
     def is_accepted(self, day: date) -> bool:
-        """True if ``accept`` names the day."""
-        return day in map(_date, self.accept)
+        """True if ``accept`` names the day, or the hour or its day."""
+        return day.isoformat() in self.accepted or day.isoformat()[:10] in self.accepted
+
+    @property
+    def accepted(self) -> set[str]:
+        """The texts of the days that ``accept`` names."""
+        return {found.isoformat() for day in self.accept if (found := _date(day)) is not None}
 
     @property
     def command_on_held(self) -> list[str]:
@@ -138,7 +179,7 @@ def _date(text: str) -> date | None:
     if text in RELATIVE:
         return date.today() - timedelta(RELATIVE[text])  # the machine's local date, like cron
     try:
-        return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else None
+        return day_of(text)
     except ValueError:
         return None
 
@@ -154,10 +195,21 @@ class DaysConfig(Section):
     train: list[str] = field(default_factory=list)
     export: list[str] = field(default_factory=list)
 
+    def list_days(self) -> list[date]:
+        """The days to learn, or the hours if each has files of its own."""
+        return self.days.hours() if self.input.are_hours else self.days.days()
+
     def rules(self) -> Iterator[Problem]:
-        """Problems: no output, or settings that dlrm-days sets itself for each day."""
+        """Problems: no output, hours without files of their own, or settings that dlrm-days sets itself for each day."""
         if not self.output:
             yield required("output")
+        if not self.input.are_hours:
+            for key, day in (("from", self.days.from_), ("to", self.days.to)):
+                if day and "T" in day:
+                    cure = (
+                        "give a date, or name the files of an hour: input.days='logs/dt={day}/hour={hour}/*'"
+                    )
+                    yield Problem(f"days.{key}", "is an hour, and the files are of days", cure, day)
         for command, keys in RESERVED.items():
             for word in getattr(self, command):
                 if is_of(word, keys):

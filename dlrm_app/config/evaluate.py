@@ -34,6 +34,8 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
+    weights: bool = True
+    by: list[str] = field(default_factory=list)
     other_label: Literal["refuse", "ignore"] = REQUIRED
     confidence: Between = REQUIRED
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
@@ -49,6 +51,10 @@ class EvaluateConfig(Section):
                 yield Problem("checkpoint", "or scores must say what to evaluate", cure)
             if self.group_by and self.data.path is None:
                 yield Problem("group_by", "names a feature of a dataset", "give data.path=", self.group_by)
+            if self.by and self.data.path is None:
+                yield Problem("by", "names columns of a dataset", "give data.path=", self.by)
+        for name in {name for name in self.by if self.by.count(name) > 1}:
+            yield Problem("by", f"names {name} twice", "once is enough")
         models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
         if self.blend is not None and (len(self.blend) != models or models < 2 or not sum(self.blend)):
             rule = f"must hold a weight for each of {models} models, not all 0, of at least two"

@@ -78,6 +78,7 @@ class TrainerConfig(Section):
     seed: Seed = REQUIRED
     deterministic: bool = REQUIRED
     calibrate: bool = False
+    weights: bool = True
     max_steps: Count | None = None
     log_every_steps: Count = REQUIRED
     threads: Threads | None = None

@@ -48,6 +48,7 @@ from dlrm_app.daily.words import (
     train_words,
 )
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dates import day_of
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
@@ -197,7 +198,7 @@ class Day:
             missing=missing_shares(dataset),
             shift=shifts(dataset, in_window),
             known_rows=known_rows(self.folder, compared),
-            hours=hours_of(dataset),
+            hours={} if self.config.input.are_hours else hours_of(dataset),
             published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,
@@ -221,7 +222,7 @@ class Day:
 
     def _earlier(self, record: DayRecord, split: str, share: float = 1.0) -> Earlier:
         dataset = read_manifest(self.days / record.day / "dataset")
-        return Earlier(date.fromisoformat(record.day), dataset, split, share)
+        return Earlier(day_of(record.day), dataset, split, share)
 
     def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
         self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))

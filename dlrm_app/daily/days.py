@@ -18,8 +18,9 @@ from dlrm_app.daily.gate import reason, rules_rows
 from dlrm_app.daily.record import DAYS, LOCK, RECORD, UNREPORTED, DayRecord, read_records, redo, write_lines
 from dlrm_app.daily.words import sample_words
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
+from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
 from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.folders import NoFilesError
@@ -114,12 +115,12 @@ def _begin(config: DaysConfig, output: Path, changed: Changed) -> "tuple[list[Da
     records = read_records(output)
     plan = plan_days(config, [record.day for record in records])
     if plan.missing and not (records or plan.new):
-        files = config.input.days.format(day=date.fromisoformat(plan.missing[0]))
+        files = config.input.files(day_of(plan.missing[0]))
         first, last = plan.missing[0], plan.missing[-1]
         rule = f"has no files, or too few rows, from {first} to {last} (looked for {files} in {Path.cwd()})"
         raise _NoDaysError(Problem("input.days", rule))
     if plan.new:
-        _refuse_unlabelled(config)
+        _refuse_log(config)
     conclude(config, output, records, changed)  # if the published day was deleted, publishes the one before
     _report_held(config, output, records)
     return records, plan
@@ -156,14 +157,23 @@ def _end(
     return marks
 
 
-def _refuse_unlabelled(config: DaysConfig) -> None:
-    """Raises ConfigError for a description of a log without clicks, from which no model can learn."""
-    columns = composed("preprocess", sample_words(config)["preprocess"])["dataset"]["columns"]
+def _refuse_log(config: DaysConfig) -> None:
+    """Raises ConfigError for a description of a log without clicks, from which no model can learn.
+
+    And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
+    """
+    settings = composed("preprocess", sample_words(config)["preprocess"])
+    columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
         rule = "has no column with the role label"
-        raise ConfigError(
+        problems.append(
             Problem(f"dataset={config.dataset}", rule, "give the one that tells clicks this role")
         )
+    if settings["sampling"]["negatives"] is not None:
+        rule = "samples the rows to train on alone, and dlrm-days learns the rows held back on the next day"
+        cure = "sample the log before, all rows alike, and give dataset.negatives_kept in its YAML"
+        problems.append(Problem("preprocess: sampling.negatives", rule, cure))
+    refuse_if(problems)
 
 
 class _NoDaysError(DataError):
@@ -213,7 +223,7 @@ class DaysPlan:
 
 def plan_days(config: DaysConfig, done: Sequence[str]) -> DaysPlan:
     """Plans the days that are not ``done``. Raises ConfigError for a file of two days."""
-    files = {day: files_of(config, day) for day in config.days.days() if day.isoformat() not in done}
+    files = {day: files_of(config, day) for day in config.list_days() if day.isoformat() not in done}
     day_of: dict[str, date] = {}
     for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
         if (first := day_of.setdefault(path, day)) != day:
@@ -227,7 +237,7 @@ def plan_days(config: DaysConfig, done: Sequence[str]) -> DaysPlan:
 def files_of(config: DaysConfig, day: date) -> list[InputFile]:
     """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
     try:
-        return find_files("input.days", config.input.days.format(day=day))
+        return find_files("input.days", config.input.files(day))
     except NoFilesError:
         return []
 
@@ -279,7 +289,7 @@ def conclude(
 def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
     """The difference between the day's files and those it was made from. Missing files do not count: logs rotate."""
     before = {source.path: source for source in record.sources}
-    files = files_of(config, date.fromisoformat(record.day))
+    files = files_of(config, day_of(record.day))
     gone = [before[path] for path in before.keys() - {source.path for source in files}]
     for source in files:
         known = before.get(source.path) or _moved(source, gone, changed)
@@ -319,7 +329,7 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
 def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
     """Logs which finished days are still held back although days.accept would publish them now."""
     for record in records:
-        is_accepted = config.days.is_accepted(date.fromisoformat(record.day))
+        is_accepted = config.days.is_accepted(day_of(record.day))
         if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
             following = [
                 each.day for each in records if each.day >= record.day

@@ -367,9 +367,12 @@ def _judged_before(day: DayRecord) -> Judgement | None:
     if now.logloss_low is None or now.logloss_high is None:
         return None
     error = now.ne * (now.logloss_high - now.logloss_low) / (2 * Z_95 * now.logloss)
-    return judge(
-        Measurements(day.day, day.rows, day.positives, now.auc, now.ne, error, now.calibration), None
+    counts, effective = (
+        (day.rows, day.positives),
+        (now.effective[0], now.effective[1]) if now.effective else None,
     )
+    found = Measurements(day.day, *counts, now.auc, now.ne, error, now.calibration, effective=effective)
+    return judge(found, None)
 
 
 def _new_auc(days: Days) -> Verdict | None:

@@ -9,13 +9,14 @@ Seconds are in seconds.json, so that an interrupted day has the same record as a
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
+from dlrm_app.evaluation.judgement import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_text
-from dlrm_app.records import ALWAYS, Format
+from dlrm_app.records import ALWAYS, IF_SET, Format
 from dlrm_app.runs.checkpoint.marker import Judgement
 from dlrm_app.text import json_text
 
@@ -43,6 +44,8 @@ class Scores:
     calibration_low: float | None = None
     calibration_high: float | None = None
     ne: float | None = None
+    effective: list[float] = field(default_factory=list, metadata=IF_SET, kw_only=True)
+    """The effective numbers of positives and negatives, if rows have weights."""
 
     @classmethod
     def of(cls, result: EvaluationResult, model: int = 0) -> "Scores":
@@ -50,15 +53,19 @@ class Scores:
         scored = result.models[model]
         auc, metrics, loss = scored.auc_interval, scored.metrics, scored.logloss_interval
         low, high = (loss.low, loss.high) if loss else (math.nan, math.nan)
+        effective = effective_numbers(metrics)
         calibration, positives = metrics["calibration"], metrics["positives"]
         share = positives / max(metrics["num_samples"], 1)
+        if effective is not None:
+            positives, share = effective[0], effective[0] / sum(effective)
         # clicks are counted, and their number is uncertain as a binomial's; the sum of the predictions is not
         reach = math.exp(Z_95 * math.sqrt((1 - share) / positives)) if positives else math.nan
         of_auc = auc.value, auc.low, auc.high
         of_calibration = calibration / reach, calibration * reach
-        return cls(
+        of_rows = cls(
             *_known(*of_auc, metrics["logloss"], calibration, low, high, *of_calibration, metrics["ne"])
         )
+        return replace(of_rows, effective=list(effective or ()))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, shard_schema, with_ids
+from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, read_weights, shard_schema, with_ids
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
-from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.dates import day_number
+from dlrm_app.dates import HOURS, Hour, day_number
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
@@ -64,16 +64,22 @@ def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder:
         copied = _write_shard(folder, name, _picked(rows, dataset, day), dataset)
         if copied.rows:
             splits["train"] = _sum([splits["train"], copied], train.rejects)
-    write_manifest(folder, replace(dataset, splits=splits))
+    share = dataset.kept_share("train")
+    kept = {name: share for name in splits if share < 1}
+    write_manifest(folder, replace(dataset, splits=splits, negatives_kept=kept))
 
 
 def _sum(splits: Sequence[Split], rejects: int) -> Split:
     positives = [split.positives for split in splits if split.positives is not None]
+    weights = [split.weights for split in splits if split.weights is not None]
     return Split(
         sum(split.rows for split in splits),
         sum(positives) if len(positives) == len(splits) else None,
         rejects,
         [shard for split in splits for shard in split.shards],
+        weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
+        if weights
+        else None,
     )
 
 
@@ -90,21 +96,26 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
 
 
 def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
-    positives = 0
+    positives, sums = 0, np.zeros(2)
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
         group_rows = max(dataset.splits["train"].shards[0].row_groups)
         writer = ShardWriter(file, group_rows, _schema(dataset), name)
         for table in tables:
             writer.write_table(table)
             if dataset.label is not None:
-                positives += int(numbers_of(table.column(dataset.label)).sum())
+                clicks = numbers_of(table.column(dataset.label))
+                positives += int(clicks.sum())
+                if dataset.weight is not None:
+                    weights = read_weights(table, dataset.weight).astype(np.float64)
+                    sums += weights.sum(), weights @ clicks
         shard = writer.finish()
-    return Split(shard.rows, None if dataset.label is None else positives, 0, [shard])
+    summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
+    return Split(shard.rows, None if dataset.label is None else positives, 0, [shard], weights=summed)
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept)
+    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight)
 
 
 def _other_columns(first: Manifest, second: Manifest) -> list[str]:
@@ -118,6 +129,20 @@ def _other_columns(first: Manifest, second: Manifest) -> list[str]:
     return list(dict.fromkeys(names)) or ["in another order"]
 
 
+def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
+    """Raises DataError if the ``earlier`` rows are another sample of the negatives than the day's: they have no odds."""
+    then, now = earlier.dataset.kept_share(earlier.split), dataset.kept_share("train")
+    if then != now:
+        raise DataError(
+            Problem(
+                str(earlier.dataset.folder),
+                f"has kept {then:g} of the negatives, {dataset.folder} {now:g}, and rows that are learnt "
+                "together must be one sample",
+                "give the dataset.negatives_kept of the days before, or another output",
+            )
+        )
+
+
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
     """The ``earlier`` rows to train on on ``day``, one table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
@@ -129,6 +154,7 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
                 "give the columns of the days before, or another output",
             )
         )
+    _refuse_other_share(earlier, dataset)
     known = {
         column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))
         for column in dataset.sparse
@@ -165,5 +191,9 @@ def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) ->
     """The numbers of ``wanted`` of the ``rows`` rows of a row group of the day ``earlier``, for ``day``; sorted."""
     if wanted == rows:
         return np.arange(rows)
-    order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)
+    order = permutation(rows, _number(day), _number(earlier), PICK, group)
     return np.sort(order[:wanted])
+
+
+def _number(day: date) -> int:
+    return day.toordinal() * HOURS + day.hour if isinstance(day, Hour) else day.toordinal()

@@ -12,6 +12,7 @@ from typing import Any
 
 from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dates import hours_of
 from dlrm_app.records import leaves
 from dlrm_app.text import in_brief, json_text, without_credentials
 from dlrm_app.typed import quoted
@@ -55,7 +56,7 @@ def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, out
     typed = config.preprocess
     encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
     rows = [
-        given("input.train", config.input.days.format(day=day)),
+        given("input.train", config.input.files(day)),
         f"split.val={config.days.holdout}",
         "split.by=content",
     ]
@@ -104,7 +105,9 @@ def evaluate_words(
 ) -> list[str]:
     """Settings of dlrm-evaluate for one model or two models to compare."""
     compared = [given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)]
-    return [*compared, *_plugins(config), given("data.path", rows), f"split={split}", given("output", output)]
+    weighed = ["weights=false"] if "trainer.weights=false" in config.train else []
+    rest = [given("data.path", rows), f"split={split}", given("output", output)]
+    return [*compared, *_plugins(config), *weighed, *rest]
 
 
 def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:
@@ -115,9 +118,10 @@ def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> l
 
 def sample_words(config: DaysConfig) -> dict[str, list[str]]:
     """Command → its settings on a first day, for a check before any work."""
-    folder = Path(config.output)
+    folder, day = Path(config.output), date(2026, 11, 1)
+    day = hours_of(day)[0] if config.input.are_hours else day
     words = {
-        "preprocess": preprocess_words(config, date(2026, 11, 1), None, folder),
+        "preprocess": preprocess_words(config, day, None, folder),
         "train": train_words(config, folder, None, folder),
     }
     return words | ({"export": export_words(config, folder, folder, folder)} if config.days.export else {})

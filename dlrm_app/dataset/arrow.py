@@ -81,13 +81,23 @@ def shard_schema(
     dense: Iterable[DenseColumn],
     sparse: Iterable[SparseColumn],
     kept: Iterable[KeptColumn] = (),
+    weight: str | None = None,
 ) -> pa.Schema:
-    """The columns of a shard."""
+    """The columns of a shard. ``weight``: the name of the weights' column; rows without a label have none."""
     fields = [(label, pa.uint8())] if label else []
+    fields += [(weight, pa.float32())] if label and weight else []
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
     fields += [(part, pa.int32()) for column in kept for part in column.parts]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+
+def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """The weights [R] of rows. Raises ColumnError unless they are finite numbers from 0 on."""
+    weights: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
+    is_good = (weights >= 0) & (weights < np.inf)
+    refuse_wrong(weights[~is_good], name, "weights are negative or not finite")
+    return weights
 
 
 def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:

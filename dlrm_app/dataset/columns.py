@@ -14,6 +14,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import listed
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
@@ -124,10 +125,13 @@ def column_problems(
         name = column["name"]
         if name not in features:
             continue
+        keys = ("num_embeddings", "multi_hot", "encoding")
         if name not in there:
             problems.append(Problem(name, "is not one of its sparse columns"))
+        elif all(column[key] == there[name][key] for key in keys):
+            continue
         elif relation.day is None or not _is_same_kind_of_file(column["encoding"], there[name]["encoding"]):
-            problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+            problems += _differences(column, there[name], keys)
         elif not is_taken:
             days = [
                 f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)
@@ -156,6 +160,35 @@ def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Proble
         for first in [columns[table.features[0]]]
         for name in table.features
         if _id_rule(columns[name]) != _id_rule(first)
+    ]
+
+
+def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
+    """(column of one value, lists with the same vocabulary …): features that share a table if none is described."""
+    groups: dict[str, list[SparseColumn]] = {}
+    for column in manifest.sparse:
+        if column.encoding["kind"] == "vocab":
+            groups.setdefault(column.encoding["checksum"], []).append(column)
+    found = []
+    for group in groups.values():
+        one_hot = [column.name for column in group if not column.multi_hot]
+        if one_hot and len(one_hot) < len(group):
+            found.append((one_hot[0], *(column.name for column in group if column.multi_hot)))
+    return found
+
+
+def attention_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:
+    """Problems: lists that other lists are to be pooled by."""
+    lists = {column.name for column in manifest.sparse if column.multi_hot}
+    return [
+        Problem(
+            f"table {table.name}",
+            f"pools by attention to {table.attention.target}, which is a list",
+            f"name a feature with one value a row: {listed(one_hot)}" if one_hot else "use pooling: mean",
+        )
+        for table in tables
+        if table.attention and table.attention.target in lists
+        for one_hot in [[name for name in table.features if name not in lists]]
     ]
 
 

@@ -100,8 +100,8 @@ def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa
 
 def read_clicks(
     folder: Path, transform: dict[str, Any], num_ids: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """(training rows, their clicks, the target column's value) of each id.
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
+    """(training rows, their clicks, the target column's value) of each id. Rows may count by weights.
 
     Raises DataError if the file has changed.
     """

@@ -5,8 +5,9 @@
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, then every dense column (float32) and
-every sparse column (int32, or list<int32> if multi-hot), under the names given here; then the parts of kept columns.
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, and the weight (float32) of rows that have one;
+then every dense column (float32) and every sparse column (int32, or list<int32> if multi-hot), under the names given
+here; then the parts of kept columns.
 """
 
 import hashlib
@@ -88,18 +89,30 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class WeightSums:
+    """The sums of the weights of a split's rows: of ``all``, and of the ``positives``."""
+
+    all: float
+    positives: float
+
+
+@dataclass(frozen=True)
 class Split:
-    """A split. ``positives`` is None without a label. ``rejects`` counts input lines left out."""
+    """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
+    negatives that sampling left out. ``weights`` is set if rows have weights.
+    """
 
     rows: int
     positives: int | None
     rejects: int
     shards: list[Shard]
+    left_out: int = field(default=0, metadata=IF_SET)
+    weights: WeightSums | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
 class ManifestSource:
-    """An input file as it was when read."""
+    """An input file as it was when read. ``rows`` counts the negatives that sampling left out, too."""
 
     path: str
     split: str
@@ -143,6 +156,10 @@ class Manifest:
     """``file`` and ``checksum`` of a sample of the rows by hashes of their contents, if these decided the splits."""
     target_label: str | None = field(default=None, metadata=IF_SET)
     """The label whose shares the target columns are, if the rows have no label themselves."""
+    weight: str | None = field(default=None, metadata=IF_SET)
+    """The column with the weights of the rows, if they have any."""
+    negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
+    """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
     path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
@@ -175,9 +192,29 @@ class Manifest:
         """The lineage, without ``growth``, for rows that are encoded with these vocabularies unchanged."""
         return self.lineage and replace(self.lineage, growth=[])
 
+    def kept_share(self, split: str) -> float:
+        """The share of the negatives of ``split`` that sampling has kept: 1 if it kept all."""
+        return self.negatives_kept.get(split, 1.0)
+
+    def clicks_and_rows(self, split: str, *, all_negatives: bool = True) -> tuple[float, float]:
+        """(the sum of the weights of the positives of ``split``, that of all its rows); without weights, their numbers.
+
+        ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
+        """
+        part = self.splits[split]
+        clicks, rows = float(part.positives or 0), float(part.rows)
+        if self.weight is not None and part.weights is not None:
+            clicks, rows = part.weights.positives, part.weights.all
+        share = self.kept_share(split) if all_negatives else 1.0
+        return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
+
+    def without_weights(self) -> "Manifest":
+        """This dataset with rows that all count once."""
+        return replace(self, weight=None)
+
     def fingerprint(self) -> str:
         """A sha256 over everything that decides which rows a reader sees and how they are encoded."""
-        content = {
+        content: dict[str, Any] = {
             "label": self.label,
             "dense": [(c.name, c.transform) for c in self.dense],
             "sparse": [(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in self.sparse],
@@ -186,6 +223,8 @@ class Manifest:
                 for name, split in self.splits.items()
             },
         }
+        if self.negatives_kept:
+            content["negatives_kept"] = self.negatives_kept
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -235,6 +274,11 @@ def _faults(manifest: Manifest) -> list[str]:
             faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
         if split.positives is not None and not 0 <= split.positives <= split.rows:
             faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
+        sums = split.weights or WeightSums(0.0, 0.0)
+        if not 0 <= sums.positives <= sums.all:
+            faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")
+        if not 0 < manifest.kept_share(name) <= 1:
+            faults.append(f"{name} keeps {manifest.kept_share(name)} of its negatives")
     for shard in manifest.shards:
         if shard.rows != sum(shard.row_groups) or min(shard.row_groups, default=0) < 0:
             faults.append(f"{shard.path} has {shard.rows} rows, its row groups {shard.row_groups}")
@@ -243,7 +287,9 @@ def _faults(manifest: Manifest) -> list[str]:
             faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
     paths = [shard.path for shard in manifest.shards]
     parts = [part for column in manifest.kept for part in column.parts]
-    counts = Counter([manifest.label, *(name for name, _ in rules), *parts, *paths])
+    counts = Counter(
+        [manifest.label, *filter(None, [manifest.weight]), *(name for name, _ in rules), *parts, *paths]
+    )
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     files = [rule.get("file") for rule in filed]

@@ -23,25 +23,33 @@ MAX_LOGIT = 100.0
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
 CHUNK = 1 << 20
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Counts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]
 
 
-def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any] | None:
+def measure_curves(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+) -> dict[str, Any] | None:
     """Curves of ``logits`` [n] float32 with ``labels`` [n] bool; rows with nan are left out. None if there are no rows.
+
+    With ``weights`` [n] all counts are sums of weights; rows of weight 0 are left out.
 
     Every rank passes its own rows, any number of them. All get the same curves, for every number of ranks.
     """
-    is_number = ~logits.isnan()
-    logits, labels = logits[is_number].clamp(-MAX_LOGIT, MAX_LOGIT), labels[is_number]
+    is_used = ~logits.isnan()
+    if weights is not None:
+        is_used &= weights > 0
+        weights = weights[is_used]
+    logits, labels = logits[is_used].clamp(-MAX_LOGIT, MAX_LOGIT), labels[is_used]
     low, high = _range(logits)
     if low > high:
         return None
-    counts, predictions = _count(logits, labels, low, high)
+    rows = int(all_reduce_sum(torch.tensor(logits.numel(), device=logits.device)))
+    counts, predictions = _count(logits, labels, weights, low, high)
     negatives, positives = counts.cpu().numpy()
     edges = np.linspace(low, high, NUM_BUCKETS + 1)
     return {
-        "num_samples": int(negatives.sum() + positives.sum()),
+        "num_samples": rows,
         "roc": _roc(negatives, positives, edges),
         "reliability": _reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
     }
@@ -57,17 +65,25 @@ def _range(logits: torch.Tensor) -> tuple[float, float]:
 
 
 def _count(
-    logits: torch.Tensor, labels: torch.Tensor, low: float, high: float
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows by label [2, buckets], sums of their predictions [buckets]), over all ranks."""
-    counts = torch.zeros(2 * NUM_BUCKETS, dtype=torch.int64, device=logits.device)
+    kind = torch.int64 if weights is None else torch.float64
+    counts = torch.zeros(2 * NUM_BUCKETS, dtype=kind, device=logits.device)
     predictions = torch.zeros(NUM_BUCKETS, dtype=torch.float64, device=logits.device)
     scale = NUM_BUCKETS / (high - low) if high > low else 0.0
-    for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
-        wide = some.double()
+    for begin in range(0, logits.numel(), CHUNK):
+        rows = slice(begin, begin + CHUNK)
+        wide, positive = logits[rows].double(), labels[rows]
         bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
-        counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
-        predictions.scatter_add_(0, bucket, wide.sigmoid())  # on a GPU bincount adds in no fixed order
+        # on a GPU bincount adds numbers that are not whole in no fixed order
+        if weights is None:
+            counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
+            predictions.scatter_add_(0, bucket, wide.sigmoid())
+        else:
+            once = weights[rows].double()
+            counts.scatter_add_(0, bucket + NUM_BUCKETS * positive, once)
+            predictions.scatter_add_(0, bucket, wide.sigmoid() * once)
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 

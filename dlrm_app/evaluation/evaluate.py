@@ -49,7 +49,7 @@ class ForwardPasses:
 
     def _score(self, batch: Batch | None) -> tuple[torch.Tensor, Scored]:
         assert batch is not None
-        loss, (_, logits, _) = self.model(batch)
+        loss, (_, logits, *_) = self.model(batch)
         return loss, (batch, logits)
 
     def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
@@ -91,7 +91,9 @@ def evaluate(
         elif group_by is not None:
             groups = batch.sparse_features[group_by].values()[rows]
         seen += batch.num_valid
-        metrics.update(logits, batch.labels[rows], groups)
+        metrics.update(
+            logits, batch.labels[rows], groups, None if batch.weights is None else batch.weights[rows]
+        )
 
     score_rows(passes, batches, runtime, title, add)
     values = metrics.compute()

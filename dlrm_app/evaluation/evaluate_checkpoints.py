@@ -15,18 +15,20 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import group_problems, refuse_moved
+from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
     Interval,
     ModelResult,
     PairedTest,
+    ValueResult,
 )
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
@@ -40,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows.
+    """A model's metrics on a split, and ``logits``, ``labels`` and ``weights`` (if any) of this rank's rows.
 
     ``step`` is None but for checkpoints.
     """
@@ -50,7 +52,15 @@ class Measured:
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
+    weights: torch.Tensor | None
     ne_error: float
+
+    @classmethod
+    def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
+        """Takes what ``metrics`` has computed, ``values``."""
+        logits, labels = metrics.rows()
+        weights = metrics.row_weights()
+        return cls(path, step, values, logits, labels, weights, metrics.ne_error)
 
     def judged(self, split: str) -> Judgement:
         """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
@@ -75,8 +85,9 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if config.scores or config.blend:
             logits = [each.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
-                measured.append(Measured(name, None, metrics.compute(), *metrics.rows(), metrics.ne_error))
+                measured.append(Measured.of(name, None, metrics, metrics.compute()))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
+        by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
         result = EvaluationResult(
             dataset=str(data_path or config.scores[0]),
             fingerprint=manifest.fingerprint() if manifest else "",
@@ -90,9 +101,10 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.values,
                     interval,
                     each.judged(config.split),
-                    logloss_interval(each.logits, each.labels, config.confidence),
+                    logloss_interval(each.logits, each.labels, config.confidence, each.weights),
+                    its_values,
                 )
-                for each, interval in zip(measured, intervals, strict=True)
+                for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
             comparison=comparison,
             tests=tests,
@@ -109,13 +121,19 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     """The dataset to evaluate on. Raises DlrmError where it is damaged, or not what the models read."""
     if config.data.path is None:
         refuse_moved(path, models[0].name)
-    manifest = read_manifest(path)
+    manifest = _counted(read_manifest(path), config)
+    refuse_if(by_problems(manifest, config.by))
     if models:
         rows_for(models[0], manifest, config)
     for trained in models:
         refuse_if(group_problems(manifest, trained.features, config.group_by))
     refuse_shared(manifest, config.split, config.group_by)
     return manifest
+
+
+def _counted(manifest: Manifest, config: EvaluateConfig) -> Manifest:
+    """``manifest``, without the weights of rows unless ``config`` wants them."""
+    return manifest if config.weights else manifest.without_weights()
 
 
 def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
@@ -137,7 +155,7 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise
-        own = known_rows(trained, read_manifest(Path(trained.data_path)))
+        own = known_rows(trained, _counted(read_manifest(Path(trained.data_path)), config))
         files = _files(own, config.split)
         if not files or files != _files(manifest, config.split):
             rule = "was not made of the same files, which would do too"
@@ -158,13 +176,17 @@ def _files(manifest: Manifest, split: str) -> list[str]:
 
 def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> None:
     """Raises DataError, on every rank, unless both models were measured on
-    rows of the same labels in the same order.
+    rows of the same labels and weights in the same order.
     """
-    if not all(all_gather_objects(torch.equal(first.labels, second.labels))):
+    what = "" if torch.equal(first.labels, second.labels) else "labels"
+    if not what and (first.weights is not None or second.weights is not None):
+        pair = [each.weights for each in (first, second) if each.weights is not None]
+        what = "" if len(pair) == 2 and torch.equal(*pair) else "weights"
+    if what := next(filter(None, all_gather_objects(what)), ""):
         raise DataError(
             Problem(
                 str(first.path),
-                f"cannot be compared with {second.path}, because the labels of their datasets' rows are "
+                f"cannot be compared with {second.path}, because the {what} of their datasets' rows are "
                 "not the same in the same order",
                 "preprocess both alike, but for the encoding",
             )
@@ -200,7 +222,22 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured(str(trained.folder), step, values, *metrics.rows(), metrics.ne_error)
+    return Measured.of(str(trained.folder), step, metrics, values)
+
+
+def measure_by(
+    measured: Sequence[Measured], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
+) -> list[list[ValueResult]]:
+    """The metrics of each model by the values of the columns in ``config.by``."""
+    groups = [group_by_value(manifest, config.split, name, runtime) for name in config.by]
+    return [
+        [
+            value
+            for group in groups
+            for value in measure_by_value(group, each.logits, each.labels, each.weights, config.confidence)
+        ]
+        for each in measured
+    ]
 
 
 def find_intervals(
@@ -210,10 +247,10 @@ def find_intervals(
     if any(math.isnan(each.values["auc"]) for each in measured):
         return [Interval(each.values["auc"], *[math.nan] * 3) for each in measured], None, []
     first, *others = measured
-    labels = first.labels
+    labels, weights = first.labels, first.weights
     if not others:
-        return [auc_interval(first.logits, labels, confidence)], None, []
-    compared = [compare_aucs(each.logits, first.logits, labels, confidence) for each in others]
+        return [auc_interval(first.logits, labels, confidence, weights)], None, []
+    compared = [compare_aucs(each.logits, first.logits, labels, confidence, weights) for each in others]
     adjusted = holm([each.p_value for each in compared])
     intervals = [compared[0].second, *(each.first for each in compared)]
     less = compared[0].difference

@@ -56,10 +56,9 @@ def gather(
     scales, aucs, unknown = runtime.on_first(_look, manifest, split, features)
     silent, spread = _fire(passes, batches)
     growth, largest = _weights(passes.model, tables)
-    train, here = manifest.splits["train"], manifest.splits[split]
     return Evidence(
-        train=(train.positives or 0, train.rows),
-        here=(here.positives or 0, here.rows),
+        train=manifest.clicks_and_rows("train"),
+        here=manifest.clicks_and_rows(split),
         trained=trained,
         dataset=str(manifest.path),
         scales=scales,

@@ -1,4 +1,8 @@
-"""Confidence intervals of AUCs, and paired tests of models on the same rows: DeLong's method, Holm's adjustment."""
+"""Confidence intervals of AUCs, and paired tests of models on the same rows: DeLong's method, Holm's adjustment.
+
+Of rows with weights, a row and its weight are one independent draw: a weight of 3 is one row that counts three times,
+not three rows. With equal weights all results are those without.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,24 +16,30 @@ from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_
 from dlrm_app.evaluation.result import Comparison, Interval
 
 
-def auc_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
+def auc_interval(
+    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
+) -> Interval:
     """The AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval by the normal approximation.
 
     With a process group every rank passes its own rows; all get the same
     result. NaN if a class has fewer than two rows.
     """
-    aucs, covariance = auc_covariance([logits], labels)
+    aucs, covariance = auc_covariance([logits], labels, weights)
     return _interval(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
 
 
 def compare_aucs(
-    first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95
+    first: torch.Tensor,
+    second: torch.Tensor,
+    labels: torch.Tensor,
+    confidence: float = 0.95,
+    weights: torch.Tensor | None = None,
 ) -> Comparison:
     """Compares two models' logits [n] of the same rows in the same order.
 
     The p-value tests for no difference (DeLong et al. 1988); it is 1 if both rank all rows alike.
     """
-    (a, b), cov = auc_covariance([first, second], labels)
+    (a, b), cov = auc_covariance([first, second], labels, weights)
     difference = a - b
     interval = _interval(difference, cov[0][0] + cov[1][1] - 2 * cov[0][1], confidence, (-1.0, 1.0))
     return Comparison(
@@ -40,7 +50,9 @@ def compare_aucs(
     )
 
 
-def logloss_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
+def logloss_interval(
+    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
+) -> Interval:
     """The log loss of ``logits`` [n] with ``labels`` [n] bool in nats, and its interval by the normal approximation.
 
     With a process group every rank passes its own rows; all get the same result. NaN without rows.
@@ -49,11 +61,28 @@ def logloss_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: flo
         binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none")
         for some, truth in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
     ]
+    if weights is not None:
+        return _weighted_mean(losses, [part.double() for part in torch.split(weights, CHUNK)], confidence)
     sums = torch.stack([logits.new_zeros((), dtype=torch.float64), *(each.sum() for each in losses)]).sum()
     rows, total = sum_in_rank_order(torch.stack([sums.new_tensor(logits.numel()), sums])).tolist()
     mean = total / rows if rows else math.nan
     squares = torch.stack([torch.zeros_like(sums), *((each - mean).square().sum() for each in losses)]).sum()
     variance = float(sum_in_rank_order(squares)) / (rows - 1) / rows if rows > 1 else math.nan
+    return _interval(mean, variance, confidence, (0.0, math.inf))
+
+
+def _weighted_mean(
+    values: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], confidence: float
+) -> Interval:
+    """The mean of ``values`` (parts [n]) of at least 0 by their ``weights``, and its interval."""
+    zeros = values[0].new_zeros(3)
+    parts = list(zip(values, weights, strict=True))
+    terms = [torch.stack([w.sum(), (w * each).sum(), (w > 0).double().sum()]) for each, w in parts]
+    total, weighted, rows = sum_in_rank_order(torch.stack([zeros, *terms]).sum(0)).tolist()
+    mean = weighted / total if total else math.nan
+    spreads = [zeros[0], *((w * (each - mean)).square().sum() for each, w in parts)]
+    spread = float(sum_in_rank_order(torch.stack(spreads).sum()))
+    variance = spread / total**2 * rows / (rows - 1) if rows > 1 else math.nan
     return _interval(mean, variance, confidence, (0.0, math.inf))
 
 
@@ -73,13 +102,18 @@ def _interval(value: float, variance: float, confidence: float, bounds: tuple[fl
 
 
 def auc_covariance(
-    scores: Sequence[torch.Tensor], labels: torch.Tensor
+    scores: Sequence[torch.Tensor], labels: torch.Tensor, weights: torch.Tensor | None = None
 ) -> tuple[list[float], list[list[float]]]:
     """(AUCs [K], their covariance [K, K]) of K models' logits of the same rows.
 
     Uses the structural components of DeLong et al. 1988, by ranks as in Sun & Xu 2014, "Fast implementation of
     DeLong's algorithm", so it takes the time of a sort. Ties count half. All nan if a class has fewer than two rows.
+
+    With ``weights`` [n], a row's component counts by its weight, and its square by the square of that: the variance of
+    a ratio of sums over independent rows, by their influence on it (Huber's sandwich).
     """
+    if weights is not None:
+        return _weighted_covariance(scores, labels, weights.double())
     counts = torch.stack([labels.sum(), (~labels).sum()])
     num_positives, num_negatives = sum_in_rank_order(counts).tolist()
     if min(num_positives, num_negatives) < 2:
@@ -94,6 +128,28 @@ def auc_covariance(
     return aucs, covariance.tolist()
 
 
+def _weighted_covariance(
+    scores: Sequence[torch.Tensor], labels: torch.Tensor, weights: torch.Tensor
+) -> tuple[list[float], list[list[float]]]:
+    counts = torch.stack([((weights > 0) & labels).sum(), ((weights > 0) & ~labels).sum()])
+    numbers = sum_in_rank_order(counts).tolist()
+    if min(numbers) < 2:
+        return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
+    totals = sum_in_rank_order(torch.stack([weights[labels].sum(), weights[~labels].sum()])).tolist()
+    placements = torch.stack([doubled_placements(logits, labels, weights) for logits in scores])
+    covariance, aucs = weights.new_zeros(len(scores), len(scores)), [math.nan] * len(scores)
+    # the positives come last: their mean component is the AUC
+    for number, chosen in enumerate((~labels, labels)):
+        its_weights = weights[chosen]
+        own, others, num_rows = totals[1 - number], totals[number], numbers[1 - number]
+        components = placements[:, chosen] / (2 * others)
+        means = sum_in_rank_order((components * its_weights).sum(1)) / own
+        centered = (components - means[:, None]) * its_weights
+        spread = sum_in_rank_order(centered @ centered.T) / own**2
+        covariance, aucs = covariance + spread * num_rows / (num_rows - 1), means.tolist()
+    return aucs, covariance.tolist()
+
+
 def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:
     """The sample covariance, [K, K] float64, of ``placements`` [K, m] / ``scale`` over all ranks' ``num_rows`` rows."""
     means = sum_in_rank_order(placements.sum(1)).double() / num_rows
@@ -104,16 +160,19 @@ def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Te
     return sum_in_rank_order(products) / (num_rows - 1)
 
 
-def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def doubled_placements(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
     """Counts for each row, int64 [n]: 2 for every row of the other class, on any
-    rank, that scores lower, and 1 for a tie.
+    rank, that scores lower, and 1 for a tie; with ``weights``, float64: the weights of these rows in place of 1.
     """
-    ranking = rank_scores(logits, labels)
+    ranking = rank_scores(logits, labels, weights)
     splitters = find_splitters(logits) if num_ranks() > 1 else logits.new_empty(0)
-    placements = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
+    kind = torch.int64 if weights is None else torch.float64
+    placements = torch.empty(logits.shape, dtype=kind, device=logits.device)
     for chosen, is_positive in ((labels, True), (~labels, False)):
         scores, order = logits[chosen].sort()
-        unsorted = torch.empty_like(order)
+        unsorted = torch.empty_like(order, dtype=kind)
         unsorted[order] = _ask_owners(scores, splitters, ranking, is_positive)
         placements[chosen] = unsorted
     return placements
@@ -123,15 +182,16 @@ def _ask_owners(
     scores: torch.Tensor, splitters: torch.Tensor, ranking: Ranking, is_positive: bool
 ) -> torch.Tensor:
     """The doubled placements of ``scores`` (sorted, of one class) among all ranks' scores of the other class."""
-    others, below = (
-        (ranking.negatives, ranking.below[1]) if is_positive else (ranking.positives, ranking.below[0])
-    )
+    others, below, running = ranking.positives, ranking.below[0], ranking.running_positives
+    if is_positive:
+        others, below, running = ranking.negatives, ranking.below[1], ranking.running_negatives
     asked, sizes = scores, None
     if num_ranks() > 1:
         asked, sizes = all_to_all(scores, cut(scores, splitters))
-    placements = torch.empty(asked.shape, dtype=torch.int64, device=scores.device)
+    kind = torch.int64 if running is None else torch.float64
+    placements = torch.empty(asked.shape, dtype=kind, device=scores.device)
     for start in range(0, asked.numel(), CHUNK):
-        placements[start : start + CHUNK] = doubled_wins(others, asked[start : start + CHUNK])
+        placements[start : start + CHUNK] = doubled_wins(others, asked[start : start + CHUNK], running)
     placements += 2 * below
     return placements if sizes is None else all_to_all(placements, sizes)[0]
 

@@ -64,6 +64,8 @@ class Measurements:
     calibration: float
     train_ne: float | None = None
     steps: int | None = None
+    effective: tuple[float, float] | None = None
+    """The effective numbers of positives and negatives, of rows with weights; None: those of the rows."""
 
     @classmethod
     def of(
@@ -77,21 +79,30 @@ class Measurements:
         """Takes ``metrics`` as ``ClickMetrics`` computes them."""
         counts = int(metrics["num_samples"]), int(metrics["positives"])
         numbers = metrics["auc"], metrics["ne"], ne_error, metrics["calibration"]
-        return cls(split, *counts, *numbers, train_ne, steps)
+        return cls(split, *counts, *numbers, train_ne, steps, effective_numbers(metrics))
 
     @property
     def has_classes(self) -> bool:
         """True if the rows have labels of both classes."""
+        if self.effective is not None:
+            return min(self.effective) > 0
         return 0 < self.positives < self.num_samples
 
     @property
     def reach(self) -> float:
         """Half the 99% interval of the AUC of scores that know nothing (Mann & Whitney 1947).
 
-        It needs no pass over the rows.
+        It needs no pass over the rows. Rows with weights count as their effective numbers (Kish 1965).
         """
-        negatives = self.num_samples - self.positives
-        return NORMAL_99 * math.sqrt((self.num_samples + 1) / (12 * self.positives * negatives))
+        positives, negatives = self.effective or (self.positives, self.num_samples - self.positives)
+        return NORMAL_99 * math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+
+
+def effective_numbers(metrics: Mapping[str, float]) -> tuple[float, float] | None:
+    """The effective numbers of positives and negatives in ``metrics``; None if rows have no weights."""
+    if "weight" not in metrics:
+        return None
+    return metrics["effective_positives"], metrics["effective_negatives"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,8 @@ class TrainedSoFar:
 class Evidence:
     """Measurements that tell causes apart; those that were not made are empty or None.
 
-    ``train``, ``here``: (positives, rows) of the train split and of the split judged. By column:
+    ``train``, ``here``: (positives, rows) of the train split and of the split judged, or the sums of their weights. By
+    column:
     ``scales`` (root mean square of dense values), ``column_aucs`` (of the column alone), ``crowded`` (raw
     values for each row of the table), ``unknown`` (share of lookups of values that train does not have,
     beyond that share among train's own rows). Of the model: ``silent`` (share of units that never fire),
@@ -123,8 +135,8 @@ class Evidence:
     weight in a table), ``spread`` (standard deviation of logits).
     """
 
-    train: tuple[int, int]
-    here: tuple[int, int]
+    train: tuple[float, float]
+    here: tuple[float, float]
     trained: TrainedSoFar
     dataset: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)

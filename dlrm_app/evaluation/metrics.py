@@ -2,13 +2,14 @@
 
 import logging
 import math
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional as F
 from torchmetrics import Metric
 
 from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
-from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc
+from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc, without_weights
 
 logger = logging.getLogger(__name__)
 CHUNK = 1 << 20
@@ -18,8 +19,11 @@ CHUNK = 1 << 20
 class ClickMetrics(Metric):
     """Metrics of one split's predictions: the same result on every rank, with any number of rows on each.
 
+    Rows may have weights: each then counts by its weight, in every metric. Without them a row counts once.
+
     Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With ``group_by``
-    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. It syncs
+    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. Weights add 4 and
+    about 30. It syncs
     itself (``sync_on_compute`` is off), because torchmetrics would gather all rows to all ranks. Every rank
     must call ``update`` at least once, possibly without rows.
     """
@@ -27,9 +31,11 @@ class ClickMetrics(Metric):
     logits: list[torch.Tensor]
     labels: list[torch.Tensor]
     groups: list[torch.Tensor]
+    weights: list[torch.Tensor]
 
-    def __init__(self, split: str, group_by: str | None = None) -> None:
+    def __init__(self, split: str, group_by: str | None = None, warns: bool = True) -> None:
         super().__init__(sync_on_compute=False)
+        self._warns = warns
         self.split = split
         self.group_by = group_by
         self.ne_error = math.nan
@@ -37,11 +43,19 @@ class ClickMetrics(Metric):
         self.add_state("logits", [])
         self.add_state("labels", [])
         self.add_state("groups", [])
+        self.add_state("weights", [])
 
-    def update(self, logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor | None = None) -> None:
+    def update(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        groups: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> None:
         """Adds rows: ``logits`` [n] of any float type (never probabilities), ``labels`` [n] of 0 and 1.
 
-        ``groups`` [n], needed with ``group_by``: ids below 2^31, or keys of 64 bits (int64).
+        ``groups`` [n], needed with ``group_by``: ids below 2^31, or keys of 64 bits (int64). ``weights`` [n], from 0
+        on: all calls on all ranks give them, or none does.
         """
         # copies: a view would keep its whole batch alive, and a compiled model reuses its output's memory
         self.logits.append(logits.detach().to(torch.float32, copy=True))
@@ -50,6 +64,8 @@ class ClickMetrics(Metric):
             assert groups is not None
             kind = torch.int64 if groups.dtype == torch.int64 else torch.int32
             self.groups.append(groups.to(kind, copy=True))
+        if weights is not None:
+            self.weights.append(weights.detach().to(torch.float32, copy=True))
 
     def compute(self) -> dict[str, float]:
         """Computes ``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
@@ -59,42 +75,52 @@ class ClickMetrics(Metric):
         (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook"), ``calibration`` the mean
         prediction over the mean label, ``accuracy`` the share of rows whose prediction is at least 0.5 exactly if
         the label is 1. A metric that is undefined (no rows, or rows of one class) is nan, with a warning that names the
-        split.
+        split. Rows with weights count by these, but in ``num_samples`` and ``positives``; then there are also
+        ``weight`` (their sum), ``auc_unweighted``, ``effective_positives`` and ``effective_negatives``.
         """
         logits, labels = self.rows()
-        num_samples, positives, nans, loss, prediction, correct, squares, of_positives = sum_in_rank_order(
-            _sums(logits, labels)
-        ).tolist()
-        self.ne_error = _ne_error(num_samples, positives, loss, squares, of_positives)
-        if current_rank() == 0 and (nans or positives in (0, num_samples)):
+        weights = self.row_weights()
+        sums = sum_in_rank_order(_sums(logits, labels, weights))
+        num_samples, num_positives, nans = sums[0, :3].tolist()
+        rows, positives, loss, _, _, prediction, correct = sums[1].tolist()
+        self.ne_error = _ne_error(rows, positives, loss, sums[2].tolist())
+        if self._warns and current_rank() == 0 and (nans or positives in (0, rows)):
             logger.warning(
-                "metrics of %s are undefined (nan): of its %d rows %d are positive, and %d logits are nan",
-                *(self.split, num_samples, positives, nans),
+                "metrics of %s are undefined (nan): of its %d rows %d are positive%s, and %d logits are nan",
+                *(self.split, num_samples, num_positives),
+                "" if weights is None else f" (of a weight of {rows:g}, {positives:g})",
+                nans,
             )
         return {
-            **self._order(logits, labels, has_nan=nans > 0),
-            "logloss": _ratio(loss, num_samples),
-            "ne": _ratio(loss, num_samples * entropy(_ratio(positives, num_samples))),
+            **self._order(logits, labels, weights, has_nan=nans > 0),
+            "logloss": _ratio(loss, rows),
+            "ne": _ratio(loss, rows * entropy(_ratio(positives, rows))),
             "calibration": _ratio(prediction, positives),
-            "accuracy": math.nan if nans else _ratio(correct, num_samples),
+            "accuracy": math.nan if nans else _ratio(correct, rows),
             "num_samples": int(num_samples),
-            "positives": int(positives),
+            "positives": int(num_positives),
+            **({} if weights is None else {"weight": rows, **_effective(sums)}),
         }
 
-    def _order(self, logits: torch.Tensor, labels: torch.Tensor, has_nan: bool) -> dict[str, float]:
+    def _order(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, has_nan: bool
+    ) -> dict[str, float]:
         """Computes the ranking metrics."""
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
+        beside = {} if weights is None else {"auc_unweighted": math.nan}
         if has_nan:
-            return dict.fromkeys(names, math.nan)
-        ranking = rank_scores(logits, labels)
+            return dict.fromkeys([*names, *beside], math.nan)
+        ranking = rank_scores(logits, labels, weights)
         auc = roc_auc(ranking)
         values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
+        if weights is not None:
+            beside = {"auc_unweighted": roc_auc(without_weights(ranking))}
         del ranking  # frees its memory before the groups need theirs
         if self.group_by:
             none = labels.new_empty(0, dtype=torch.int32)
             self.groups = [torch.cat(self.groups) if self.groups else none]
-            values.append(grouped_auc(logits, labels, self.groups[0]))
-        return dict(zip(names, values, strict=True))
+            values.append(grouped_auc(logits, labels, self.groups[0], weights))
+        return dict(zip(names, values, strict=True)) | beside
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All of this rank's rows. Replaces the many small tensors, so that rows are not stored twice."""
@@ -104,21 +130,57 @@ class ClickMetrics(Metric):
         self.labels = [torch.cat(self.labels)]
         return self.logits[0], self.labels[0]
 
+    def row_weights(self) -> torch.Tensor | None:
+        """The weights of all of this rank's rows, float32 [n], or None. Joins the tensors, as ``rows`` does."""
+        if not self.weights:
+            return None
+        self.weights = [torch.cat(self.weights)]
+        return self.weights[0]
 
-def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sums, float64 [8]: rows, positives, nan logits, log losses, predictions, rows that are right
-    at 0.5, squares of log losses, log losses of positives.
+
+def _sums(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Sums over rows, float64 [3, 7]. First, of numbers of rows: all, positives, those with nan logits (then zeros).
+
+    Then, of rows that count by their weights, and of rows that count by the squares of these: all, positives, log
+    losses, log losses of positives, squares of log losses, predictions, rows that are right at 0.5.
     """
-    sums = torch.zeros(8, dtype=torch.float64, device=logits.device)
-    for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
+    sums = torch.zeros(3, 7, dtype=torch.float64, device=logits.device)
+    pieces = list(zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True))
+    parts: Sequence[torch.Tensor | None] = [None] * len(pieces)
+    if weights is not None:
+        parts = torch.split(weights, CHUNK)
+    for (some, positive), part in zip(pieces, parts, strict=True):
         wide = some.double()
         # -log(sigmoid(x)) of a positive, -log(1 - sigmoid(x)) of a negative, without overflow
         losses = F.softplus(torch.where(positive, -wide, wide), threshold=40)
         correct = (some >= 0) == positive
-        terms = [torch.ones_like(wide), positive, some.isnan(), losses, wide.sigmoid(), correct]
-        terms += [losses.square(), losses * positive]
-        sums += torch.stack([term.sum(dtype=torch.float64) for term in terms])
+        ones = torch.ones_like(wide)
+        terms = [ones, positive, losses, losses * positive, losses.square(), wide.sigmoid(), correct]
+        sums[0, :3] += _added([ones, positive, some.isnan()])
+        if part is None:
+            sums[1] += _added(terms)
+        else:
+            once = part.double()
+            sums[1] += _added([term * once for term in terms])
+            sums[2] += _added([term * once.square() for term in terms])
+    if weights is None:
+        sums[2] = sums[1]
     return sums
+
+
+def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([term.sum(dtype=torch.float64) for term in terms])
+
+
+def _effective(sums: torch.Tensor) -> dict[str, float]:
+    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): as many rows say as much.
+
+    ``sums``: those of ``_sums`` over all ranks.
+    """
+    (all_rows, positives), (squares, of_positives) = sums[1, :2].tolist(), sums[2, :2].tolist()
+    negatives, of_negatives = all_rows - positives, squares - of_positives
+    pairs = {"positives": (positives, of_positives), "negatives": (negatives, of_negatives)}
+    return {f"effective_{name}": _ratio(w**2, squared) for name, (w, squared) in pairs.items()}
 
 
 def entropy(rate: float) -> float:
@@ -126,10 +188,12 @@ def entropy(rate: float) -> float:
     return -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
 
 
-def _ne_error(rows: float, positives: float, loss: float, squares: float, of_positives: float) -> float:
+def _ne_error(rows: float, positives: float, loss: float, squared: Sequence[float]) -> float:
     """The standard error of NE: that of the mean difference between each row's
     log loss and a constant's, over the entropy.
 
+    rows, positives, loss: sums over rows, by their weights w; ``squared``: the sums of ``_sums`` by w². A row with its
+    weight is one independent draw, so the variance of the mean of differences d, Σwd / Σw, is Σw²(d - mean)² / (Σw)².
     nan if NE is.
     """
     if not 0 < positives < rows:
@@ -137,12 +201,14 @@ def _ne_error(rows: float, positives: float, loss: float, squares: float, of_pos
     rate = positives / rows
     constant = entropy(rate)
     of_click, of_none = -math.log(rate), -math.log1p(-rate)  # a constant's log losses
-    # the sum of squared differences, from sums over the rows
-    crossed = of_click * of_positives + of_none * (loss - of_positives)
-    constants = positives * of_click**2 + (rows - positives) * of_none**2
+    # the sums of differences and of their squares, from sums over the rows
+    all_rows, all_positives, losses, of_positives, squares, *_ = squared
+    crossed = of_click * of_positives + of_none * (losses - of_positives)
+    constants = all_positives * of_click**2 + (all_rows - all_positives) * of_none**2
+    differences = losses - all_positives * of_click - (all_rows - all_positives) * of_none
     mean = loss / rows - constant
-    variance = max(0.0, (squares - 2 * crossed + constants) / rows - mean**2)
-    return math.sqrt(variance / rows) / constant
+    spread = squares - 2 * crossed + constants - 2 * mean * differences + mean**2 * all_rows
+    return math.sqrt(max(0.0, spread)) / rows / constant
 
 
 def _ratio(top: float, bottom: float) -> float:

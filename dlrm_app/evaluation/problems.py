@@ -75,6 +75,21 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
     ]
 
 
+def by_problems(manifest: Manifest, by: Sequence[str]) -> list[Problem]:
+    """A problem for each column of ``by`` that has no values to measure by."""
+    one_hot = [column.name for column in manifest.sparse if not column.multi_hot]
+    names = list(dict.fromkeys([*one_hot, *(column.name for column in manifest.kept)]))
+    return [
+        Problem(
+            f"by={name}",
+            f"is no one-hot feature of {manifest.path}, and no column that it keeps (keep=)",
+            f"use one of {', '.join(names)}",
+        )
+        for name in by
+        if name not in names
+    ]
+
+
 def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     """Raises one error with all problems of dlrm-evaluate's values and paths. Only the first rank checks ``output``."""
     problems = config.problems()
@@ -102,7 +117,8 @@ def _check_rows(config: EvaluateConfig) -> None:
         return
     manifest = read_manifest(Path(path))
     label_of(manifest, config.split)
-    refuse_if(group_problems(manifest, [column.name for column in manifest.sparse], config.group_by))
+    features = [column.name for column in manifest.sparse]
+    refuse_if(group_problems(manifest, features, config.group_by) + by_problems(manifest, config.by))
 
 
 def refuse_moved(path: Path, model: str) -> None:

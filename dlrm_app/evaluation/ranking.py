@@ -1,10 +1,10 @@
 """Ranking metrics, exact and over all ranks: ROC AUC, average precision, and AUC within groups of rows.
 
-They need the sorted scores of both classes; each rank holds one range of scores.
+Rows may have weights; a pair of rows then counts by the product of its weights, added up in float64. They need the sorted scores of both classes; each rank holds one range of scores.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,33 +25,54 @@ CHUNK = 1 << 20
 class Ranking:
     """This rank's range of the scores of all ranks, each class sorted. A later rank's scores are higher.
 
-    ``counts`` [R, 2] int64: the positives and negatives in every rank's range.
+    ``counts`` [R, 2] int64: the positives and negatives in every rank's range. ``running``, if rows have weights: the
+    sums of the weights of the first 0, 1, … positives and negatives, float64; ``weights`` [R, 2]: as ``counts``.
     """
 
     positives: torch.Tensor
     negatives: torch.Tensor
     counts: torch.Tensor
+    running: tuple[torch.Tensor, torch.Tensor] | None = None
+    weights: torch.Tensor | None = None
 
     @property
-    def totals(self) -> tuple[int, int]:
-        """Numbers of positives and negatives of all ranks."""
-        positives, negatives = self.counts.sum(0).tolist()
+    def totals(self) -> tuple[float, float]:
+        """Numbers, or weights, of positives and negatives of all ranks."""
+        positives, negatives = (self.counts if self.weights is None else self.weights).sum(0).tolist()
         return positives, negatives
 
     @property
-    def below(self) -> tuple[int, int]:
-        """Numbers of positives and negatives that score below all of this rank's."""
-        positives, negatives = self.counts[: current_rank()].sum(0).tolist()
+    def below(self) -> tuple[float, float]:
+        """Numbers, or weights, of positives and negatives that score below all of this rank's."""
+        each = self.counts if self.weights is None else self.weights
+        positives, negatives = each[: current_rank()].sum(0).tolist()
         return positives, negatives
 
+    @property
+    def running_positives(self) -> torch.Tensor | None:
+        """The running sums of the positives' weights, if rows have any."""
+        return None if self.running is None else self.running[0]
 
-def rank_scores(logits: torch.Tensor, labels: torch.Tensor) -> Ranking:
-    """Ranks ``logits`` [n] float32 without NaN by ``labels`` [n] bool.
+    @property
+    def running_negatives(self) -> torch.Tensor | None:
+        """The running sums of the negatives' weights, if rows have any."""
+        return None if self.running is None else self.running[1]
+
+
+def without_weights(ranking: Ranking) -> Ranking:
+    """The same ranking, where every row counts once."""
+    return replace(ranking, running=None, weights=None)
+
+
+def rank_scores(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> Ranking:
+    """Ranks ``logits`` [n] float32 without NaN by ``labels`` [n] bool. ``weights`` [n]: of the rows, if they have any.
 
     With a process group every rank calls this with its own rows, any number of them. The ranks exchange scores by
     range of score, as in a sample sort: each sorts and holds about its share of all rows, or more if very
     many scores are equal, because equal ones go to one rank.
     """
+    if weights is not None:
+        return _rank_weighted(logits, labels, weights)
     positives, negatives = sort(logits[labels]), sort(logits[~labels])
     if num_ranks() > 1:
         splitters = find_splitters(logits)
@@ -60,6 +81,33 @@ def rank_scores(logits: torch.Tensor, labels: torch.Tensor) -> Ranking:
         )
     counts = all_gather_stacked(torch.tensor([positives.numel(), negatives.numel()], device=logits.device))
     return Ranking(positives, negatives, counts)
+
+
+def _rank_weighted(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> Ranking:
+    """``rank_scores`` of rows with weights, which follow their scores."""
+    splitters = find_splitters(logits) if num_ranks() > 1 else None
+    sorted_scores, running = [], []
+    for chosen in (labels, ~labels):
+        scores, order = logits[chosen].sort()
+        its_weights = weights[chosen][order]
+        if splitters is not None:
+            sizes = cut(scores, splitters)
+            (scores, order), its_weights = (
+                all_to_all(scores, sizes)[0].sort(),
+                all_to_all(its_weights, sizes)[0],
+            )
+            its_weights = its_weights[order]
+        sorted_scores.append(scores)
+        running.append(running_sums(its_weights))
+    counts = torch.tensor([scores.numel() for scores in sorted_scores], device=logits.device)
+    sums = torch.stack([sums[-1] for sums in running])
+    gathered = all_gather_stacked(counts), all_gather_stacked(sums)
+    return Ranking(sorted_scores[0], sorted_scores[1], gathered[0], (running[0], running[1]), gathered[1])
+
+
+def running_sums(weights: torch.Tensor) -> torch.Tensor:
+    """The sums of the first 0, 1, … n of ``weights`` [n], float64 [n + 1]."""
+    return torch.cat([weights.new_zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
 
 
 def sort(scores: torch.Tensor) -> torch.Tensor:
@@ -90,9 +138,15 @@ def cut(scores: torch.Tensor, splitters: torch.Tensor) -> torch.Tensor:
     return torch.tensor([0, *cuts.tolist(), scores.numel()], device=scores.device).diff()
 
 
-def doubled_wins(others: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Counts for each of ``scores``, int64 [n]: 2 for every one of ``others`` (sorted) below it, and 1 for a tie."""
-    return torch.searchsorted(others, scores) + torch.searchsorted(others, scores, right=True)
+def doubled_wins(
+    others: torch.Tensor, scores: torch.Tensor, running: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Counts for each of ``scores``, int64 [n]: 2 for every one of ``others`` (sorted) below it, and 1 for a tie.
+
+    With ``running``, the running sums of the weights of ``others``: float64, these weights in place of 1.
+    """
+    low, high = torch.searchsorted(others, scores), torch.searchsorted(others, scores, right=True)
+    return low + high if running is None else running[low] + running[high]
 
 
 def roc_auc(ranking: Ranking) -> float:
@@ -101,6 +155,8 @@ def roc_auc(ranking: Ranking) -> float:
     Computes the Mann-Whitney statistic (Hanley & McNeil 1982) in int64, so that only the last division rounds
     (positives times negatives must stay below 2^62). The same on every rank; nan if all rows have one class.
     """
+    if ranking.running is not None:
+        return _weighted_auc(ranking, *ranking.running)
     wins = 2 * ranking.below[1] * ranking.positives.numel()
     for some in torch.split(ranking.positives, CHUNK):
         wins += int(doubled_wins(ranking.negatives, some).sum())
@@ -110,11 +166,24 @@ def roc_auc(ranking: Ranking) -> float:
     return wins / (2 * pairs) if pairs else math.nan
 
 
+def _weighted_auc(ranking: Ranking, of_positives: torch.Tensor, of_negatives: torch.Tensor) -> float:
+    """``roc_auc`` where a pair counts by the product of its weights. The arguments are the running sums of weights."""
+    wins = 2 * ranking.below[1] * of_positives[-1]
+    pieces = torch.split(ranking.positives, CHUNK), torch.split(of_positives.diff(), CHUNK)
+    for some, weights in zip(*pieces, strict=True):
+        wins += (weights * doubled_wins(ranking.negatives, some, of_negatives)).sum()
+    won = float(sum_in_rank_order(wins))
+    positives, negatives = ranking.totals
+    return won / (2 * positives * negatives) if positives * negatives else math.nan
+
+
 def average_precision(ranking: Ranking) -> float:
     """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of
     the precision among the rows that score at least as high, as in scikit-learn's
     average_precision_score. The same on every rank; nan without positives.
     """
+    if ranking.running is not None:
+        return _weighted_precision(ranking, *ranking.running)
     num_positives, num_negatives = ranking.totals
     positives_up = num_positives - ranking.below[0]
     negatives_up = num_negatives - ranking.below[1]
@@ -126,23 +195,42 @@ def average_precision(ranking: Ranking) -> float:
     return float(sum_in_rank_order(precision)) / num_positives if num_positives else math.nan
 
 
+def _weighted_precision(ranking: Ranking, of_positives: torch.Tensor, of_negatives: torch.Tensor) -> float:
+    """``average_precision`` of rows with weights. The arguments are the running sums of weights."""
+    (positives, negatives), below = ranking.totals, ranking.below
+    precision = torch.zeros((), dtype=torch.float64, device=ranking.positives.device)
+    pieces = torch.split(ranking.positives, CHUNK), torch.split(of_positives.diff(), CHUNK)
+    for some, weights in zip(*pieces, strict=True):
+        hits = positives - below[0] - of_positives[torch.searchsorted(ranking.positives, some)]
+        misses = negatives - below[1] - of_negatives[torch.searchsorted(ranking.negatives, some)]
+        precision += (weights * torch.where(weights > 0, hits / (hits + misses), 0.0)).sum()
+    return float(sum_in_rank_order(precision)) / positives if positives else math.nan
+
+
 LOWEST = -(1 << 31)
 
 
-def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor) -> float:
+def grouped_auc(
+    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, weights: torch.Tensor | None = None
+) -> float:
     """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
 
     GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows. ``logits``
     [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0, or int64 keys of raw
     values, where rows with MISSING_KEY are left out. With a process group every rank passes its own rows and gets
     the same value. A group's rows go to one rank, so a group that holds most of all rows needs much memory there:
-    about 40 bytes a row, 60 with keys. nan if every group is left out.
+    about 40 bytes a row, 60 with keys. nan if every group is left out. With ``weights`` [n] the AUCs are weighted, and
+    a group counts by the sum of its weights.
     """
     if groups.dtype == torch.int64:
-        logits, labels, groups = _numbered(logits, labels, groups)
+        logits, labels, groups, weights = _numbered(logits, labels, groups, weights)
     keys = _keys(logits, groups)
-    positives, negatives = (sort(_own_groups(keys[chosen])) for chosen in (labels, ~labels))
-    num_rows, weighted = _sum_groups(positives, negatives)
+    if weights is None:
+        positives, negatives = (sort(_own_groups(keys[chosen])[0]) for chosen in (labels, ~labels))
+        num_rows, weighted = _sum_groups(positives, negatives)
+    else:
+        classes = [_sorted(*_own_groups(keys[chosen], weights[chosen])) for chosen in (labels, ~labels)]
+        num_rows, weighted = _sum_weighted_groups(*classes)
     sums = sum_in_rank_order(torch.stack([num_rows, weighted]))
     return float(sums[1] / sums[0]) if sums[0] else math.nan
 
@@ -152,12 +240,13 @@ MISSING_KEY = -(1 << 63)
 
 
 def _numbered(
-    logits: torch.Tensor, labels: torch.Tensor, keys: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits: torch.Tensor, labels: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The same rows, those of a key on one rank, without missing keys; keys become
     int32 ids that ``_own_groups`` leaves there.
     """
-    rows = [part[keys != MISSING_KEY] for part in (keys, logits, labels.to(torch.uint8))]
+    parts = [keys, logits, labels.to(torch.uint8), *([] if weights is None else [weights])]
+    rows = [part[keys != MISSING_KEY] for part in parts]
     if num_ranks() > 1:
         owner = rows[0] % num_ranks()
         order = owner.argsort(stable=True)
@@ -165,7 +254,7 @@ def _numbered(
         rows = [all_to_all(part[order], sizes)[0] for part in rows]
     ids = torch.unique(rows[0], return_inverse=True)[1]
     ids = ids * num_ranks() + current_rank()
-    return rows[1], rows[2].bool(), ids.to(torch.int32)
+    return rows[1], rows[2].bool(), ids.to(torch.int32), None if weights is None else rows[3]
 
 
 def _keys(logits: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -175,14 +264,40 @@ def _keys(logits: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     return (groups.long() << 32) + (rising.long() - LOWEST)
 
 
-def _own_groups(keys: torch.Tensor) -> torch.Tensor:
-    """The keys, from all ranks, of the groups that this rank measures."""
+def _own_groups(*columns: torch.Tensor) -> list[torch.Tensor]:
+    """The rows, from all ranks, of the groups that this rank measures. ``columns``: their keys first."""
     if num_ranks() == 1:
-        return keys
-    owner = (keys >> 32) % num_ranks()
-    parts = [keys[owner == rank] for rank in range(num_ranks())]
-    sizes = torch.tensor([part.numel() for part in parts], device=keys.device)
-    return all_to_all(torch.cat(parts), sizes)[0]
+        return [*columns]
+    owner = (columns[0] >> 32) % num_ranks()
+    owned = [owner == rank for rank in range(num_ranks())]
+    sizes = torch.tensor([int(rows.sum()) for rows in owned], device=owner.device)
+    return [all_to_all(torch.cat([column[rows] for rows in owned]), sizes)[0] for column in columns]
+
+
+def _sorted(keys: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys, order = keys.sort()
+    return keys, weights[order]
+
+
+def _sum_weighted_groups(
+    positives: tuple[torch.Tensor, torch.Tensor], negatives: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``_sum_groups`` of (keys, weights), where rows and pairs count by their weights."""
+    (keys, weights), (others, of_others) = positives, negatives
+    if not keys.numel():
+        none = weights.new_zeros((), dtype=torch.float64)
+        return none, none
+    groups, counts = torch.unique_consecutive(keys >> 32, return_counts=True)
+    running = running_sums(of_others)
+    first = running[torch.searchsorted(others, groups << 32)]
+    below = running[torch.searchsorted(others, (groups << 32) + 0xFFFFFFFF, right=True)] - first
+    above = torch.segment_reduce(weights.double(), "sum", lengths=counts)
+    won = [doubled_wins(others, some, running) for some in torch.split(keys, CHUNK)]
+    doubled = weights * (torch.cat(won) - 2 * first.repeat_interleave(counts))
+    wins = torch.segment_reduce(doubled, "sum", lengths=counts)
+    has_both = above * below > 0
+    rows = (above + below)[has_both]
+    return rows.sum(), (rows * wins[has_both] / (2 * above * below)[has_both]).sum()
 
 
 def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
-from dlrm_app.text import NONE
+from dlrm_app.text import NONE, fixed
 
 HEADINGS = {
+    "auc_unweighted": "unweighted AUC",
     "pr_auc": "PR-AUC",
     "gauc": "GAUC",
     "logloss": "log loss",
@@ -48,6 +49,20 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
+class ValueResult:
+    """Metrics of the rows with one ``value`` of a ``column``, or of the values that are too seldom to be listed."""
+
+    column: str
+    value: str
+    rows: int
+    clicks: int
+    auc: Interval
+    logloss: float
+    ne: float
+    calibration: float
+
+
+@dataclass(frozen=True)
 class ModelResult:
     """One model's part of ``output``.
 
@@ -60,6 +75,8 @@ class ModelResult:
     auc_interval: Interval
     judgement: Judgement | None = None
     logloss_interval: Interval | None = None
+    by: list[ValueResult] = field(default_factory=list)
+    """The metrics by values of the columns ``by=`` names."""
 
     @property
     def name(self) -> str:
@@ -103,11 +120,13 @@ class EvaluationResult(Result):
             ]
             for model in self.models
         ]
-        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive"
+        weighed = f"; of weight {first['weight']:,.6g}, by which they count" if "weight" in first else ""
+        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive{weighed}"
         yield ["", "AUC", interval, *shown.values()], rows
         for model in self.models:
             if model.judgement is not None and model.judgement.verdict != LEARNT:
                 yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+        yield from self._by_value(interval)
         if len(self.tests) > 1:
             yield f"minus the AUC of {self.models[0].name} (DeLong, paired; p by Holm over all):"
             tested = [
@@ -119,6 +138,25 @@ class EvaluationResult(Result):
             value, bounds = _cells(self.comparison.difference)
             p_value = f"p = {self.comparison.p_value:.3g} for no difference (DeLong, paired)"
             yield f"difference in AUC {value} ({interval} {bounds}), {p_value}"
+
+    def _by_value(self, interval: str) -> Iterable[Paragraph]:
+        """A table for each column of ``by=``, and each model."""
+        for column in dict.fromkeys(each.column for each in self.models[0].by):
+            for model in self.models:
+                rows = [
+                    [
+                        each.value,
+                        f"{each.rows:,}",
+                        f"{each.clicks:,}",
+                        fixed(each.auc.value, 5),
+                        NONE if math.isnan(each.auc.low) else f"{each.auc.low:.5f} to {each.auc.high:.5f}",
+                        *(fixed(number, 5) for number in (each.logloss, each.ne, each.calibration)),
+                    ]
+                    for each in model.by
+                    if each.column == column
+                ]
+                yield f"by {column}" + f", {model.name}" * (len(self.models) > 1) + ":"
+                yield [column, "rows", "clicks", "AUC", interval, "log loss", "NE", "calibration"], rows
 
 
 def _cells(interval: Interval) -> list[str]:

@@ -77,7 +77,7 @@ def measure_scores(
     ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``,
     or of the first file that has any. Raises DataError, on every rank, for files of other rows.
     """
-    files, labels, groups = runtime.together(lambda: _read_rows(config, manifest))
+    files, labels, groups, row_weights = runtime.together(lambda: _read_rows(config, manifest))
     # this rank's share, as in an evaluation
     share = slice(*(part * len(labels) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     found = [(each.path, each.logits[share].to(runtime.device)) for each in files]
@@ -90,17 +90,21 @@ def measure_scores(
     for name, logits in found:
         metrics = ClickMetrics(config.split, config.group_by).to(runtime.device)
         its_groups = None if groups is None else groups[share].to(runtime.device)
-        metrics.update(logits, labels[share].to(runtime.device), its_groups)
+        its_weights = None if row_weights is None else row_weights[share].to(runtime.device)
+        metrics.update(logits, labels[share].to(runtime.device), its_groups, its_weights)
         measured.append((name, metrics))
     return measured
 
 
 def _read_rows(
     config: EvaluateConfig, manifest: Manifest | None
-) -> tuple[list[GivenScores], torch.Tensor, torch.Tensor | None]:
-    """(files, labels [R] of all rows, groups [R] with group_by). Raises DataError for files of other rows."""
+) -> tuple[list[GivenScores], torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """(files, labels [R] of all rows, groups [R] with group_by, weights [R] if rows have any).
+
+    Raises DataError for files of other rows.
+    """
     files = [read_scores(path, manifest, config.split) for path in config.scores]
-    groups = None
+    groups = weights = None
     if manifest is None:
         known = next((each.labels for each in files if each.labels is not None), None)
         if known is None:
@@ -111,11 +115,15 @@ def _read_rows(
     else:
         kept = [column for column in manifest.kept if column.name == config.group_by]
         encoded = [config.group_by] if config.group_by and not kept else []
-        reader = SplitReader(manifest, config.split, encoded)
+        reader = SplitReader(manifest, config.split, encoded, all_negatives=True)
         # copies, because views would keep all columns
         decoded = map(reader.decode, range(len(reader.group_rows)))
-        rows = [(each.labels > 0.5, *map(np.array, each.features)) for each in decoded]
-        labels, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
+        rows = [
+            (each.labels > 0.5, np.array(each.supervision[:, 1:]), *map(np.array, each.features))
+            for each in decoded
+        ]
+        labels, beside, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
+        weights = beside[:, 0] if reader.is_weighted else None
         groups = ids[0] if ids else None
         for column in kept:
             groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))
@@ -139,7 +147,7 @@ def _read_rows(
                     "or file and line, of dlrm-predict",
                 )
             )
-    return files, labels, groups
+    return files, labels, groups, weights
 
 
 def _refuse_unlike(files: Sequence[GivenScores]) -> None:
@@ -286,7 +294,8 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         reject = json.loads(line)
         rejected.setdefault(reject["file"], []).append(reject["line"])
     origin = split if any(source.split == split for source in manifest.sources) else "train"
-    sizes = [(name, s.rows + s.rejects) for name, s in manifest.splits.items() if name in (origin, *_CUT)]
+    splits = manifest.splits
+    sizes = [(name, s.rows + s.rejects + s.left_out) for name, s in splits.items() if name in (origin, *_CUT)]
     if origin != split:  # the split is a share of train's lines, in the order train, val, test
         first = sum(size for name, size in sizes if _CUT.index(name) < _CUT.index(split))
         sizes = [(name, size) for name, size in sizes if name == split]

@@ -18,7 +18,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
@@ -57,7 +57,7 @@ from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import Columns, Rows
-from dlrm_app.text import bytes_text
+from dlrm_app.text import bytes_text, listed
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -184,9 +184,13 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
     refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
+    manifest = manifest if trained.trainer.weights else manifest.without_weights()
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)
+    if config.shards > 1 and (names := [table.name for table in trained.tables if table.attention]):
+        rule = f"cannot be given for a model with lists pooled by attention, of {listed(names)}"
+        raise ConfigError(Problem(f"shards={config.shards}", rule, "give shards=1"))
     split = _held_out(config.split, manifest)
     return _Source(trained, types, manifest, split, Loading(config.data.prefetch_batches))
 
@@ -273,7 +277,7 @@ def _verified(
 def _tables_of(source: _Source) -> list[ExportedTable]:
     return [
         ExportedTable(
-            table.name, table.rows, table.dim, table.pooling, kind, table.rows * row_bytes(table, kind)
+            table.name, table.rows, table.dim, str(table.pooling), kind, table.rows * row_bytes(table, kind)
         )
         for table in source.trained.tables
         for kind in [source.types[table.name]]

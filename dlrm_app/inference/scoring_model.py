@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
+from dlrm_app.inference.attentive_tables import AttentiveTables
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.loader.batch import Batch
 from dlrm_app.model.architectures import ARCHITECTURES
+from dlrm_app.model.attention import AttentivePooling
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import TrainedModel
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
-from dlrm_app.tables.bags import torch_name
 from dlrm_app.tables.specs import Table, table_of
 
 CPU = torch.device("cpu")
@@ -44,6 +46,7 @@ class ScoringModel(nn.Module):
     def tables(self) -> QuantizedTables | ShardedTables:
         """The model's tables, which every architecture keeps in the same place."""
         found = self.model.sparse_arch
+        found = found.sums if isinstance(found, AttentiveTables) else found
         assert isinstance(found, (QuantizedTables, ShardedTables))
         return found
 
@@ -83,10 +86,12 @@ def trained_module(trained: TrainedModel) -> nn.Module:
     """The model of a checkpoint as it was trained, with whole tables, in eval mode. Raises DataError."""
     weights = CheckpointWeights(trained)
     model = weights.model
-    bags = model.get_submodule("sparse_arch.embedding_bag_collection").to_empty(device=CPU)
+    for module in [*model.modules()]:
+        if isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
+            module.to_empty(device=CPU)
+    by_table = {table_of(name): weight for name, weight in model.named_parameters()}
     for table in trained.tables:
-        weight = bags.get_parameter(f"embedding_bags.{torch_name(table.name)}.weight")
-        first = 0
+        weight, first = by_table[table.name], 0
         for block in weights.blocks(table):
             with torch.no_grad():
                 weight[first : first + len(block)] = block
@@ -103,7 +108,11 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_sha
     weights = CheckpointWeights(trained)
     model = weights.model
     stacked = ARCHITECTURES[trained.spec.config.kind].interacts
-    if num_shards > 1:
+    attentive = [module for module in model.modules() if isinstance(module, AttentivePooling)]
+    if attentive:
+        sums = QuantizedTables(trained.tables, types, weights.blocks, stacked=False)
+        model.sparse_arch = AttentiveTables(trained.tables, sums, attentive[0], stacked=stacked)
+    elif num_shards > 1:
         model.sparse_arch = ShardedTables(trained.tables, types, weights.blocks, num_shards, stacked=stacked)
     else:
         model.sparse_arch = QuantizedTables(trained.tables, types, weights.blocks, stacked=stacked)

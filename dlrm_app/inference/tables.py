@@ -82,6 +82,10 @@ class QuantizedTables(nn.Module):
 
     is_mean: torch.Tensor
     feature_of_column: torch.Tensor
+    weights_placements: torch.Tensor
+    weights_offsets: torch.Tensor
+    weights_tys: torch.Tensor
+    D_offsets: torch.Tensor
 
     def __init__(
         self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights, *, stacked: bool
@@ -106,6 +110,7 @@ class QuantizedTables(nn.Module):
         self.register_buffer("no_bytes", torch.empty(0, dtype=torch.uint8))
         self.register_buffer("no_places", torch.empty(0, dtype=torch.int32))
         self._width = int(laid_out.total_D)
+        self._widths = [table.dim for _, table in features]
         self._max_dims = [int(getattr(laid_out, f"max_{kind}_D")) for kind in _MAX_DIMS]
         self._features_and_dim = (len(features), tables[0].dim) if stacked else None
         self._has_means = any(table.pooling == "mean" for table in tables)
@@ -127,17 +132,38 @@ class QuantizedTables(nn.Module):
 
     def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         values, lengths = ids
-        pooled = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
+        offsets = torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.reshape(-1))
+        pooled = self._look_up(slice(None), self.D_offsets, self._width, values, offsets)
+        if self._has_means:
+            counts = torch.where(self.is_mean, lengths.clamp(min=1), 1).t().to(torch.float32)
+            pooled = pooled / counts.index_select(1, self.feature_of_column)
+        return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
+
+    def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
+        """The rows [L, D] of ids [L] of the feature at place ``feature``: each id is a bag of its own."""
+        columns = self.D_offsets[feature : feature + 2]
+        offsets = torch.arange(values.size(0) + 1, dtype=values.dtype, device=values.device)
+        own = slice(feature, feature + 1)
+        return self._look_up(own, columns - columns[0], self._widths[feature], values, offsets)
+
+    def _look_up(
+        self, features: slice, columns: torch.Tensor, width: int, values: torch.Tensor, offsets: torch.Tensor
+    ) -> torch.Tensor:
+        """The sums [B, ``width``] of the bags of ``features`` that ``offsets`` [features · B + 1] divide ``values`` into.
+
+        ``columns``: the first column of each of them, and the end of the last one's.
+        """
+        sums: torch.Tensor = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
             self.weights_host,
             self.no_bytes,
-            self.weights_placements,
-            self.weights_offsets,
-            self.weights_tys,
-            self.D_offsets,
-            self._width,
+            self.weights_placements[features],
+            self.weights_offsets[features],
+            self.weights_tys[features],
+            columns,
+            width,
             *self._max_dims,
             values,
-            torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.reshape(-1)),
+            offsets,
             _SUM,
             None,
             SparseType.FP32.as_int(),
@@ -148,10 +174,7 @@ class QuantizedTables(nn.Module):
             -1,
             -1,
         )
-        if self._has_means:
-            counts = torch.where(self.is_mean, lengths.clamp(min=1), 1).t().to(torch.float32)
-            pooled = pooled / counts.index_select(1, self.feature_of_column)
-        return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
+        return sums
 
 
 def _fill(

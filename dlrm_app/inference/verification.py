@@ -33,7 +33,9 @@ def score_split(
     scored = ClickMetrics(split)
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
-            scored.update(score(batch)[: batch.num_valid], batch.labels[: batch.num_valid])
+            rows = slice(batch.num_valid)
+            weights = None if batch.weights is None else batch.weights[rows]
+            scored.update(score(batch)[rows], batch.labels[rows], weights=weights)
             bar.update(1)
     return scored
 
@@ -49,7 +51,7 @@ def verify(
     exported, _ = score_split(score, batches, trained.split, f"verify {path.name}").rows()
     logits, labels = trained.rows()
     differences = (exported.double().sigmoid() - logits.double().sigmoid()).abs()
-    comparison = compare_aucs(logits, exported, labels)
+    comparison = compare_aucs(logits, exported, labels, weights=trained.row_weights())
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(

@@ -57,7 +57,8 @@ def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
 class Batch(Pipelineable):
     """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
-    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``is_one_hot``: every bag holds one id, and
+    ``weights`` [B] float32, or None if every row counts once. Rows from ``num_valid`` on are padding: dense 0, empty
+    bags, label 0, weight 0. ``is_one_hot``: every bag holds one id, and
     ``sparse_features`` uses the shared ``one_hot_lengths``.
     """
 
@@ -66,14 +67,17 @@ class Batch(Pipelineable):
     labels: torch.Tensor
     num_valid: int
     is_one_hot: bool = False
+    weights: torch.Tensor | None = None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; tensors that are there already are not copied."""
         sparse = self.sparse_features
         dense = self.dense_features.to(device, non_blocking=non_blocking)
         labels = self.labels.to(device, non_blocking=non_blocking)
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=non_blocking)
         if not self.is_one_hot:
-            return Batch(dense, sparse.to(device, non_blocking=non_blocking), labels, self.num_valid)
+            moved = sparse.to(device, non_blocking=non_blocking)
+            return Batch(dense, moved, labels, self.num_valid, weights=weights)
         moved = KeyedJaggedTensor(
             keys=sparse.keys(),
             values=sparse.values().to(device, non_blocking=non_blocking),
@@ -82,23 +86,30 @@ class Batch(Pipelineable):
             length_per_key=sparse.length_per_key(),
             offset_per_key=sparse.offset_per_key(),
         )
-        return Batch(dense, moved, labels, self.num_valid, is_one_hot=True)
+        return Batch(dense, moved, labels, self.num_valid, is_one_hot=True, weights=weights)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Records for the allocator that ``stream`` uses the tensors."""
         for values in (self.dense_features, self.sparse_features, self.labels):
             values.record_stream(stream)
+        if self.weights is not None:
+            self.weights.record_stream(stream)
 
 
 class BatchMaker:
-    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys.
+    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys. ``is_weighted``: rows have weights.
 
     For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to
     the device are done.
     """
 
     def __init__(
-        self, manifest: Manifest, features: Sequence[str], batch_size: int, device: torch.device = CPU
+        self,
+        manifest: Manifest,
+        features: Sequence[str],
+        batch_size: int,
+        device: torch.device = CPU,
+        is_weighted: bool = False,
     ) -> None:
         multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
         self._features = list(features)
@@ -107,6 +118,7 @@ class BatchMaker:
         self._device = device
         self._pinned = device.type == "cuda"
         self._is_one_hot = not multi_hot & set(features)
+        self._is_weighted = is_weighted
 
     def make(self, rows: Ranges) -> list[Batch]:
         """The consecutive batches in ``rows``; a batch with too few rows is padded."""
@@ -116,18 +128,22 @@ class BatchMaker:
         # one-hot batches differ only in their values; their lengths are made once and shared
         is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
         dense = self._empty((len(num_rows), size, self._num_dense), torch.float32)
-        labels = self._empty((len(num_rows), size), torch.float32)
+        supervision = self._empty((len(num_rows), 1 + self._is_weighted, size), torch.float32)
         ids = self._empty((int(num_ids.sum()),), torch.int32)
         lengths = self._empty((len(num_rows), num_features, 0 if is_one_hot else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
-        arrays = dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
+        arrays = dense.numpy(), supervision.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
         copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
         counts = num_ids.tolist()
         bags = torch.split(ids, num_ids.sum(1).tolist())
         batches = []
         for k, num_valid in enumerate(num_rows.tolist()):
             if num_valid < size:
-                for padding in (dense[k, num_valid:], labels[k, num_valid:], lengths[k, :, num_valid:]):
+                for padding in (
+                    dense[k, num_valid:],
+                    supervision[k, :, num_valid:],
+                    lengths[k, :, num_valid:],
+                ):
                     padding.zero_()
             sparse = KeyedJaggedTensor(
                 keys=self._features,
@@ -137,7 +153,8 @@ class BatchMaker:
                 length_per_key=counts[k],
                 offset_per_key=[0, *accumulate(counts[k])],
             )
-            batches.append(Batch(dense[k], sparse, labels[k], num_valid, is_one_hot))
+            labels, weights = supervision[k, 0], supervision[k, 1] if self._is_weighted else None
+            batches.append(Batch(dense[k], sparse, labels, num_valid, is_one_hot, weights))
         return batches
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -199,7 +216,7 @@ class TrainBatches(_Batches):
     def __init__(self, source: SplitReader, plan: BatchPlan, loading: Loading = PLAIN) -> None:
         orders = plan.orders(source.group_rows)
         batch_size = sum(order.batch_size for order in orders)
-        maker = BatchMaker(source.manifest, source.features, batch_size, loading.device)
+        maker = BatchMaker(source.manifest, source.features, batch_size, loading.device, source.is_weighted)
         self.dense_columns = [column.name for column in source.manifest.dense]
         super().__init__(source, orders, maker, plan.start_batch, loading)
 
@@ -217,8 +234,8 @@ class TrainBatches(_Batches):
 class EvalBatches(_Batches):
     """Every row of ``split``, once over all ranks, in the order of the files, ``batch_size`` rows per rank.
 
-    All ranks get the same number of batches; the last ones are padded. Raises DataError if the split is missing
-    or has no labels.
+    All ranks get the same number of batches; the last ones are padded. Negatives of a sampled split count for those
+    that were left out. Raises DataError if the split is missing or has no labels.
     """
 
     def __init__(
@@ -232,10 +249,10 @@ class EvalBatches(_Batches):
         world_size: int = 1,
         loading: Loading = PLAIN,
     ) -> None:
-        reader = SplitReader(manifest, split, features)
+        reader = SplitReader(manifest, split, features, all_negatives=True)
         self._kept = {column.name: column for column in manifest.kept}
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
-        maker = BatchMaker(manifest, features, batch_size, loading.device)
+        maker = BatchMaker(manifest, features, batch_size, loading.device, reader.is_weighted)
         super().__init__(reader, [order], maker, 0, loading)
 
     def kept_keys(self, name: str) -> torch.Tensor | None:

@@ -1,17 +1,27 @@
 """Parquet row groups → Rows, in the order of an epoch."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_ids, read_keys, with_ids
+from dlrm_app.dataset.arrow import (
+    Bags,
+    ColumnError,
+    numbers_of,
+    read_column,
+    read_ids,
+    read_keys,
+    read_weights,
+    with_ids,
+)
 from dlrm_app.dataset.encoding_files import ids_known_on
-from dlrm_app.dataset.manifest import KeptColumn, Manifest, label_of
+from dlrm_app.dataset.manifest import KeptColumn, Manifest, SparseColumn, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
@@ -20,6 +30,8 @@ from dlrm_app.loader.batch_order import Order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.loader.soft_labels import SoftLabels
+
+S = TypeVar("S", bound=np.generic)
 
 
 def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
@@ -41,14 +53,15 @@ ROWS_TOGETHER = 256
 class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
-    If ``manifest.known_on`` names a day, ids that were assigned later are read as the rare id.
+    ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were assigned later are read as the rare id.
     """
 
-    def __init__(self, manifest: Manifest, features: Sequence[str]) -> None:
+    def __init__(self, manifest: Manifest, features: Sequence[str], with_weights: bool = False) -> None:
         columns = {column.name: column for column in manifest.sparse}
         self._dense = [column.name for column in manifest.dense]
         self._sparse = [columns[name] for name in features]
         self.label = manifest.label
+        self.weight = manifest.weight if with_weights else None
         day = manifest.known_on
         self._known: dict[str, NDArray[np.int32]] = {
             column.name: ids_known_on(manifest.folder, column, day)
@@ -59,23 +72,25 @@ class TableReader:
     def columns(self, has_label: bool) -> list[str]:
         """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
-        return [*names, self.label] if has_label and self.label else names
+        beside = [name for name in (self.label, self.weight) if name is not None]
+        return [*names, *beside] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
         """The columns of ``table``; labels are 0 without ``has_label``.
 
         Raises DataError naming ``origin`` and the column.
         """
-        labels = np.zeros(len(table), np.uint8)
+        labels, weights = np.zeros(len(table), np.uint8), None
         try:
             if has_label and self.label is not None:
                 labels = numbers_of(read_column(table, self.label, pa.uint8()))
+                weights = None if self.weight is None else read_weights(table, self.weight)
             dense = [numbers_of(read_column(table, name, pa.float32())) for name in self._dense]
             sparse = [read_ids(table, column) for column in self._sparse]
             for number, column in enumerate(self._sparse):
                 if (known := self._known.get(column.name)) is not None:
                     sparse[number] = with_ids(sparse[number], known)
-            return Columns(dense, sparse, labels)
+            return Columns(dense, sparse, labels, weights)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
 
@@ -84,18 +99,26 @@ class SplitReader:
     """Decodes the row groups of one split, numbered through all its shards.
 
     ``features``: the sparse columns to read, in this order; all dense columns are read. ``soft_labels`` replace
-    the labels.
+    the labels. ``all_negatives``: weights of negatives are those of the log, of which sampling has kept a share.
 
     Raises DataError if the split is missing or has no labels.
     """
 
     def __init__(
-        self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
+        self,
+        manifest: Manifest,
+        split: str,
+        features: Sequence[str],
+        soft_labels: SoftLabels | None = None,
+        *,
+        all_negatives: bool = False,
     ) -> None:
         label_of(manifest, split)  # raises DataError
         self.manifest, self.features = manifest, features
         self._folder = manifest.folder
-        self._tables = TableReader(manifest, features)
+        self._tables = TableReader(manifest, features, with_weights=True)
+        self._kept_share = manifest.kept_share(split) if all_negatives else 1.0
+        self.is_weighted = manifest.weight is not None or self._kept_share < 1
         shards = manifest.splits[split].shards
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
         self._shards = ShardReader(self._folder, self._tables.columns(has_label=True))
@@ -108,13 +131,28 @@ class SplitReader:
 
         Raises DataError.
         """
-        shards = ShardReader(self._folder, column.parts)
-        parts = [np.empty(0, np.uint64)]
+        return self._read_rows(column.parts, lambda table: read_keys(table, column), first, end)
+
+    def read_ids(self, column: SparseColumn, first: int, end: int) -> NDArray[np.int32]:
+        """The ids of a column of one value of rows [first, end), as ``read_kept``. Raises DataError."""
+
+        def read(table: pa.Table) -> NDArray[np.int32]:
+            ids = read_ids(table, column)
+            assert not isinstance(ids, Bags), "the column has one value"
+            return ids
+
+        return self._read_rows([column.name], read, first, end)
+
+    def _read_rows(
+        self, columns: Sequence[str], read: Callable[[pa.Table], NDArray[S]], first: int, end: int
+    ) -> NDArray[S]:
+        shards = ShardReader(self._folder, columns)
+        parts: list[NDArray[S]] = []
         for (shard, index), start, rows in zip(self._groups, self._first_rows, self.group_rows, strict=False):
             low, high = max(first - start, 0), min(end - start, rows)
-            if low < high:
+            if low < high or not parts:
                 try:
-                    parts.append(read_keys(shards.read(shard, index), column)[low:high])
+                    parts.append(read(shards.read(shard, index))[low : max(low, high)])
                 except ColumnError as error:
                     raise DataError(
                         Problem(str(self._folder / shard.path), f"is wrong in {error}", "preprocess again")
@@ -172,6 +210,10 @@ class SplitReader:
         """
         shard, index = self._groups[group]
         columns = self._tables.read(self._shards.read(shard, index), self._folder / shard.path)
+        if self._kept_share < 1:
+            weights = np.ones(len(columns.labels), np.float32) if columns.weights is None else columns.weights
+            of_negatives = (weights / self._kept_share).astype(np.float32)
+            columns = replace(columns, weights=np.where(columns.labels > 0, weights, of_negatives))
         if self._soft_labels is not None:
             mixed = self._soft_labels.mixed(self._first_rows[group], columns.labels)
             columns = replace(columns, labels=mixed)

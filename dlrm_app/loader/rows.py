@@ -31,27 +31,44 @@ class Columns:
     dense: Sequence[NDArray[np.float32]]
     features: Sequence[NDArray[np.int32] | Bags]
     labels: NDArray[np.uint8] | NDArray[np.float32]
+    weights: NDArray[np.float32] | None = None
+
+    @property
+    def supervision(self) -> list[NDArray[Any]]:
+        """The numbers of a row that no model reads, but loss and metrics do: the label, and the weight if it has one."""
+        return [self.labels] if self.weights is None else [self.labels, self.weights]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``labels`` [rows].
+    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label, and
+    the weight if rows have one.
 
     All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor.
     """
 
     dense: NDArray[np.float32]
     features: list[NDArray[np.int32] | Bags]
-    labels: NDArray[np.float32]
+    supervision: NDArray[np.float32]
     memory: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.dense)
 
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """The labels [rows]."""
+        return self.supervision[:, 0]
+
+    @property
+    def weights(self) -> NDArray[np.float32] | None:
+        """The weights [rows], if rows have any."""
+        return self.supervision[:, 1] if self.supervision.shape[1] > 1 else None
+
     @cached_property
     def addresses(self) -> NDArray[np.uint64]:
         """Addresses of the arrays for ``copy_rows``, [2 + 2 F]."""
-        addresses = [_address(self.dense), _address(self.labels)]
+        addresses = [_address(self.dense), _address(self.supervision)]
         for feature in self.features:
             if isinstance(feature, Bags):
                 addresses += [_address(feature.values), _address(feature.offsets)]
@@ -98,25 +115,28 @@ def arrange(
     size, num_dense = len(columns.labels), len(columns.dense)
     one_hot = [ids for ids in columns.features if not isinstance(ids, Bags)]
     bags = [ids for ids in columns.features if isinstance(ids, Bags)]
-    sizes = [size * num_dense, size, size * len(one_hot)]
+    supervision = columns.supervision
+    sizes = [size * num_dense, size * len(supervision), size * len(one_hot)]
     for each in bags:
         sizes += [len(each.values), size + 1]
     if memory is None or len(memory) < sum(sizes):
         # an eighth more: sizes of row groups with bags differ a little, and a later one reuses this memory
         memory = np.empty(sum(sizes) + sum(sizes) // 8, np.int32)
     parts = np.split(memory[: sum(sizes)], np.cumsum(sizes)[:-1])
-    dense, labels = parts[0].view(np.float32).reshape(size, num_dense), parts[1].view(np.float32)
+    dense = parts[0].view(np.float32).reshape(size, num_dense)
+    beside = parts[1].view(np.float32).reshape(size, len(supervision))
     ids = parts[2].reshape(len(one_hot), size)
     ordered_bags = [Bags(*pair) for pair in zip(parts[3::2], parts[4::2], strict=True)]
     rows = np.arange(size, dtype=np.int32) if order is None else order.astype(np.int32)
     gather_rows(_addresses(columns.dense), rows, dense)
-    labels[:] = columns.labels[rows]
+    for number, values in enumerate(supervision):
+        beside[:, number] = values[rows]
     gather_columns(_addresses(one_hot), rows, ids)
     for each, out in zip(bags, ordered_bags, strict=True):
         gather_bags(each.values, each.offsets, rows, out.values, out.offsets)
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
-    return Rows(dense, features, labels, memory)
+    return Rows(dense, features, beside, memory)
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
@@ -203,22 +223,22 @@ def count_rows(addresses, ranges, rows_per_lane, num_batches):  # type: ignore[n
 
 @njit(nogil=True, cache=True)
 def copy_rows(  # type: ignore[no-untyped-def]  # compiled
-    addresses, ranges, rows_per_lane, dense, labels, ids, begins, lengths
+    addresses, ranges, rows_per_lane, dense, supervision, ids, begins, lengths
 ):
     """Copies ranges of rows into K consecutive batches.
 
-    addresses[p]: addresses of the dense values [rows, N] and labels [rows] of the row group of range p, and for each of
+    addresses[p]: addresses of the dense values [rows, N] and supervision [rows, S] of the row group of range p, and for each of
     F features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its end, and the
     number of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``. Each batch gets
-    its rows in the order of the ranges: into ``dense`` [K, B, N], ``labels`` [K, B], ``ids`` with batch k's ids of
+    its rows in the order of the ranges: into ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids`` with batch k's ids of
     feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if they are not needed.
     """
     num_batches, num_features = begins.shape
-    num_dense, with_lengths = dense.shape[2], lengths.shape[2] > 0
+    num_dense, num_beside, with_lengths = dense.shape[2], supervision.shape[1], lengths.shape[2] > 0
     rows = np.zeros(num_batches, np.int64)
     for p in range(len(ranges)):
         values = carray(_pointer(addresses[p, 0]), _ANY_LENGTH, np.float32)
-        clicks = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
+        beside = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
         row, stop, at = ranges[p]
         while row < stop:
             size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
@@ -226,8 +246,9 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
             out = dense[k, first:last].reshape(size * num_dense)
             for i in range(size * num_dense):
                 out[i] = values[row * num_dense + i]
-            for i in range(size):
-                labels[k, first + i] = clicks[row + i]
+            for s in range(num_beside):
+                for i in range(size):
+                    supervision[k, s, first + i] = beside[(row + i) * num_beside + s]
             rows[k] = last
             row += size
             at += size

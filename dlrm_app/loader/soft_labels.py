@@ -26,17 +26,21 @@ KEY = "distillation.scores"
 
 class SoftLabels:
     """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in
-    any number of threads. ``share``: the weight of a score beside that of the label."""
+    any number of threads. ``share``: the weight of a score beside that of the label. ``kept``: the share of negatives
+    that sampling has kept among the training rows."""
 
-    def __init__(self, path: Path, share: float) -> None:
+    def __init__(self, path: Path, share: float, kept: float = 1.0) -> None:
         self.path = path
-        self._share = share
+        self._share, self._kept = share, kept
         self._footer = pq.read_metadata(path)
         groups = range(self._footer.num_row_groups)
         self._first_rows = [0, *accumulate(self._footer.row_group(group).num_rows for group in groups)]
 
     def mixed(self, first_row: int, labels: NDArray[Any]) -> NDArray[np.float32]:
         """share · score + (1 - share) · label of the rows from ``first_row`` on. ``labels``: the labels of these rows.
+
+        The teacher knows the odds of a click among all rows; among those that sampling has kept they are 1 / kept times
+        as high, so its score p counts as p / (p + kept · (1 - p)).
 
         Raises DataError if the scores belong to other rows.
         """
@@ -51,6 +55,8 @@ class SoftLabels:
                 )
             )
         scores = numbers_of(table.column("score")).astype(np.float32)
+        if self._kept < 1:
+            scores = (scores / (scores + self._kept * (1 - scores))).astype(np.float32)
         return (self._share * scores + (1 - self._share) * labels).astype(np.float32)
 
     def _read(self, first_row: int, num_rows: int) -> pa.Table:
@@ -72,7 +78,7 @@ def open_soft_labels(path: Path, share: float, manifest: Manifest, runtime: Runt
         _refuse_other_values(path, manifest, runtime.is_first)
 
     runtime.together(while_others_wait, look)
-    return runtime.together(SoftLabels, path, share)
+    return runtime.together(SoftLabels, path, share, manifest.kept_share("train"))
 
 
 def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from dlrm_app.errors import refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.attention import AttentivePooling, make_bags
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
@@ -30,22 +31,22 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         if count == 1:
-            model = _build(spec, tables)
+            model = _build(spec, tables, make_bags(tables))
         else:
             parts = [replace(table, dim=table.dim // count) for table in tables]
-            models = [_build(spec, parts) for _ in range(count)]
-            model = Ensemble(meta_bags(tables), models)
-    for name, module in model.named_children():
-        if name != "sparse_arch":
+            models = [_build(spec, parts, meta_bags(parts)) for _ in range(count)]
+            model = Ensemble(make_bags(tables, count), models)
+    for name, module in model.named_modules():
+        if isinstance(module, AttentivePooling) or (name and "." not in name and name != "sparse_arch"):
             module.to(device)
     return model
 
 
-def _build(spec: ModelSpec, tables: Sequence[Table]) -> nn.Module:
+def _build(spec: ModelSpec, tables: Sequence[Table], bags: nn.Module) -> nn.Module:
     config, embedded, dim = spec.config, spec.embedded, spec.config.dense_embedding_dim or 0
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
     num_inputs = spec.num_dense + len(embedded) * dim
-    model = ARCHITECTURES[config.kind].build(config, meta_bags(tables), num_inputs, bottom, top)
+    model = ARCHITECTURES[config.kind].build(config, bags, num_inputs, bottom, top)
     if embedded:
         embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
         model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))

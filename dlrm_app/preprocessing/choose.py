@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
-from dlrm_app.preprocessing.encode.column_settings import chosen, per_column
+from dlrm_app.preprocessing.encode.column_settings import chosen, new_numbers, per_column
+from dlrm_app.preprocessing.encode.columns import MIN_COUNT, known_transform
 from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
 from dlrm_app.preprocessing.read.spec import Spec, cross_name
 from dlrm_app.preprocessing.request import Request
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
-MIN_COUNT = 2
-"""The least number of rows of a value with its own id; rarer values share one id."""
 MOST_IDS = 3_000_000
 """Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
 MOST_CLICKS = 5_300_000
@@ -34,6 +33,8 @@ BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
 """The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
+SHARED = "shared"
+"""The key of ``encoding`` that is also chosen for logs with lists."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,15 @@ def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str
     encoding = EncodingConfig(**settings["encoding"])
     if isinstance(settings["multi_hot"]["sizes"], list):  # its length is the number of columns
         encoding = replace(encoding, crosses=None)
-    choice = choose(summary, encoding, DenseConfig(**settings["dense"]), plan.spec, plan.has_clicks)
+    dense = DenseConfig(**settings["dense"])
+    if request.known is not None:
+        new = new_numbers(request.known, plan.spec)
+        summary = replace(summary, dense={name: summary.dense[name] for name in new})
+        choice = Choice(asdict(encoding), asdict(dense), [])
+        _choose_transforms(summary, choice)
+        choice.dense["transform"] = known_transform(request.known, plan.spec, choice.dense["transform"])
+    else:
+        choice = choose(summary, encoding, dense, plan.spec, plan.has_clicks)
     logger.info(
         f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
     )
@@ -147,9 +156,27 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
         given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
         why = f"{about}: values can be counted"
         choice.reasons.extend((f"vocabulary, min_count {least}", name, why) for name in kept)
+        if given[SHARED] is None:
+            _choose_shared(summary, kept, choice)
     else:
         same = set(sizes.values())
         given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+
+
+def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> None:
+    """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are alike."""
+    groups: dict[str, list[str]] = {}
+    keys = ("num_embeddings", "min_count", "top_k")
+    columns = [*summary.sparse]
+    for name, column in summary.repeated.items():
+        settings = [per_column(choice.encoding[key], columns) for key in keys]
+        own, other = ([values[columns.index(each)] for values in settings] for each in (name, column))
+        if {name, column} <= {*names} and own == other:
+            groups.setdefault(column, [column]).append(name)
+    choice.encoding[SHARED] = list(groups.values()) or None
+    for column, group in groups.items():
+        why = f"holds values of {column}: one vocabulary, one table"
+        choice.reasons.extend((f"shared with {column}", name, why) for name in group[1:])
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
@@ -235,10 +262,16 @@ def choice_table(choice: Choice) -> str:
 def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The keys that the configuration ``typed`` leaves open, by section, with their current values."""
     encoding, dense = typed["encoding"], typed["dense"]
-    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # the other dataset has all columns
-        return {}
+    if (
+        encoding["kind"] == "from_dataset" or encoding["grow_from"]
+    ):  # the other dataset decides all but new columns
+        rules = dense["transform"]
+        is_open = isinstance(rules, dict) and AUTO in rules.values()
+        return {"dense": {"transform": rules}} if is_open else {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
     ids += ["crosses"] * (encoding["crosses"] == AUTO)
+    has_lists = any(isinstance(c, dict) and c.get("separator") for c in typed["dataset"]["columns"])
+    ids += [SHARED] * (has_lists and "kind" in ids and encoding[SHARED] is None)
     out = {
         "encoding": {key: encoding[key] for key in ids},
         "dense": {k: v for k, v in dense.items() if v == AUTO},
@@ -249,8 +282,13 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def with_choices(typed: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
     made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
+    # an earlier version left shared as it was typed
     filled = {
-        section: {key: before[section][key] for key in keys if key in made.get(section, {})}
+        section: {
+            key: before[section][key]
+            for key in keys
+            if key in made.get(section, {}) or (made and key == SHARED)
+        }
         for section, keys in left.items()
     }
     if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:

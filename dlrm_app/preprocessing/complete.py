@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,15 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.dataset.manifest import Manifest, ManifestSource, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import (
+    Manifest,
+    ManifestSource,
+    Shard,
+    Split,
+    WeightSums,
+    read_manifest,
+    write_manifest,
+)
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
@@ -89,6 +98,8 @@ def complete(
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
+        weight=plan.spec.weight if label is not None else None,
+        negatives_kept=plan.kept_shares,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -107,7 +118,16 @@ def _summarize(
             replace(shard, path=f"{split}/part-{number:05d}.parquet")
             for number, (_, shard) in enumerate(shards)
         ],
+        left_out=sum(part.left_out for part in parts),
+        weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
     )
+
+
+def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:
+    """The sums of all units, rounded to twelve digits, so that they do not depend on the size of units."""
+    if not sums:
+        return None
+    return WeightSums(*(float(f"{math.fsum(each):.12g}") for each in zip(*sums, strict=True)))
 
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
@@ -142,10 +162,13 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
 
 
 def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileRange]]:
-    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows."""
+    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
+
+    Negatives that sampling left out are rows too.
+    """
     text = unit.text
     if not text.files:
-        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows)
+        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
         return
     rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
     for source, part in enumerate(text.files, text.source):

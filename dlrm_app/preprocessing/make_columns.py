@@ -12,6 +12,7 @@ from dlrm_app.preprocessing.encode.columns import (
     MadeColumns,
     columns_of,
     lineage_after,
+    lineage_beside,
     with_derivations,
     with_sizes,
 )
@@ -29,6 +30,7 @@ from dlrm_app.preprocessing.passes.targets import (
 )
 from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocessing.request import DatasetPlan
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +44,8 @@ class ColumnMaker:
 
     def make(self) -> MadeColumns:
         """The columns, with their vocabularies, moments and targets."""
-        rules = self.plan.columns
-        if rules.grows_from is not None:
-            return self._grow(rules.grows_from)
-        if rules.known is not None:
-            copy_encoding_files(rules.known, self.plan.rows.output)
-            return columns_of(rules.known)
-        return self._make_new()
+        known = self.plan.columns.known
+        return self._make_new() if known is None else self._make_from(known)
 
     def _make_new(self) -> MadeColumns:
         """Columns that no other dataset has."""
@@ -66,22 +63,56 @@ class ColumnMaker:
         dense += self._make_targets(dense, sparse)
         return MadeColumns(dense, sparse, None if rules.day is None else Lineage(rules.day, growth=growth))
 
-    def _grow(self, parent: Manifest) -> MadeColumns:
-        """The columns of ``parent``, with the values of these rows added to its vocabularies."""
-        if not (parent.lineage and parent.lineage.growth):
+    def _make_from(self, known: Manifest) -> MadeColumns:
+        """The columns of ``known``, and those that it lacks, in the order of the format; made columns come last.
+
+        If its vocabularies grow, the values of these rows are added to them.
+        """
+        rules, spec, output = self.plan.columns, self.plan.rows.spec, self.plan.rows.output
+        grows = rules.grows_from is not None
+        if not grows:
+            copy_encoding_files(known, output)
+        elif not (known.lineage and known.lineage.growth):
             logger.info(
-                f"{parent.path} keeps no values that wait for an id: values that it saw too seldom are counted from "
+                f"{known.path} keeps no values that wait for an id: values that it saw too seldom are counted from "
                 "today on"
             )
-        columns, day = columns_of(parent), self.plan.columns.day or ""
-        grown, growth = self._make_vocabularies(self._study(wants_moments=False))
+        columns = columns_of(known)
+        numbers = {column.name: column for column in (*rules.dense, *columns.dense)}
+        dense = [numbers.pop(column.name) for column in spec.dense]
+        lack_moments = any(column.transform == {"kind": "standardize"} for column in rules.dense)
+        made, growth = dict[str, SparseColumn](), list[Growth]()
+        if lack_moments or rules.groups:
+            units = self._study(wants_moments=lack_moments)
+            dense = standardized(dense, units)
+            made, growth = self._make_vocabularies(units)
+        before = {column.name: column for column in columns.sparse}
         sparse = [
-            replace(new, encoding={**c.encoding, **new.encoding}) if (new := grown.get(c.name)) else c
-            for c in columns.sparse
+            replace(
+                new, encoding={**before[name].encoding, **new.encoding} if name in before else new.encoding
+            )
+            if (new := made.get(name))
+            else before[name]
+            for name in (column.name for column in spec.sparse)
         ]
-        number, output = day_number(day), self.plan.rows.output
-        dense = [grow_target(c, parent, output, sparse, number) if is_target(c) else c for c in columns.dense]
-        return MadeColumns(dense, sparse, lineage_after(parent, day, growth))
+        self._report_new_columns(known, [*rules.dense, *(c for c in sparse if c.name not in before)])
+        dense, sparse = with_derivations(dense, sparse, spec)
+        raw = {column.name for column in sparse}
+        sparse += [column for column in columns.sparse if column.name not in raw]
+        targets = [column for column in numbers.values() if is_target(column)]
+        if not grows:
+            return MadeColumns([*dense, *targets], sparse, lineage_beside(known, sparse))
+        day = rules.day or ""
+        grown = [grow_target(column, known, output, sparse, day_number(day)) for column in targets]
+        return MadeColumns([*dense, *grown], sparse, lineage_after(known, day, growth))
+
+    def _report_new_columns(self, known: Manifest, new: Sequence[DenseColumn | SparseColumn]) -> None:
+        if new:
+            names = listed([column.name for column in new], 8)
+            logger.info(
+                f"{known.path} lacks {names}: its columns keep their ids, and sparse ones among these get a vocabulary of "
+                "their own"
+            )
 
     def _study(self, *, wants_moments: bool) -> list[StudiedUnit]:
         rows, rules = self.plan.rows, self.plan.columns

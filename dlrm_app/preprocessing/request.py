@@ -82,13 +82,17 @@ def read_request(config: PreprocessConfig) -> Request:
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
     columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
-    refuse_if(setting_problems(columns, spec, known))
+    unlabelled = [
+        Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
+    ]
+    is_sampled = config.sampling.negatives is not None
+    refuse_if(setting_problems(columns, spec, known) + unlabelled * (is_sampled and not has_clicks))
     if known is not None:
-        dense = replace(dense, transform=known_transform(known, dense.transform))
+        dense = replace(dense, transform=known_transform(known, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
     sources = find_sources(given)
     refuse_if(known_click_problems(known, sources) if known else [])
-    settings = asdict(replace(config, encoding=encoding, dense=dense, input=given))
+    settings = _without_unset(asdict(replace(config, encoding=encoding, dense=dense, input=given)))
     kept = {key: value for key, value in settings.items() if key not in _EXECUTION_KEYS}
     return Request(
         json.loads(without_credentials(json.dumps(kept))),  # as it will be read back
@@ -97,6 +101,15 @@ def read_request(config: PreprocessConfig) -> Request:
         config.threads,
         int(config.memory_gib * 2**30),
     )
+
+
+def _without_unset(settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings`` without the keys of sampling, unless they are given: manifests of other datasets do not have them."""
+    if settings["sampling"]["negatives"] is None:
+        del settings["sampling"]
+    if settings["dataset"]["negatives_kept"] is None:
+        del settings["dataset"]["negatives_kept"]
+    return settings
 
 
 def plan_dataset(request: Request, settings: Mapping[str, Any]) -> DatasetPlan:
@@ -139,6 +152,8 @@ def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile
         output=Path(config.output),
         kept=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
         splits_by=config.split.by,
+        sampled=config.sampling.negatives or 1.0,
+        kept_before=config.dataset.kept_shares(),
     )
 
 

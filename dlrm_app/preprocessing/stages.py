@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard
@@ -14,7 +14,7 @@ from dlrm_app.preprocessing.pass_runner import PassRunner
 from dlrm_app.preprocessing.passes.contents import tells_rows_apart
 from dlrm_app.preprocessing.passes.distinct import count_distinct
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit, EncodeUnits
-from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, Cuts, cut_lines
+from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, cut_lines
 from dlrm_app.preprocessing.passes.shuffle import Gather
 from dlrm_app.preprocessing.passes.targets import learnt_rows
 from dlrm_app.preprocessing.read.arrow_rows import open_cursor
@@ -41,7 +41,13 @@ class Stages:
 
     def run(self) -> Manifest:
         """Runs all passes that are not done, and writes the manifest."""
-        rows = replace(self.plan.rows, cuts=self.cut(), are_told_apart=self._are_told_apart())
+        lines = self.count_lines()
+        rows, by_end = self.plan.rows, self.plan.rows.splits_by == "end"
+        cuts = cut_lines(lines, rows.fractions) if rows.fractions and by_end else None
+        firsts = dict(zip(lines, accumulate(lines.values(), initial=0), strict=False))
+        first_lines = firsts if rows.sampled < 1 else {}
+        told_apart = self._are_told_apart()
+        rows = replace(rows, cuts=cuts, first_lines=first_lines, are_told_apart=told_apart)
         return replace(self, plan=replace(self.plan, rows=rows))._make()
 
     def _make(self) -> Manifest:
@@ -67,17 +73,17 @@ class Stages:
             return tells_rows_apart(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
         return True
 
-    def cut(self) -> Cuts | None:
-        """The cuts of the training input into splits, if there are any."""
+    def count_lines(self) -> dict[tuple[int, int], int]:
+        """The number of lines of each unit of the training input, in order; empty if nothing depends on it."""
         rows = self.plan.rows
-        if not rows.fractions or rows.splits_by != "end":
-            return None
+        if rows.sampled == 1 and (not rows.fractions or rows.splits_by != "end"):
+            return {}
         work = CountLines(rows, self.passes.journal("lines", CountedUnit))
         sources = rows.sources_of({"train"})
         texts = [source for source in sources if source.format != "parquet"]
         lines = {(u.text.source, u.text.unit): u.lines for u in self.passes.over_units(work, texts)}
         lines |= dict(unit for bundle in rows.bundles(sources) for unit in rows.counted(bundle))
-        return cut_lines(dict(sorted(lines.items())), rows.fractions)
+        return dict(sorted(lines.items()))
 
     def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""

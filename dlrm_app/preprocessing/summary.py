@@ -58,13 +58,22 @@ class Dataset(Result):
         rejects = sum(split.rejects for split in splits.values())
         published = manifest.config["dataset"].get("published_rows") or {}
         for source in manifest.sources:
-            if (
-                expected := published.get(Path(source.path).name.partition(".")[0], 0)
-            ) > source.rows + rejects:
+            expected = published.get(Path(source.path).name.partition(".")[0], 0)
+            if expected > source.rows + rejects:
                 yield (
                     f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
                     "or was its copy cut short?"
                 )
+        if manifest.negatives_kept:
+            shares = [
+                f"{share:g} of {name}'s"
+                + f" ({splits[name].left_out:,} left out)" * bool(splits[name].left_out)
+                for name, share in manifest.negatives_kept.items()
+            ]
+            yield (
+                f"negatives kept: {', '.join(shares)}; the loss and metrics count with that, so predictions and "
+                "metrics are those of all rows"
+            )
         if rejects:
             yield f"rejected lines: {rejected}"
             if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(Path(rejected))):

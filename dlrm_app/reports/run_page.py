@@ -174,21 +174,32 @@ SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
 
 
 def learning_charts(record: RunRecord) -> list[Chart]:
-    """The charts of loss, AUC and throughput, if the run's events have them."""
+    """The charts of loss, AUC, NE, calibration and throughput, if the run's events have them.
+
+    NE and calibration of training are those of rows that the model had not learnt yet.
+    """
     x = linear_axis([0, max(1, record.last_step)], "step", write=short)
     group = math.ceil(len(record.train) / MAX_POINTS)
     losses = train_points(record, lambda event: event.loss)
     speeds = train_points(record, lambda event: event.samples_per_second)
-    charts = [
+    of_training = [
         _metric_chart(record, "Loss, nats", "logloss", x, {"training": losses}),
-        _metric_chart(record, "AUC", "auc", x, {}),
+        _metric_chart(record, "NE", "ne", x, {"training": train_points(record, lambda event: event.ne)}),
+        _metric_chart(
+            record,
+            "Calibration",
+            "calibration",
+            x,
+            {"training": train_points(record, lambda event: event.calibration)},
+        ),
         line_chart("Training throughput, samples/s", x, {"": speeds}, _at_step, write=short),
     ]
-    for chart in charts[::2]:
+    for chart in of_training:
         if chart and group > 1:
             chart.note = "; ".join(
                 filter(None, [chart.note, f"each point is the mean of {group} log events"])
             )
+    charts = [of_training[0], _metric_chart(record, "AUC", "auc", x, {}), *of_training[1:]]
     return [chart for chart in charts if chart is not None]
 
 
@@ -219,7 +230,7 @@ def eval_points(record: RunRecord, split: str, key: str) -> list[Point]:
 
 def train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> list[Point]:
     """A value of the train events by step: at most MAX_POINTS points, each the mean of neighbouring events."""
-    points = [(event.step, value(event)) for event in record.train]
+    points = [(event.step, value(event)) for event in record.train if not math.isnan(value(event))]
     group = math.ceil(len(points) / MAX_POINTS) or 1
     parts = [points[start : start + group] for start in range(0, len(points), group)]
     return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
@@ -250,13 +261,18 @@ def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
     predicted, counts = bins["mean_prediction"], bins["count"]
     observed = [k / n for k, n in zip(bins["positives"], counts, strict=True)]
     axis = linear_axis([0, *predicted, *observed], "mean prediction", write=percent)
-    note = f"{len(observed)} bins of about {sum(counts) // len(counts):,} rows each"
+    note = f"{len(observed)} bins of about {_rows(sum(counts) // len(counts))} each"
     chart = Chart("Reliability: observed rate", axis, linear_axis([0, axis.high], write=percent), note=note)
     chart.guide((0, 0), (axis.high, axis.high))
     points = list(zip(predicted, observed, strict=True))
     tips = [
-        f"predicted {percent(x)}, observed {percent(y)} of {n:,} rows"
+        f"predicted {percent(x)}, observed {percent(y)} of {_rows(n)}"
         for (x, y), n in zip(points, counts, strict=True)
     ]
     chart.line(points, style, tips)
     return chart
+
+
+def _rows(number: float) -> str:
+    """A number of rows, or the sum of their weights, as text."""
+    return f"{number:,} rows" if isinstance(number, int) else f"rows of weight {number:,.4g}"

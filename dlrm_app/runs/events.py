@@ -1,6 +1,7 @@
 """Events of a run (the lines of metrics.jsonl) and its result."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "
 class TrainEvent:
     """The steps since the last event: mean loss over all ranks, throughput, and the learning rates of the last step.
 
-    step_ms: milliseconds of a step by part (see PARTS), the mean over ranks; empty before a step was profiled.
+    step_ms: milliseconds of a step by part (see PARTS), the mean over ranks; empty before a step was profiled. ne,
+    calibration: of the steps' rows, as they were scored before the model learnt them; nan with a teacher's scores.
     """
 
     epoch: int
@@ -42,6 +44,8 @@ class TrainEvent:
     samples_per_second: float
     lr: dict[str, float]
     step_ms: dict[str, float] = field(default_factory=dict)
+    ne: float = math.nan
+    calibration: float = math.nan
 
 
 Event = TrainEvent | Evaluation

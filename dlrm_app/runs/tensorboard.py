@@ -1,6 +1,7 @@
 """A run's events in TensorBoard."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -52,5 +53,5 @@ def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     prefix = "/".join(values[key] for key in ("event", "split") if key in values)
     measured = {key: value for key, value in values.items() if key not in NO_METRICS}
     for name, value in leaves(measured, "/"):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
             yield f"{prefix}/{name}", float(value)

@@ -79,6 +79,8 @@ class Cluster:
             TrainerConfig,
         )
 
+        from dlrm_app.sharding.exchange import NodeBandwidths
+
         on_cpu, speed = self.device == "cpu", self.bandwidths
         ranks = TrainerConfig(
             world_size=self.num_ranks,
@@ -90,10 +92,11 @@ class Cluster:
             hbm_mem_bw=speed.memory,
             ddr_mem_bw=speed.memory if on_cpu else speed.host_memory,
             hbm_to_ddr_mem_bw=speed.host_link,
-            intra_host_bw=speed.intra_node,
-            inter_host_bw=speed.inter_node,
         )
-        kernel = KernelConfig(self.device, use_hardware_based_bandwidth=True)
+        rates = NodeBandwidths(speed.inter_node, speed.intra_node)
+        kernel = KernelConfig(
+            self.device, use_hardware_based_bandwidth=True, generalized_comms_bandwidths=rates
+        )
         return TopologyFactory.create_topology(ranks, hardware, kernel)
 
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.config.sharding import SHARDING_TYPES, UNPOOLED_TYPES, ShardingConfig
 from dlrm_app.config.values import one_of
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
@@ -32,6 +32,11 @@ def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     patterns = (each for pattern, each in sharding.tables.items() if fnmatchcase(table.name, pattern))
     sources = [for_all, *patterns, table.sharding]
     return {key: value for source in sources for key, value in source.items() if value is not None}
+
+
+def sharding_types_of(table: Table) -> Sequence[str]:
+    """The sharding types that torchrec has for ``table``, in the order of SHARDING_TYPES."""
+    return UNPOOLED_TYPES if table.attention else SHARDING_TYPES
 
 
 def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_type: str) -> list[Problem]:
@@ -64,6 +69,10 @@ def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> l
     if "cache_load_factor" in constraints and "fused_uvm_caching" not in kernels:
         rule = "needs the kernel fused_uvm_caching"
         causes.append(Problem("cache_load_factor", rule, "add kernels: [fused_uvm_caching]"))
+    types = constraints.get("types", UNPOOLED_TYPES)
+    if not {*types} & {*sharding_types_of(table)}:
+        rule = "cannot shard a table that is pooled by attention: torchrec has no exchange of single vectors for it"
+        causes.append(Problem(f"sharding type {listed(types)}", rule, f"use {listed(UNPOOLED_TYPES)}"))
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
         rule = f"is wider than the table, {table.dim} columns"

@@ -23,13 +23,14 @@ from torchrec.distributed.planner.types import ParameterConstraints, Shard, Shar
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
-from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
+from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of, sharding_types_of
+from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 from dlrm_app.text import listed
@@ -64,7 +65,7 @@ class Workload:
         by_name = {}
         for name, table in self.tables.items():
             given = constraints_of(table, self.sharding)
-            allowed_types = list(given.get("types") or types)
+            allowed_types = [kind for kind in given.get("types") or types if kind in sharding_types_of(table)]
             kernels = ["dense"] if name in self.dense_kernel else list(given.get("kernels") or ["fused"])
             if "data_parallel" in allowed_types and "dense" not in kernels:
                 kernels.append("dense")  # replicated tables have no other kernel
@@ -159,7 +160,8 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
         sharding_types=sorted(allowed.sharding_types or []),
         compute_kernels=sorted(allowed.compute_kernels or []),
     )
-    return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{anonymous!r}"
+    kind = "/unpooled" if table.attention else ""
+    return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}{kind}/{anonymous!r}"
 
 
 @EmbeddingPerfEstimatorFactory.register("cpu")
@@ -171,6 +173,13 @@ class CpuConfig(EmbeddingPerfEstimatorConfig):
     torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at
     least 32 columns, but not for tables cut by rows.
     """
+
+
+_EMPTY_BAGS = EmbeddingBagCollection([])
+_EMPTY_VECTORS = EmbeddingCollection(
+    [EmbeddingConfig(name="_", num_embeddings=1, embedding_dim=4, feature_names=["_"])], torch.device("meta")
+)
+"""Of the types of modules that hold the tables."""
 
 
 def _sharder_argument(sharders: dict[str, Any]) -> dict[str, Any]:
@@ -188,11 +197,9 @@ class _Estimator:
     ) -> None:
         self._work, self._cluster, self._topology = work, cluster, cluster.to_torchrec()
         self._batch_size = -(-work.global_batch_size // cluster.num_ranks)
-        self._sharder = AnyShardingSharder(
-            qcomm_codecs_registry=quantized_collectives(work.sharding.collectives)
-        )
-        self._module = EmbeddingBagCollection([])  # the type of module that holds the tables
-        self._sharders = _sharder_argument({sharder_name(EmbeddingBagCollection): self._sharder})
+        self._pooled, self._unpooled = make_sharders(work.sharding.collectives)
+        by_module = {EmbeddingBagCollection: self._pooled, EmbeddingCollection: self._unpooled}
+        self._sharders = _sharder_argument({sharder_name(kind): each for kind, each in by_module.items()})
         given = dict(constraints)
         self._estimators = (
             EmbeddingPerfEstimatorFactory.create("cpu", topology=self._topology, constraints=given)
@@ -203,9 +210,10 @@ class _Estimator:
 
     def options(self, table: Table, allowed: ParameterConstraints) -> Iterator[Option]:
         """Every option of ``table``; the dense kernel only if there is no other."""
-        for kind in SHARDING_TYPES:
+        sharder = self._unpooled if table.attention else self._pooled
+        for kind in sharding_types_of(table):
             if kind in (allowed.sharding_types or SHARDING_TYPES):
-                offered = self._sharder.compute_kernels(kind, self._cluster.device)
+                offered = sharder.compute_kernels(kind, self._cluster.device)
                 left = sorted(kernel for kernel in offered if kernel in (allowed.compute_kernels or offered))
                 kernels = [kernel for kernel in left if kernel != "dense"] or left
                 yield from (self._option(table, allowed, kind, kernel) for kernel in kernels)
@@ -225,7 +233,7 @@ class _Estimator:
         estimated = ShardingOption(
             name=table.name,
             tensor=weight,
-            module=("", self._module),
+            module=("", _EMPTY_VECTORS if table.attention else _EMPTY_BAGS),
             input_lengths=allowed.pooling_factors,
             batch_size=self._batch_size,
             sharding_type=kind,
@@ -233,7 +241,7 @@ class _Estimator:
             compute_kernel=kernel,
             shards=[Shard(size=size, offset=[0, 0]) for size in distinct.tolist()],
             cache_params=allowed.cache_params,
-            is_pooled=True,
+            is_pooled=table.attention is None,
             feature_names=allowed.feature_names,
         )
         for estimator in self._estimators:

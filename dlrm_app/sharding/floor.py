@@ -35,7 +35,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.placement import Placed
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
+from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table, table_of
 
 VALUE, INDEX = 4, 8
 """Bytes of a pooled value or a dense weight, and of an id."""
@@ -142,7 +142,7 @@ def dense_work(
     optimizer: str,
 ) -> DenseWork:
     """The dense part's work on ``rows`` of a rank. ``weights``: name → shape of every parameter of the model."""
-    dense = {name: shape for name, shape in weights.items() if "sparse_arch" not in name}
+    dense = {name: shape for name, shape in weights.items() if table_of(name) is None}
     num_bytes = float(VALUE * sum(int(np.prod(shape)) for shape in dense.values()))
     forward, first = matrix_flops(dense, rows)
     interaction = interaction_flops(config, tables, rows)

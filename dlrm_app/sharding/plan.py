@@ -25,7 +25,7 @@ from torchrec.distributed.types import (
     ShardingPlan,
     ShardMetadata,
 )
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.config.values import one_of
@@ -58,13 +58,16 @@ class EstimatedPlan(ShardingPlan):
 
 
 def module_paths(model: nn.Module) -> dict[str, str]:
-    """Table name → the path of the EmbeddingBagCollection in ``model`` that holds it."""
-    return {
-        table.name.removesuffix(RENAMED): path
-        for path, module in model.named_modules()
-        if isinstance(module, EmbeddingBagCollection)
-        for table in module.embedding_bag_configs()
-    }
+    """Table name → the path of torchrec's collection in ``model`` that holds it."""
+    paths = {}
+    for path, module in model.named_modules():
+        held: list[Any] = []
+        if isinstance(module, EmbeddingBagCollection):
+            held = module.embedding_bag_configs()
+        elif isinstance(module, EmbeddingCollection):
+            held = module.embedding_configs()
+        paths.update({table.name.removesuffix(RENAMED): path for table in held})
+    return paths
 
 
 def to_plan(

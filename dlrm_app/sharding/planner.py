@@ -29,7 +29,7 @@ from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import EstimatedPlan, load_plan, module_paths, to_plan
 from dlrm_app.sharding.search import explain_misfit, search
-from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
+from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, optimizer_kinds
 from dlrm_app.tables.specs import Table
@@ -150,7 +150,7 @@ def shard_model(
         env=ShardingEnv.from_process_group(group),
         device=runtime.device,
         plan=plan,
-        sharders=[make_sharder(collectives, prefetches)],
+        sharders=list(make_sharders(collectives, prefetches)),
         data_parallel_wrapper=_replicated_dense_part(runtime),
     )
     if draws:
@@ -174,14 +174,6 @@ class NoWrapper(DataParallelWrapper):
 
     def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:
         """Nothing to do."""
-
-
-def make_sharder(collectives: CollectivesConfig, prefetches: bool) -> AnyShardingSharder:
-    """Makes the sharder with the precision of ``collectives``. ``prefetches``: caches are filled by prefetching."""
-    return AnyShardingSharder(
-        fused_params={"prefetch_pipeline": True} if prefetches else None,
-        qcomm_codecs_registry=quantized_collectives(collectives),
-    )
 
 
 def warn_of_other_algorithms(assignment: Assignment, optimizers: Mapping[str, str]) -> None:

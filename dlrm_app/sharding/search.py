@@ -7,17 +7,19 @@ If tables do not fit, the advice gives the needed and the available memory, and 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.constraints import constraints_of, sharding_problems
+from dlrm_app.sharding.constraints import constraints_of, sharding_problems, table_names
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables, rank_loads
+from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)
@@ -138,6 +140,10 @@ def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
 
 MAX_NODES = 128
 NUM_LARGEST = 5
+MAX_RELAXED = 8
+"""The most sets of constraints of tables' specs that are tried without one."""
+LEAST_WIDTH = 4
+"""The least width of a shard: fbgemm's vector width."""
 LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 """Cache sizes to try, as shares of a table's rows."""
 Cure = tuple[str, Workload, Cluster]
@@ -164,12 +170,16 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
     parts = (f"{memory_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part)
     largest = sorted(work.tables.values(), key=lambda table: -table.num_bytes)[:NUM_LARGEST]
     working = []
-    for typed, changed, where in _cures(work, cluster):
+    constrained = [*_relaxed(work, cluster)]
+    for typed, changed, where in (*constrained, *_cures(work, cluster)):
         if can_fit(changed, where) and (found := search(estimate_options(changed, where), where)):
             slowest = rank_loads(found, where.num_ranks).time.max()
             working.append(f"    - {typed}  ({slowest:.3g} ms a step on the slowest rank)")
+    why = "the tables need more memory than there is"
+    if constrained:
+        why = f"a constraint stands in the way, and {constrained[0][0]} fits"
     lines = [
-        "no sharding plan fits: the tables need more memory than there is",
+        f"no sharding plan fits: {why}",
         f"  needed:    {memory_text(needed.sum())} in all ({', '.join(parts)})",
         f"  available: {memory_text(cluster.usable * cluster.num_ranks)} in all, {memory_text(cluster.usable)} on each "
         f"of {cluster} (topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
@@ -203,6 +213,46 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
             return None
         stop = min(2 * stop, len(sizes))
     return sizes[bisect_left(sizes, True, stop // 2, stop - 1, key=lambda size: can_fit(work, size))]
+
+
+def _relaxed(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """For each constraint of a pattern or of a table's spec without which a plan fits: the nearest value that fits.
+
+    Null stands for no constraint.
+    """
+    tables = work.sharding.tables
+    for pattern, given in tables.items():
+        for key, value in _looser(given):
+            changed = {**tables, pattern: {**given, key: value}}
+            cure = replace(work, sharding=replace(work.sharding, tables=changed)), cluster
+            if can_fit(*cure):
+                yield f"'sharding.tables={{{pattern}:{{{key}:{'null' if value is None else value}}}}}'", *cure
+                break
+    alike: dict[str, list[Table]] = {}
+    for table in work.tables.values():
+        if table.sharding:
+            alike.setdefault(repr(sorted(table.sharding.items())), []).append(table)
+    for group in islice(alike.values(), MAX_RELAXED):
+        for key, value in _looser(group[0].sharding):
+            changed_tables = {t.name: replace(t, sharding={**t.sharding, key: value}) for t in group}
+            cure = replace(work, tables={**work.tables, **changed_tables}), cluster
+            if can_fit(*cure):
+                names = table_names([table.name for table in group])
+                yield (
+                    f"sharding: {{{key}: {'null' if value is None else value}}} in the spec of {names}",
+                    *cure,
+                )
+                break
+
+
+def _looser(given: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
+    """(key, value) that allow more: half the least width, a quarter …; of other constraints null, for none."""
+    for key, value in given.items():
+        width = value if key == "min_partition" and isinstance(value, int) else 0
+        while width >= 2 * LEAST_WIDTH:
+            width = max(width // 2 // LEAST_WIDTH * LEAST_WIDTH, LEAST_WIDTH)
+            yield key, width
+        yield key, None
 
 
 def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:

@@ -2,6 +2,7 @@
 sharding, collectives in fewer bits, and evaluations that do not change the state of kernels.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +11,17 @@ from itertools import accumulate, groupby
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
 from torch import nn
-from torchrec.distributed.batched_embedding_kernel import BaseBatchedEmbeddingBag
+from torch.nn import functional as F
+from torchrec.distributed.batched_embedding_kernel import (
+    BaseBatchedEmbedding,
+    BaseBatchedEmbeddingBag,
+    BatchedDenseEmbedding,
+)
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import (
@@ -29,7 +38,7 @@ from torchrec.distributed.types import (
     ShardingType,
 )
 from torchrec.modules.embedding_configs import PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.sharding import KERNELS, CollectivesConfig
@@ -56,10 +65,7 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         **options: Any,
     ) -> None:
         super().__init__(module, table_name_to_parameter_sharding, **options)
-        for lookup in self._lookups:
-            for part in lookup.modules():
-                if isinstance(part, BaseBatchedEmbeddingBag):
-                    _keep_empty_tables_apart(part)
+        _keep_all_empty_tables_apart(self._lookups)
         # the means are divided here: torchrec must not divide them again, and must still have the switch
         assert hasattr(self, "_has_mean_pooling_callback")
         self._has_mean_pooling_callback = False
@@ -127,7 +133,14 @@ def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int
     return KeyedTensor(pooled.keys(), pooled.length_per_key(), values, key_dim=1)
 
 
-def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any]) -> None:
+def _keep_all_empty_tables_apart(lookups: Sequence[nn.Module]) -> None:
+    for lookup in lookups:
+        for part in lookup.modules():
+            if isinstance(part, BaseBatchedEmbeddingBag | BaseBatchedEmbedding):
+                _keep_empty_tables_apart(part)
+
+
+def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any] | BaseBatchedEmbedding[Any]) -> None:
     """Counts tables of which this rank holds no row as tables of one row, where fbgemm computes on CPU.
 
     Its backward pass takes neighbouring tables whose first rows have the same number for one table that several
@@ -161,8 +174,7 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
         """torchrec's kernels without those that are not supported here, and the
         dense one, which works with every type.
         """
-        kernels = super().compute_kernels(sharding_type, compute_device_type)
-        return [*(kernel for kernel in kernels if kernel in KERNELS and kernel != DENSE), DENSE]
+        return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
     def shard(
         self,
@@ -184,8 +196,64 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
         )
 
 
+class VectorsSharder(EmbeddingCollectionSharder):
+    """Shards tables whose vectors are not pooled, by the types that torchrec has for them (``UNPOOLED_TYPES``)."""
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """As of ``AnyShardingSharder``."""
+        return _supported(super().compute_kernels(sharding_type, compute_device_type))
+
+    def shard(
+        self, module: EmbeddingCollection, *arguments: Any, **options: Any
+    ) -> ShardedEmbeddingCollection:
+        """Like torchrec's, with two mends on CPU: of empty tables, and of the dense kernel."""
+        sharded = super().shard(module, *arguments, **options)
+        _keep_all_empty_tables_apart(sharded._lookups)
+        for lookup in sharded._lookups:
+            for part in lookup.modules():
+                if isinstance(part, BatchedDenseEmbedding) and part.emb_module.weights.device.type == "cpu":
+                    part.emb_module.forward = partial(_look_up_singly, part)
+        return sharded
+
+
+def _look_up_singly(
+    part: BatchedDenseEmbedding, indices: torch.Tensor, offsets: torch.Tensor, *_: Any
+) -> torch.Tensor:
+    """The vector of each id, [V, D], with the weights' gradient as large as the table.
+
+    fbgemm's dense operator on CPU always pools: it does not look at ``PoolingMode.NONE``.
+    """
+    num_features = Counter(part._feature_table_map)  # of each table; those of one table follow each other
+    batch, feature, vectors = (len(offsets) - 1) // len(part._feature_table_map), 0, []
+    shapes = part.emb_module.embedding_specs
+    weights = part.emb_module.weights.split([rows * dim for rows, dim in shapes])
+    for table, shape in enumerate(shapes):
+        first, feature = feature, feature + num_features[table]
+        ids = indices[offsets[first * batch] : offsets[feature * batch]]
+        vectors.append(F.embedding(ids.long(), weights[table].view(shape)))
+    return torch.cat(vectors)
+
+
+def _supported(kernels: Sequence[str]) -> list[str]:
+    return [*(kernel for kernel in kernels if kernel in KERNELS and kernel != DENSE), DENSE]
+
+
+def make_sharders(
+    collectives: CollectivesConfig, prefetches: bool = False
+) -> "tuple[AnyShardingSharder, VectorsSharder]":
+    """Makes the sharders of pooled and of other tables, which exchange values with the precision of ``collectives``.
+
+    ``prefetches``: caches are filled by prefetching.
+    """
+    settings: dict[str, Any] = {
+        "fused_params": {"prefetch_pipeline": True} if prefetches else None,
+        "qcomm_codecs_registry": quantized_collectives(collectives),
+    }
+    return AnyShardingSharder(**settings), VectorsSharder(**settings)
+
+
 def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
-    """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is rounded.
+    """Codecs by kind of collective, for embeddings and their gradients; None if nothing is rounded.
 
     Values are rounded only while they are sent; all computing stays float32. torchrec's own registry
     replaces bf16 by fp16 on CPU, but gloo supports bf16 now.
@@ -193,7 +261,11 @@ def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommC
     if config.forward == config.backward == "fp32":
         return None
     codecs = get_qcomm_codecs(QCommsConfig(CommType(config.forward), CommType(config.backward)))
-    kinds = (CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL, CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER)
+    kinds = (
+        CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL,
+        CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER,
+        CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL,
+    )
     return {kind.name: codecs for kind in kinds}
 
 

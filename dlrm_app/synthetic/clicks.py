@@ -3,8 +3,8 @@
 import datetime
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +46,46 @@ class Source:
     lives: Lives
     day: int = 0
     is_compressed: bool = False
+    negatives_kept: float = 1.0
+    weight_spread: float = 0.0
 
     def block(self, first_row: int, num_rows: int) -> tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]:
-        """Rows from ``first_row`` on: their text, true probabilities [B] and labels [B]."""
+        """Rows from ``first_row`` on: their text, true probabilities [B] and labels [B].
+
+        The text has only the share of the negatives that is kept.
+        """
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
         probabilities = probability(self.signal.logits(self.shape, values, ranks))
         labels = (label_draws < probabilities).astype(np.uint8)
         text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
+        if self.negatives_kept < 1 or self.weight_spread > 0:
+            numbers = np.arange(first_row, first_row + num_rows)
+            text = b"".join(self._sampled_lines(text, labels, numbers))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
         return text, probabilities, labels
+
+    def _sampled_lines(
+        self, text: bytes, labels: NDArray[np.uint8], numbers: NDArray[np.int64]
+    ) -> Iterator[bytes]:
+        """The lines of ``text`` that are kept, with their weights. ``numbers``: the rows' in the log."""
+        draws = [uniform(numbers, self.row_key, purpose) for purpose in range(1, 4)]
+        is_kept = (labels == 1) | (draws[0] < self.negatives_kept)
+        # Box and Muller's normal draws
+        normal = np.sqrt(-2 * np.log1p(-draws[1])) * np.cos(2 * np.pi * draws[2])
+        weights = np.exp(self.weight_spread * normal)
+        for line, kept, weight in zip(text.splitlines(), is_kept.tolist(), weights.tolist(), strict=True):
+            if kept:
+                yield line + (f"\t{weight:.4f}\n".encode() if self.weight_spread > 0 else b"\n")
+
+
+def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
+    """Draws from [0, 1) by a hash of ``numbers``, other ones for each ``key`` and ``purpose``: SplitMix64."""
+    state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
+    state = state * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((state ^ (state >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
 
 
 def make_source(config: GenerateConfig) -> Source:
@@ -72,6 +102,8 @@ def make_source(config: GenerateConfig) -> Source:
         column_keys=keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32),
         lives=make_lives(shape, config.new_ids),
         is_compressed=config.days == 1 and config.output.endswith(".gz"),
+        negatives_kept=config.negatives_kept,
+        weight_spread=config.weights,
     )
 
 
@@ -86,6 +118,8 @@ class Clicks(Result):
 
     path: Path
     bests: dict[Path, Best]
+    described_by: Mapping[str, object] = field(default_factory=lambda: {"dataset": "criteo_kaggle"})
+    """The settings of dlrm-preprocess that describe the log."""
 
     def paragraphs(self) -> Iterable[Paragraph]:
         """A line for each file."""
@@ -114,7 +148,8 @@ def write_clicks(config: GenerateConfig) -> Clicks:
     (output if is_log else output.parent).mkdir(parents=True, exist_ok=True)
     row_bytes = len(first.block(0, 1000)[0]) / 1000
     refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
-    keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
+    keys = ["format", "seed", "start_row", "max_cardinality", "zipf", "signal"]
+    keys += [key for key, usual in (("negatives_kept", 1), ("weights", 0)) if getattr(config, key) != usual]
     bests = {}
     for day in range(config.days):
         first_row = config.start_row + day * config.rows
@@ -128,7 +163,10 @@ def write_clicks(config: GenerateConfig) -> Clicks:
         best = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
         write_json(best_path(path), {**asdict(best), **asked})
         bests[path] = best
-    return Clicks(output, bests)
+    described_by: dict[str, object] = {"dataset": "criteo_weighted" if config.weights else "criteo_kaggle"}
+    if config.negatives_kept < 1:
+        described_by["dataset.negatives_kept"] = config.negatives_kept
+    return Clicks(output, bests, described_by)
 
 
 def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:

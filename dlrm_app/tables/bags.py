@@ -8,8 +8,8 @@ import torch
 import torchrec.optim
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch import nn
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from dlrm_app.config.optimizer import SparseSettings
@@ -25,6 +25,19 @@ def meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
     return EmbeddingBagCollection([to_bag_config(table) for table in tables], device=torch.device("meta"))
 
 
+def meta_vectors(table: Table) -> EmbeddingCollection:
+    """Makes ``table`` on the meta device, with the vectors of a row's ids side by side instead of pooled."""
+    config = EmbeddingConfig(
+        name=torch_name(table.name),
+        num_embeddings=table.rows,
+        embedding_dim=table.dim,
+        feature_names=list(table.features),
+        data_type=DATA_TYPES[table.data_type],
+        init_fn=leave_as_allocated,
+    )
+    return EmbeddingCollection(tables=[config], device=torch.device("meta"))
+
+
 def torch_name(table: str) -> str:
     """The name of ``table`` in torch, which keeps tables in a ModuleDict: items, keys and others are its attributes.
 
@@ -37,13 +50,13 @@ _NO_TABLES = nn.ModuleDict()
 
 
 def to_bag_config(table: Table) -> EmbeddingBagConfig:
-    """torchrec's description of ``table``."""
+    """torchrec's description of ``table``; it knows sums and means only."""
     return EmbeddingBagConfig(
         name=torch_name(table.name),
         num_embeddings=table.rows,
         embedding_dim=table.dim,
         feature_names=list(table.features),
-        pooling=POOLINGS[table.pooling],
+        pooling=POOLINGS[table.pooling] if isinstance(table.pooling, str) else PoolingType.SUM,
         data_type=DATA_TYPES[table.data_type],
         init_fn=leave_as_allocated,
     )

@@ -6,7 +6,7 @@ A spec names an embedding table and the features that read it:
       rows: 1000000
       dim: 64                # default: tables.embedding_dim
       features: [item, last_items]  # several features may share a table; a feature reads one table
-      pooling: mean          # sum or mean; default: tables.pooling
+      pooling: mean          # sum, mean or attention (below); default: tables.pooling
       data_type: fp16        # fp32, fp16 or bf16; default: the last pattern of tables.data_types that fits, or
                              # tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
@@ -16,6 +16,9 @@ A spec names an embedding table and the features that read it:
       optimizer: {lr: 0.01}  # settings that differ from optimizer.sparse
       pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
       count: 16              # makes 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
+
+``pooling: {attention: item}`` pools the table's other features, which are lists, by attention to its one-hot feature
+``item``, with ``hidden: [32, 16]``, the widths of the unit's layers, and ``softmax: false`` (model/attention.py).
 """
 
 from collections import Counter
@@ -35,7 +38,23 @@ from dlrm_app.text import listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
+ATTENTION = "attention"
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Pooling by attention to the table's one-hot feature ``target``, by a unit with layers of ``hidden`` widths.
+
+    ``softmax``: the weights of a row's list add up to 1.
+    """
+
+    target: str
+    hidden: tuple[int, ...] = (32, 16)
+    softmax: bool = False
+
+    def __str__(self) -> str:
+        return f"{{attention: {self.target}, hidden: {[*self.hidden]}, softmax: {str(self.softmax).lower()}}}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,7 @@ class Table:
     rows: int
     dim: int
     features: tuple[str, ...]
-    pooling: str = "sum"
+    pooling: str | Attention = "sum"
     data_type: str = "fp32"
     init: str = "uniform"
     init_scale: float | None = None
@@ -65,6 +84,16 @@ class Table:
     def expected_pooling_factors(self) -> list[float]:
         """``pooling_factors``, or 1 for each feature."""
         return [float(ids) for ids in self.pooling_factors] or [1.0] * len(self.features)
+
+    @property
+    def attention(self) -> Attention | None:
+        """The attention by which lists are pooled; None if sums or means are."""
+        return self.pooling if isinstance(self.pooling, Attention) else None
+
+    @property
+    def lists(self) -> list[str]:
+        """The features that are pooled by attention."""
+        return [name for name in self.features if self.attention and name != self.attention.target]
 
     @property
     def num_bytes(self) -> int:
@@ -88,14 +117,19 @@ _TYPES: dict[str, Any] = {
     "count": Annotated[int, Meta(ge=1, le=100_000)],
 }
 """A spec's keys → the types of their values."""
+_ATTENTION_TYPES: dict[str, Any] = {"attention": str, "hidden": list[Count], "softmax": bool}
+"""The keys of a ``pooling`` by attention → the types of their values."""
 MAX_MISFITS = 5
 
 
-def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
+def resolve_tables(
+    config: TablesConfig, feature_rows: Mapping[str, int] | None, groups: Sequence[Sequence[str]] = ()
+) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
-    None: no dataset is given. Raises ConfigError with every problem: unknown features, too few rows,
-    a feature read twice, and so on.
+    None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
+    first and lists behind it. Raises ConfigError with every problem: unknown features, too few rows, a feature read
+    twice, and so on.
     """
     specs, lacking = (
         config.specs,
@@ -106,10 +140,11 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
             raise ConfigError(
                 Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
             )
-        specs = [  # a CSV's header may have dots, torch's module names may not
-            {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
-            for feature, rows in (feature_rows or {}).items()
-        ]
+        if config.pooling == ATTENTION and not any(len(group) > 1 for group in groups):
+            rule = "finds no list that has one vocabulary with a column to attend to"
+            cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]]"
+            raise ConfigError(Problem("tables.pooling=attention", rule, cure))
+        specs = _specs_of_dataset(config, feature_rows or {}, groups)
         rule = "finds no sparse column in the dataset to make a table for"
         lacking = Problem(
             "tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all"
@@ -137,6 +172,24 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     return tables
 
 
+def _specs_of_dataset(
+    config: TablesConfig, feature_rows: Mapping[str, int], groups: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """A spec for each feature, or group of features."""
+    group_of = {group[0]: group for group in groups if len(group) > 1}
+    lists = {name for group in group_of.values() for name in group[1:]}
+    specs = []
+    for feature, rows in feature_rows.items():
+        if feature not in lists:
+            group = list(group_of.get(feature, (feature,)))
+            # a CSV's header may have dots, torch's module names may not
+            spec = {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": group}
+            if config.pooling == ATTENTION:
+                spec["pooling"] = {ATTENTION: feature} if len(group) > 1 else "sum"
+            specs.append(spec)
+    return specs
+
+
 def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     """The tables of one spec. Raises ConfigError with all its problems."""
     if not isinstance(spec, Mapping):
@@ -149,10 +202,14 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     refuse_if([*unknown, *(Problem(name, "is missing") for key, name in needed.items() if key not in spec)])
     kept = ("pooling", "data_type", "init", "init_scale")
     values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
+    attention = values.pop("pooling") if isinstance(values["pooling"], Mapping) else None
     faults: list[Problem] = []
     for key, value in values.items():
         faults += value_problems(key, value, _TYPES[key])
+    faults += [] if attention is None else _attention_faults(attention)
     refuse_if(faults)
+    if attention is not None:
+        values["pooling"] = _read_attention(attention)
     count = values.pop("count", None)
     tuples = {key: tuple(values.get(key, ())) for key in ("features", "pooling_factors")}
     table = Table(**{**values, **tuples})
@@ -161,6 +218,24 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     if "data_type" in spec:
         return [replace(each, precision_by="") for each in tables]
     return [_of_pattern(each, config.data_types) for each in tables]
+
+
+def _attention_faults(pooling: Mapping[str, Any]) -> list[Problem]:
+    """Problems of a ``pooling`` that is a mapping."""
+    if "attention" not in pooling:
+        cure = "use sum, mean or {attention: FEATURE}, FEATURE being the table's one-hot feature"
+        return [Problem("pooling", "names no feature to attend to", cure, dict(pooling))]
+    cure = f"use {', '.join(_ATTENTION_TYPES)}"
+    unknown = [Problem(f"pooling.{k}", "is not known", cure) for k in pooling if k not in _ATTENTION_TYPES]
+    known = ((key, value) for key, value in pooling.items() if key in _ATTENTION_TYPES)
+    return unknown + [f for k, v in known for f in value_problems(f"pooling.{k}", v, _ATTENTION_TYPES[k])]
+
+
+def _read_attention(pooling: Mapping[str, Any]) -> Attention:
+    settings: dict[str, Any] = {"target" if key == "attention" else key: pooling[key] for key in pooling}
+    if "hidden" in settings:
+        settings["hidden"] = tuple(settings["hidden"])
+    return Attention(**settings)
 
 
 def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
@@ -180,7 +255,10 @@ def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> l
 
 def _numbered(table: Table, number: int) -> Table:
     features = tuple(f"{feature}_{number}" for feature in table.features)
-    return replace(table, name=f"{table.name}_{number}", features=features)
+    pooling = table.pooling
+    if isinstance(pooling, Attention):
+        pooling = replace(pooling, target=f"{pooling.target}_{number}")
+    return replace(table, name=f"{table.name}_{number}", features=features, pooling=pooling)
 
 
 def _table_faults(table: Table) -> list[Problem]:
@@ -196,6 +274,12 @@ def _table_faults(table: Table) -> list[Problem]:
     if len(table.pooling_factors) not in (0, len(table.features)):
         rule = f"must hold a positive number for each of the {len(table.features)} features"
         faults.append(Problem("pooling_factors", rule, value=list(table.pooling_factors)))
+    target = table.attention.target if table.attention else None
+    if target is not None and (target not in table.features or len(table.features) == 1):
+        rule = (
+            f"must be one of the table's features, beside the lists that it pools: {listed(table.features)}"
+        )
+        faults.append(Problem("pooling.attention", rule, "name both in features", target))
     faults += constraint_faults("sharding", table.sharding)
     unknown = [key for key in table.optimizer if key not in OPTIMIZER_KEYS]
     cure = f"use {', '.join(OPTIMIZER_KEYS)}"
@@ -283,7 +367,8 @@ RENAMED = "__"
 def table_of(parameter: str) -> str | None:
     """The table that ``parameter`` (a dotted name in a model) belongs to; None for the dense part's parameters.
 
-    torchrec names them ``….embedding_bags.<table>.weight``, sharded or not.
+    torchrec names them ``….embedding_bags.<table>.weight``, or ``….embeddings.<table>.weight`` if vectors are not
+    pooled, sharded or not.
     """
-    parts = parameter.split(".")
-    return parts[-2].removesuffix(RENAMED) if "embedding_bags" in parts else None
+    *_, kind, table, _ = ("", "", *parameter.split("."))
+    return table.removesuffix(RENAMED) if kind in ("embedding_bags", "embeddings") else None

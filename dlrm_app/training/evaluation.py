@@ -29,7 +29,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     ema, progress = run.state.ema, run.progress
     scores = measure(run, split, metrics, f"evaluate {split}")
-    curves = measure_curves(*metrics.rows())
+    curves = measure_curves(*metrics.rows(), metrics.row_weights())
     if ema:
         with ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
@@ -81,9 +81,10 @@ def train_ne(run: TrainingRun) -> float | None:
 
     Every rank must call it.
     """
-    train, progress = run.manifest.splits["train"], run.progress
+    progress = run.progress
     loss = run.state.meter.mean_so_far() if progress.batch else (progress.train_loss or [math.nan])[-1]
-    constant = entropy((train.positives or 0) / max(1, train.rows))
+    clicks, rows = run.manifest.clicks_and_rows("train", all_negatives=False)  # as the loss counts them
+    constant = entropy(clicks / (rows or 1))
     # a teacher's scores have an entropy of their own
     if run.soft_labels is not None or not constant or math.isnan(loss):
         return None
@@ -134,12 +135,17 @@ def fit_final_bias(run: TrainingRun) -> None:
 def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
     """``shift_to_labels`` of the rows of ``split``."""
     kept: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     clicks = 0.0
 
     def keep(batch: Batch, logits: torch.Tensor) -> None:
         # copies: a view would keep its batch alive
-        held.append((logits.to(torch.float32, copy=True), batch.labels[: batch.num_valid].sum()))
+        labels = batch.labels[: batch.num_valid]
+        if batch.weights is not None:
+            weights.append(batch.weights[: batch.num_valid].to("cpu", torch.float64, copy=True))
+            labels = labels.double() * batch.weights[: batch.num_valid]
+        held.append((logits.to(torch.float32, copy=True), labels.sum()))
         if len(held) == BATCHES_HELD:
             move()
 
@@ -155,7 +161,7 @@ def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
     with split_batches(run, split) as batches:
         score_rows(run.forward_passes, batches, run.runtime, f"calibrate on {split}", keep)
     move()
-    return shift_to_labels(kept, clicks)
+    return shift_to_labels(kept, clicks, weights or None)
 
 
 def _shift_biases(run: TrainingRun, shift: float) -> None:
@@ -171,19 +177,27 @@ def beyond_chance(shift: float, error: float) -> float:
     return shift * max(0.0, 1 - (error / shift) ** 2) if shift else 0.0
 
 
-def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
+def shift_to_labels(
+    logits: Sequence[torch.Tensor], clicks: float, weights: Sequence[torch.Tensor] | None = None
+) -> tuple[float, float]:
     """Finds, by Newton's method, the shift of all logits that fits the number of clicks, and its standard error.
 
-    logits: this rank's, in parts [n]; clicks: the number in this rank's rows. The shift is within ±LARGEST. It is 0,
-    with an infinite error, if every probability is 0 or 1, so that no shift changes them.
+    logits: this rank's, in parts [n]; clicks: the number in this rank's rows, or the sum of their weights if rows have
+    ``weights`` (float64, in the same parts). The shift is within ±LARGEST. It is 0, with an infinite error, if every
+    probability is 0 or 1, so that no shift changes them.
     """
     shift, error = 0.0, math.inf
     for _ in range(NEWTON_STEPS):
-        sums = torch.tensor([clicks, 0.0], dtype=torch.float64)
-        for part in logits:
+        sums = torch.tensor([clicks, 0.0, 0.0], dtype=torch.float64)
+        for number, part in enumerate(logits):
             p = torch.sigmoid(part.double() + shift)
-            sums += torch.stack([-p.sum(), (p * (1 - p)).sum()])
-        missing, slope = sum_in_rank_order(sums).tolist()
+            slopes = p * (1 - p)
+            spread = slopes
+            if weights is not None:
+                p, slopes, spread = (each * weights[number] for each in (p, slopes, slopes * weights[number]))
+            sums += torch.stack([-p.sum(), slopes.sum(), spread.sum()])
+        missing, slope, spread_sum = sum_in_rank_order(sums).tolist()
         if slope:
-            shift, error = min(max(shift + missing / slope, -LARGEST), LARGEST), slope**-0.5
+            shift = min(max(shift + missing / slope, -LARGEST), LARGEST)
+            error = slope**-0.5 if weights is None else math.sqrt(spread_sum) / slope
     return shift, error

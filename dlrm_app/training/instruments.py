@@ -3,15 +3,17 @@
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 from torch.profiler import profile, schedule
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.files import written_whole
 from dlrm_app.runs.checkpoint.marker import LossSums, Progress
 from dlrm_app.runs.events import TITLES
@@ -62,8 +64,33 @@ MAX_LOSSES = 4096
 """Losses kept on the device before they are added up; on a GPU each takes 512 bytes."""
 
 
+def click_sums(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, kept_share: float = 1.0
+) -> torch.Tensor:
+    """Sums over rows with ``logits`` [B] and ``labels`` [B], float64 [4]: rows, clicks, log losses, predictions.
+
+    Rows count by their ``weights`` [B], and negatives 1 / ``kept_share`` times.
+    """
+    wide, truth = logits.double(), labels.double()
+    once = torch.ones_like(wide) if weights is None else weights.double()
+    if kept_share < 1:
+        once = torch.where(truth > 0, once, once / kept_share)
+    losses = F.binary_cross_entropy_with_logits(wide, truth, reduction="none")
+    return torch.stack([torch.ones_like(wide), truth, losses, wide.sigmoid()]) @ once
+
+
+def ne_and_calibration(sums: Sequence[float]) -> tuple[float, float]:
+    """NE and calibration from the ``click_sums`` of rows; nan where they are undefined."""
+    rows, clicks, losses, predictions = sums
+    constant = rows * entropy(clicks / rows) if rows else 0.0
+    return losses / constant if constant else math.nan, predictions / clicks if clicks else math.nan
+
+
 class LossMeter:
-    """Keeps losses on the device, with no kernel of its own; only readings wait for the device and other ranks."""
+    """Keeps losses on the device, with no kernel of its own; only readings wait for the device and other ranks.
+
+    Beside them it adds up the ``click_sums`` of steps, in their order.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -73,9 +100,15 @@ class LossMeter:
         self._first_bad = NO_STEP
         self._epoch_sum = 0.0
         self._epoch_count = 0
+        self._clicks = self._no_clicks()
 
-    def add(self, loss: torch.Tensor, step: int) -> None:
-        """Adds this rank's loss [] of ``step``."""
+    def _no_clicks(self) -> torch.Tensor:
+        return torch.zeros(4, dtype=torch.float64, device=self._runtime.device)
+
+    def add(self, loss: torch.Tensor, step: int, clicks: torch.Tensor | None = None) -> None:
+        """Adds this rank's loss [] of ``step``, and its ``click_sums`` [4], if they are known."""
+        if clicks is not None:
+            self._clicks += clicks
         self._on_device[step] = loss
         self._count += 1
         if len(self._on_device) == MAX_LOSSES:
@@ -114,6 +147,12 @@ class LossMeter:
         self._sum, self._count = 0.0, 0
         return mean
 
+    def read_clicks(self) -> tuple[float, float]:
+        """NE and calibration of all ranks' rows since the last reading; nan if unknown. Every rank must call it."""
+        found = ne_and_calibration(all_gather_stacked(self._clicks).sum(0).tolist())
+        self._clicks = self._no_clicks()
+        return found
+
     def mean_of_epoch(self) -> float:
         """The mean loss over every step of the epoch that was read; nan if none was."""
         return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
@@ -134,7 +173,8 @@ class LossMeter:
     def state(self) -> LossSums:
         """Loss sums of all ranks that are not read yet. Every rank must call it."""
         sums = all_gather_stacked(self._own_sum()).tolist()
-        return LossSums(sums, self._count, self._epoch_sum, self._epoch_count)
+        clicks = all_gather_stacked(self._clicks).tolist()
+        return LossSums(sums, self._count, self._epoch_sum, self._epoch_count, clicks)
 
     def load_state(self, state: LossSums) -> None:
         """Continues from ``state``; under another number of ranks the mean stays the same."""
@@ -142,6 +182,12 @@ class LossMeter:
             self._sum = state.sums[self._runtime.rank]
         else:
             self._sum = sum(state.sums) / len(state.sums)
+        if state.clicks:
+            by_rank = torch.tensor(state.clicks, dtype=torch.float64, device=self._runtime.device)
+            is_same = len(by_rank) == self._runtime.world_size
+            self._clicks = (
+                by_rank[self._runtime.rank] if is_same else by_rank.sum(0) / self._runtime.world_size
+            )
         self._count = state.count
         self._epoch_sum, self._epoch_count = state.epoch_sum, state.epoch_count
 

@@ -25,6 +25,7 @@ from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import listed
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
+from dlrm_app.training.instruments import click_sums
 from dlrm_app.training.setup import set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
@@ -120,14 +121,17 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
     with instruments.parts.step(may_profile=not instruments.trace.is_active):
-        loss, _, _ = run.trainable.pipeline.progress(stream)
+        loss, logits, labels, weights = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
     progress.batch += 1
     progress.samples += trainer.global_batch_size
     if run.state.ema:
         run.state.ema.update(progress.step)
-    run.state.meter.add(loss, progress.step)
+    # a teacher's scores are no clicks
+    share = run.manifest.kept_share("train")
+    clicks = None if run.soft_labels is not None else click_sums(logits, labels, weights, share)
+    run.state.meter.add(loss, progress.step, clicks)
     instruments.throughput.add_step()
     bar.update(trainer.global_batch_size)
 
@@ -269,7 +273,8 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
     samples_per_second = run.config.trainer.global_batch_size / seconds_per_step
     lr = run.learning_rates.at(progress.step)
     step_ms = instruments.parts.mean_ms(seconds_per_step)
-    event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)
+    scored = meter.read_clicks()
+    event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms, *scored)
     run.folder.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)

@@ -58,6 +58,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     Raises, on every rank, one error with all problems.
     """
     manifest, tables = runtime.together(check_training, config, runtime)
+    manifest = manifest if config.trainer.weights else manifest.without_weights()
     verify_together(manifest, config.data.verify, runtime)
     runtime.on_first(_refuse_shared_groups, manifest, config.evaluation.group_by)
     tables = runtime.together(with_pooling_factors, tables, mean_ids(manifest))
@@ -115,10 +116,13 @@ def build_trainable(
 
 
 def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
-    """Sets the last bias from the train split's share of positives, if it has rows of both classes."""
-    split = manifest.splits["train"]
-    if split.positives and split.positives < split.rows:
-        set_base_rate(model, split.positives / split.rows)
+    """Sets the last bias from the train split's share of positives, if it has rows of both classes.
+
+    Rows count by their weights, and negatives for those that sampling left out.
+    """
+    clicks, rows = manifest.clicks_and_rows("train")
+    if 0 < clicks < rows:
+        set_base_rate(model, clicks / rows)
 
 
 SAMPLED_GROUPS = 16

@@ -1,6 +1,8 @@
 """Log lines of a run at its start and during training."""
 
 import logging
+import math
+from collections.abc import Mapping
 
 from dlrm_app.config.train import ModelConfig, TrainerConfig
 from dlrm_app.dataset.manifest import Manifest
@@ -46,11 +48,12 @@ def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> No
     """Logs one line for the steps since the last one, so that a log file shows the progress too."""
     progress = run.progress
     logger.info(
-        "%s, step %s/%s: loss %.5f, %s samples/s%s, %s of training left",
+        "%s, step %s/%s: loss %.5f%s, %s samples/s%s, %s of training left",
         epoch_title(run),
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
+        "" if math.isnan(event.ne) else f", NE {event.ne:.4f}, calibration {event.calibration:.3f}",
         f"{event.samples_per_second:,.0f}",
         f" ({part})" if (part := largest_part(event.step_ms)) else "",
         duration(seconds_per_step * (run.num_steps - progress.step)),
@@ -61,16 +64,23 @@ def log_evaluation(evaluation: Evaluation) -> None:
     """Logs one line for an evaluation."""
     metrics = evaluation.metrics
     logger.info(
-        "%s after epoch %d, step %s: %s (%s rows)",
+        "%s after epoch %d, step %s: %s (%s)",
         evaluation.split,
         evaluation.epoch + 1,
         f"{evaluation.step:,}",
         metrics_text(metrics),
-        f"{metrics['num_samples']:,.0f}",
+        f"{metrics['num_samples']:,.0f} rows" + _weighed(metrics),
     )
     if "ema_auc" in metrics:
         logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
     log_judgement(evaluation)
+
+
+def _weighed(metrics: Mapping[str, float]) -> str:
+    """The weight of the rows and the AUC without weights, in words; nothing if rows have none."""
+    if "weight" not in metrics:
+        return ""
+    return f" of weight {metrics['weight']:,.6g}; unweighted AUC {metrics['auc_unweighted']:.5f}"
 
 
 def log_judgement(evaluation: Evaluation) -> None:

@@ -17,6 +17,7 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import open_soft_labels
+from dlrm_app.model.loss import learn_from_kept
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation, TrainedModel
@@ -107,6 +108,7 @@ def prepare(
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
     draws = checkpoint is None  # a checkpoint has every weight
     trainable = runtime.together(build_trainable, config, tables, num_dense, runtime, numbers, draws)
+    learn_from_kept(trainable.model, manifest.kept_share("train"))
     if draws:
         runtime.together(set_initial_weights, trainable, manifest)
     soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)

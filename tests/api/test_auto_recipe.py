@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.auto_recipe import auto_settings, below, choose_recipe
+from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, below, choose_recipe
 from dlrm_app.config.compose import completed, compose_config
 from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
+from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, Split, write_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.validation import check_training
 from tests.loader.dataset_fixture import write_dataset
@@ -117,6 +117,20 @@ def test_typed_tables_drop_the_recipes_tables_and_ensemble(
     tables = {"tables", "tables.embedding_dim", "tables.init", "tables.init_scale"}
     assert recipe.keys() - taken.keys() == {*tables, "model.ensemble_size"}
     assert taken["optimizer.sparse.lr"] == 0.1
+
+
+def test_many_features_are_crossed_and_not_multiplied_in_pairs(small: Manifest) -> None:
+    many = [replace(small.sparse[0], name=f"c{number}") for number in range(MOST_DOTS + 1)]
+    _, recipe = choose_recipe(replace(small, sparse=many), 64)
+    assert (recipe["model"], recipe["model.ensemble_size"]) == ("dcn", 1)
+    assert choose_recipe(replace(small, sparse=many[1:]), 64)[1]["model"] == "dlrm"
+
+
+def test_lists_that_repeat_a_column_attend_to_it(small: Manifest) -> None:
+    vocabulary = {"kind": "vocab", "checksum": "x"}
+    both = [SparseColumn("item", 9, vocabulary), SparseColumn("seen", 9, vocabulary, multi_hot=True)]
+    assert choose_recipe(replace(small, sparse=both), 64)[1]["tables.pooling"] == "attention"
+    assert "tables.pooling" not in choose_recipe(small, 64)[1]
 
 
 def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:

@@ -16,6 +16,7 @@ from dlrm_app.files import checksum
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, table_of
+from tests.weighted_log import describe, draw_rows, write_csv
 
 
 @pytest.fixture
@@ -220,3 +221,24 @@ def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> Non
     findings = check_dataset(tmp_path / "out")
     assert findings.studied == ["test"]
     assert findings.overlap == {}
+
+
+def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
+    describe(tmp_path)
+    write_csv(tmp_path / "log.csv", draw_rows(200)[0])
+    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv"]
+    run(tmp_path / "out", *given, "encoding.num_embeddings=100")
+    findings = check_dataset(tmp_path / "out")
+    assert findings.problems == []
+    assert any("train: rows count by importance, " in str(each) for each in findings.paragraphs())
+    name, good = (
+        "train/part-00000.parquet",
+        column_of(tmp_path / "out", "train/part-00000.parquet", "importance"),
+    )
+    for place, value in enumerate([-1.0, np.nan, np.inf]):
+        weights = good.copy()
+        weights[place] = value
+        rewrite(tmp_path / "out", name, {"importance": pa.array(weights)})
+        assert "importance: 1 weights are negative or not finite" in problems_of(tmp_path / "out")
+    rewrite(tmp_path / "out", name, {"importance": pa.array(good * np.float32(2))})
+    assert "the train split has rows of weight " in problems_of(tmp_path / "out")

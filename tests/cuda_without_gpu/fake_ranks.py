@@ -17,7 +17,8 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
-from dlrm_app.sharding.planner import find_assignment, make_sharder
+from dlrm_app.sharding.planner import find_assignment
+from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.validation import check_plan, plan_workload
@@ -66,6 +67,6 @@ def shard_on_meta(config: TrainConfig, plan: EstimatedPlan) -> DistributedModelP
         env=ShardingEnv.from_process_group(group),
         device=torch.device("meta"),
         plan=plan,
-        sharders=[make_sharder(config.sharding.collectives, config.trainer.pipeline == "prefetch")],
+        sharders=list(make_sharders(config.sharding.collectives, config.trainer.pipeline == "prefetch")),
         init_data_parallel=False,
     )

@@ -56,12 +56,12 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
 
     def score(*arguments: Any) -> None:
         for part in (slice(600), slice(600, 1000)):
-            rows = SimpleNamespace(labels=labels[part].to(GPU), num_valid=len(labels[part]))
+            rows = SimpleNamespace(labels=labels[part].to(GPU), weights=None, num_valid=len(labels[part]))
             arguments[-1](rows, logits[part].to(GPU))
 
-    def shift(parts: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
+    def shift(parts: Sequence[torch.Tensor], clicks: float, *more: Any) -> tuple[float, float]:
         kept.extend(part.is_cuda for part in parts)
-        return shift_to_labels(parts, clicks)
+        return shift_to_labels(parts, clicks, *more)
 
     monkeypatch.setattr(module, "score_rows", score)
     monkeypatch.setattr(module, "shift_to_labels", shift)
@@ -83,7 +83,7 @@ def test_fitting_the_bias_waits_once_for_many_batches(monkeypatch: pytest.Monkey
     def score(*arguments: Any) -> None:
         for some in torch.arange(1000).split(100):
             part = slice(int(some[0]), int(some[-1]) + 1)
-            rows = SimpleNamespace(labels=labels[part].to(GPU), num_valid=len(labels[part]))
+            rows = SimpleNamespace(labels=labels[part].to(GPU), weights=None, num_valid=len(labels[part]))
             arguments[-1](rows, logits[part].to(GPU))
 
     monkeypatch.setattr(module, "score_rows", score)

@@ -78,7 +78,7 @@ def train(
     with gpu.refusing_waits() if gpu else nullcontext():
         for step in range(1, STEPS + 1):
             optimizer.zero_grad()
-            loss, (detached, _, _) = task(batch)
+            loss, (detached, *_) = task(batch)
             loss.backward()
             optimizer.step()
             with NoKernels():

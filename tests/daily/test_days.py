@@ -30,7 +30,8 @@ from dlrm_app.reports.days import write_days
 from tests.commands import command, run, succeed
 from tests.daily.days_here import NAMES, configured, days_words, learn, lines, results, write_log
 from tests.ranks import CONTEXT
-from tests.refusals import find_problem, refused
+from tests.refusals import find_problem, is_like, refused
+from tests.small_run import final_bytes
 
 
 @pytest.fixture(scope="module")
@@ -492,6 +493,42 @@ def test_words_for_days_are_accepted_as_dates_are() -> None:
     days = compose_config("days", DaysConfig, [*words, "days.accept=[yesterday,2026-11-05]"]).days
     accepted = [date.today() - timedelta(1), date(2026, 11, 5)]
     assert [days.is_accepted(day) for day in (*accepted, date(2026, 11, 6))] == [True, True, False]
+
+
+def test_hours_are_learnt_as_days_are(log: Path, three: Path, tmp_path: Path) -> None:
+    """The same files as hours of a day end with the same weights; an hour that comes late is named."""
+    hours = [f"2026-11-01T{hour:02d}" for hour in (22, 23)]
+    for hour, name in zip(hours, NAMES, strict=False):
+        shutil.copytree(log / f"dt={name}", tmp_path / "log" / f"dt={hour[:10]}" / f"hour={hour[-2:]}")
+    words = days_words(log, tmp_path / "hourly", NAMES[0])
+    words[0] = f"input.days={tmp_path}/log/dt={{day}}/hour={{hour}}/*"
+    first = words.index(f"days.from={NAMES[0]}")
+    words[first] = f"days.from={hours[0]}"
+    found = learn(words)
+    assert [record.day for record in found.records] == hours
+    for hour, name in zip(hours, NAMES, strict=False):
+        model, same = (
+            folder / "model" for folder in (tmp_path / "hourly/days" / hour, three / "days" / name)
+        )
+        assert final_bytes(model) == final_bytes(same)
+    late = tmp_path / "log" / "dt=2026-11-01" / "hour=21"
+    shutil.copytree(log / f"dt={NAMES[2]}", late)
+    words[first] = "days.from=2026-11-01"
+    again = learn(words, nothing)
+    assert (again.exit_code, again.changed) == (5, ["2026-11-01T21"])
+
+
+def test_hours_need_files_of_their_own() -> None:
+    words = ["dataset=x", "output=o", "days.from=2026-11-01T05", "days.to=2026-11-02"]
+    of_days, of_hours = (
+        configured([f"input.days='{files}'", *words]) for files in ("{day}", "{day}/{hour:d}")
+    )
+    (problem,) = of_days.problems()
+    assert is_like(problem, "days.from", "is an hour, and the files are of days")
+    assert of_hours.problems() == []
+    hours = of_hours.list_days()
+    assert (len(hours), str(hours[0]), str(hours[-1])) == (43, "2026-11-01T05", "2026-11-02T23")
+    assert of_hours.input.files(hours[0]) == "2026-11-01/5"
 
 
 def test_days_that_are_missing_at_the_end_have_a_code(log: Path, three: Path, tmp_path: Path) -> None:

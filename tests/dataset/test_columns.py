@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from dlrm_app.dataset.columns import column_problems, describe_columns, sharing_problems
+from dlrm_app.dataset.columns import (
+    attention_problems,
+    column_problems,
+    describe_columns,
+    repeated_columns,
+    sharing_problems,
+)
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import Problem
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Attention, Table
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import is_like
 
@@ -57,6 +63,38 @@ def test_a_vocabulary_of_other_values_is_named(manifest: Manifest) -> None:
     )
     (problem,) = column_problems(describe_columns(mine), others, ["c0"])
     assert is_like(problem, "c0", "has encoding ...'of': ['user', 'hour']...")
+
+
+def test_lists_of_one_vocabulary_with_a_column_are_found(manifest: Manifest) -> None:
+    def column(name: str, by: str) -> SparseColumn:
+        kind = {"kind": "hash"} if by == "hash" else {"kind": "vocab", "checksum": by}
+        return SparseColumn(name, 9, kind, multi_hot=name.startswith("list"))
+
+    rules = {
+        "list_a": "x",
+        "list_h": "hash",
+        "item": "x",
+        "home": "y",
+        "away": "y",
+        "list_b": "x",
+        "shop": "hash",
+    }
+    sparse = [column(name, by) for name, by in rules.items()]
+    assert repeated_columns(replace(manifest, sparse=sparse)) == [("item", "list_a", "list_b")]
+
+
+def test_lists_cannot_be_attended_to(manifest: Manifest) -> None:
+    sparse = [SparseColumn(name, 9, {"kind": "raw"}, multi_hot=name != "item") for name in ("item", "a", "b")]
+    mine = replace(manifest, sparse=sparse)
+
+    def problems(target: str, *others: str) -> list[Problem]:
+        return attention_problems([Table("t", 9, 4, (target, *others), Attention(target))], mine)
+
+    assert problems("item", "a", "b") == []
+    (problem,) = problems("a", "item", "b")
+    assert is_like(problem, "table t", "pools by attention to a, which is a list", "...one value a row: item")
+    (problem,) = problems("a", "b")
+    assert problem.cure == "use pooling: mean"
 
 
 def test_features_with_other_ids_may_not_share_a_table(manifest: Manifest) -> None:

@@ -55,7 +55,15 @@ UNDER_PRESSURE = {
     "small_cache-prefetch": f"{SMALL_CACHE} trainer.pipeline=prefetch",
 }
 """A cache of a hundredth of the rows, which every batch overflows, and evaluations that walk through it."""
+ATTENTIVE = (
+    "tables.specs=[{name:bag,rows:5000,dim:32,features:[small,bag],pooling:{attention:small}},"
+    "{name:shared,rows:2000,dim:32,features:[left,right],pooling:{attention:left,softmax:true}},"
+    "{name:large,rows:50000,dim:32,features:[large]}]"
+)
 MODELS = {
+    "attention": ATTENTIVE,
+    "attention-row_wise": f"{ATTENTIVE} sharding.types=[row_wise]",
+    "attention-ensemble": f"{ATTENTIVE} model.ensemble_size=2",
     "mean_pooling": "tables.pooling=mean",
     "mean_pooling-row_wise": "tables.pooling=mean sharding.types=[row_wise]",
     "batch_norm": "model.batch_norm=true",

@@ -10,7 +10,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.initial_weights import local_parts, table_weights
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 
@@ -57,13 +57,18 @@ def train_case(
     tables = PARITY_TABLES if collectives is None else WIDE_TABLES
     if collectives is not None:
         overrides.append(f"sharding.collectives={{forward:{collectives},backward:{collectives}}}")
+    return train_tables(runtime, overrides, tables)
+
+
+def train_tables(runtime: Runtime, overrides: Sequence[str], tables: Sequence[Table]) -> dict[str, Any]:
+    """The losses and last weights of NUM_STEPS steps."""
     config = compose_config("train", TrainConfig, overrides)
     trainable = build_trainable(config, tables, NUM_DENSE, runtime)
     steps = (draw(seed, BATCH, tables) for seed in range(NUM_STEPS))
     stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps)
     losses = []
     for _ in range(NUM_STEPS):
-        loss, _, _ = trainable.pipeline.progress(stream)
+        loss, *_ = trainable.pipeline.progress(stream)
         dist.all_reduce(loss)
         losses.append(float(loss) / runtime.world_size)
     return {"losses": losses, "weights": whole_tables(trainable) | dense_weights(trainable)}
@@ -91,5 +96,5 @@ def dense_weights(trainable: Trainable) -> dict[str, torch.Tensor]:
     return {
         key.removeprefix("model."): value.detach().clone()
         for key, value in state.items()
-        if "embedding_bags" not in key
+        if table_of(key) is None
     }

@@ -56,8 +56,20 @@ WARM = "warm_start.checkpoint={before}"
 CALIBRATED = ["model.ensemble_size=2", "optimizer=adagrad", "trainer.calibrate=true"]
 SHIFTED = {"val": 0.7}
 """The rows of val have other labels than the model predicts, so that there is a bias to fit."""
+ITEMS = "{name:items,rows:50,features:[c0,m0],pooling:{attention:c0}}"
+ATTENTIVE = [
+    "tables.from_dataset=false",
+    f"tables.specs=[{{name:others,rows:1000,features:[c1]}},{ITEMS}]",
+    *TWO_EPOCHS,
+]
 LONG = pytest.mark.long
 LAWS = {
+    "attention": Law(ATTENTIVE, (until(20), Part())),
+    "attention on other ranks and plans": Law(
+        [*ATTENTIVE, "model.ensemble_size=2"],
+        (until(20), until(35, 2, "row_wise"), until(45, 2, "column_wise"), Part()),
+        exact=False,
+    ),
     # a checkpoint has running moments and averages; dropout draws from seed, step and rank
     "dropout": variant("dropout"),
     "an average, schedules and evaluations": variant("recipe"),

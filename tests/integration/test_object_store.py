@@ -187,9 +187,28 @@ def test_the_page_of_object_storage_works_as_it_stands(s3: Any, tmp_path: Path) 
         part = as_table(b"".join(lines[20_000 * day : 20_000 * (day + 1)]))
         pq.write_table(part, tmp_path / "part.parquet")
         s3.put(str(tmp_path / "part.parquet"), f"clicks/days/dt=2026-11-{20 + day}/part-0.parquet")
-    for block in blocks_of("how-to/object-storage.md"):
-        if block.language == "bash" and not block.text.startswith(("pip ", "export ")):
-            block.do(tmp_path)
+    type_page("how-to/object-storage.md", tmp_path)
     assert pq.read_metadata(tmp_path / "out/s3-scores.parquet").num_rows == 20_000
     result = json.loads((tmp_path / "out/s3-run/result.json").read_text())
     assert 0.5 < result["evals"]["val"]["auc"] < 1
+
+
+@pytest.mark.long
+def test_the_tutorial_of_histories_works_as_it_stands(s3: Any, tmp_path: Path) -> None:
+    """From a lake on S3 to an AUC, which attention raises as the tutorial says."""
+    link_clone(tmp_path)
+    (tmp_path / "out").mkdir()
+    type_page("tutorial-histories.md", tmp_path)
+    found = [
+        json.loads((tmp_path / f"out/watch/{name}/result.json").read_text()) for name in ("mean", "attention")
+    ]
+    mean, attention = (result["evals"]["val"]["auc"] for result in found)
+    assert attention > mean + 0.05
+    assert pq.read_metadata(tmp_path / "out/watch/scores.parquet").num_rows == 20_000
+
+
+def type_page(page: str, folder: Path) -> None:
+    """Types the commands of docs/``page``, but for the drivers, which are there, and the store, which is this test's."""
+    for block in blocks_of(page):
+        if block.language == "bash" and not block.text.startswith(("pip ", "export ")):
+            block.do(folder)

@@ -53,7 +53,7 @@ def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
     assert f"report: {one_rank / 'report.html'}" in (one_rank / "shown.txt").read_text()
     report = read_report(one_rank / "report.html")
     assert {f"{event['auc']:.5f}" for event in events(one_rank, "eval")} <= {*report.numbers}
-    assert report.num_charts == 5
+    assert report.num_charts == 7
     curves = json.loads((one_rank / "curves.json").read_text())
     assert sum(curves["test"]["reliability"]["count"]) == 1003
 

@@ -31,10 +31,14 @@ def train_batches(
 
 
 def rows_of(batch: Batch) -> list[Any]:
-    """(dense values, ids of every feature in the order of the keys, label) of every row that is no padding."""
+    """(dense values, ids of every feature in the order of the keys, [label]) of every row that is no padding."""
     jagged = [feature.to_dense() for feature in batch.sparse_features.to_dict().values()]
     return [
-        (batch.dense_features[row].tolist(), [ids[row].tolist() for ids in jagged], float(batch.labels[row]))
+        (
+            batch.dense_features[row].tolist(),
+            [ids[row].tolist() for ids in jagged],
+            [float(batch.labels[row])],
+        )
         for row in range(batch.num_valid)
     ]
 

@@ -52,7 +52,7 @@ def written(manifest: Manifest, split: str, features: list[str]) -> list[Any]:
         (
             [row[column.name] for column in manifest.dense],
             [row[name] if name in multi_hot else [row[name]] for name in features],
-            float(row["label"]),
+            [float(row["label"])],
         )
         for row in pa.concat_tables(tables).to_pylist()
     ]

@@ -18,13 +18,14 @@ from dlrm_app.loader.rows import (
     sort_random,
 )
 
-Row = tuple[list[float], list[list[int]], float]
+Row = tuple[list[float], list[list[int]], list[float]]
+"""Dense values, ids, and the label, followed by the weight if rows have any."""
 NUM_DENSE = 2
 MULTI_HOT = [False, True, False, True]
 
 
 @st.composite
-def decoded(draw: st.DrawFn) -> Columns:
+def decoded(draw: st.DrawFn, is_weighted: bool = False) -> Columns:
     size = draw(st.integers(0, 20))
     generator = np.random.default_rng(draw(st.integers(0, 1000)))
     features: list[NDArray[np.int32] | Bags] = []
@@ -37,7 +38,11 @@ def decoded(draw: st.DrawFn) -> Columns:
         list(generator.random((NUM_DENSE, size), np.float32)),
         features,
         generator.integers(0, 2, size).astype(np.uint8),
+        generator.random(size, np.float32) if is_weighted else None,
     )
+
+
+EITHER = st.booleans()
 
 
 def as_list(columns: Columns) -> list[Row]:
@@ -45,7 +50,7 @@ def as_list(columns: Columns) -> list[Row]:
         (
             [float(column[row]) for column in columns.dense],
             [ids_of(feature, row) for feature in columns.features],
-            float(columns.labels[row]),
+            [float(values[row]) for values in columns.supervision],
         )
         for row in range(len(columns.labels))
     ]
@@ -62,15 +67,16 @@ def copied(ranges: Ranges, num_dense: int, num_features: int, padding: int = 0) 
     given = ranges.addresses(num_features), ranges.ranges, ranges.rows_per_lane
     num_rows, num_ids = count_rows(*given, ranges.num_batches)
     num_batches, size = len(num_rows), max(num_rows, default=0) + padding
-    dense, labels = (
+    num_beside = ranges.rows[0].supervision.shape[1] if ranges.rows else 1
+    dense, beside = (
         np.empty((num_batches, size, num_dense), np.float32),
-        np.empty((num_batches, size), np.float32),
+        np.empty((num_batches, num_beside, size), np.float32),
     )
     ids, lengths = np.empty(num_ids.sum(), np.int32), np.empty((num_batches, num_features, size), np.int32)
     begins = num_ids.cumsum().reshape(num_ids.shape) - num_ids
-    copy_rows(*given, dense, labels, ids, begins, lengths)
+    copy_rows(*given, dense, beside, ids, begins, lengths)
     again = np.empty_like(ids)
-    copy_rows(*given, dense, labels, again, begins, lengths[:, :, :0])
+    copy_rows(*given, dense, beside, again, begins, lengths[:, :, :0])
     assert np.array_equal(ids, again)
     batches = []
     for k, count in enumerate(num_rows):
@@ -78,7 +84,7 @@ def copied(ranges: Ranges, num_dense: int, num_features: int, padding: int = 0) 
         starts = ends - lengths[k, :, :count].reshape(-1)
         bags = [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True)]
         batches.append(
-            [(dense[k, row].tolist(), bags[row::count], float(labels[k, row])) for row in range(count)]
+            [(dense[k, row].tolist(), bags[row::count], beside[k, :, row].tolist()) for row in range(count)]
         )
     return batches
 
@@ -87,7 +93,7 @@ def whole(rows: Rows) -> Ranges:
     return Ranges([rows], np.array([[0, len(rows), 0]]), max(1, len(rows)), 1)
 
 
-@given(decoded(), st.data())
+@given(EITHER.flatmap(decoded), st.data())
 def test_rows_are_put_in_any_order(columns: Columns, data: st.DataObject) -> None:
     """Without an order in that of the columns. Old memory is used if it is large enough."""
     order = data.draw(st.permutations(range(len(columns.labels))))
@@ -96,12 +102,19 @@ def test_rows_are_put_in_any_order(columns: Columns, data: st.DataObject) -> Non
     expected = as_list(columns)
     assert copied(whole(arrange(columns, None)), NUM_DENSE, len(MULTI_HOT)) == [expected]
     assert copied(whole(rows), NUM_DENSE, len(MULTI_HOT)) == [[expected[row] for row in order]]
-    num_words = len(order) * (NUM_DENSE + 1) + sum(len(ids) for _, bags, _ in expected for ids in bags)
+    num_words = len(order) * (NUM_DENSE + len(columns.supervision)) + sum(
+        len(ids) for _, bags, _ in expected for ids in bags
+    )
     assert (rows.memory is memory) == (len(memory) >= num_words + 2 * (len(order) + 1))
     assert np.shares_memory(rows.dense, rows.memory) or not len(rows)
 
 
-@given(st.lists(st.lists(decoded(), min_size=1, max_size=3), min_size=1, max_size=3), st.data())
+@given(
+    EITHER.flatmap(
+        lambda each: st.lists(st.lists(decoded(each), min_size=1, max_size=3), min_size=1, max_size=3)
+    ),
+    st.data(),
+)
 def test_ranges_are_dealt_to_batches(lanes: list[list[Columns]], data: st.DataObject) -> None:
     """Every batch takes a few rows of every lane, in the order of the lanes; arrays may have room for more rows."""
     per_lane, num_batches = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))

@@ -24,6 +24,7 @@ from dlrm_app.preprocessing.passes.look import (
     SparseSummary,
     Summary,
     numbers_of_column,
+    repeated_column,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.typed import as_typed
@@ -127,6 +128,14 @@ def test_columns_with_long_tails_get_logarithms() -> None:
     assert rules["degrees"]["deviation"] == pytest.approx(10, rel=0.05)
 
 
+def test_columns_with_most_ids_have_no_target_where_clicks_take_too_much_memory() -> None:
+    many = choice(
+        summary(900_000, user=SparseSummary(900_000, 2_900_000)), "encoding.num_embeddings={shop:5_000_000}"
+    )
+    assert many.dense["target_columns"] == ["user", "slot"]
+    assert [name for what, name, _ in many.reasons if what == "no target column"] == ["shop"]
+
+
 def test_a_column_with_too_many_values_is_hashed() -> None:
     made = choice(summary(900_000, user=SparseSummary(40_000_000, 30_000_000)))
     assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})
@@ -190,6 +199,30 @@ def test_buckets_hold_about_as_many_rows_each() -> None:
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
     assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
     assert boundaries(DenseSummary((), 0.0, 1.0, is_whole=True), 32) == [0.0]
+
+
+def test_a_list_repeats_the_column_whose_values_it_holds() -> None:
+    draw = np.random.default_rng(0)
+    items = draw.integers(1000, 1200, 5000).astype(np.uint64)
+    columns = {
+        "item": draw.integers(1000, 1200, 1000).astype(np.uint64),
+        "user": draw.integers(0, 100_000, 1000).astype(np.uint64),
+        "half": np.where(draw.random(1000) < 0.5, draw.integers(1000, 1200, 1000), 7).astype(np.uint64),
+    }
+    assert repeated_column(items, columns) == "item"
+    assert repeated_column(items, {"user": columns["user"], "half": columns["half"]}) is None
+    hours = {"hour": draw.integers(0, 24, 1000).astype(np.uint64)}
+    assert repeated_column(draw.integers(0, 24, 1000).astype(np.uint64), hours) is None  # numbers of anything
+
+
+def test_a_list_shares_the_vocabulary_of_its_column() -> None:
+    """Unless it is typed otherwise, or has other settings."""
+    seen = replace(summary(1000), repeated={"seen": "user"})
+    assert choice(seen).encoding["shared"] == [["user", "seen"]]
+    assert choice(seen, "encoding.shared=[[user,slot]]").encoding["shared"] == [["user", "slot"]]
+    assert choice(seen, "encoding.min_count={user:3,shop:2,slot:2,seen:2}").encoding["shared"] is None
+    assert choice(seen, "encoding.num_embeddings={user:1000}").encoding["shared"] is None
+    assert choice(summary(1000)).encoding["shared"] is None
 
 
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(

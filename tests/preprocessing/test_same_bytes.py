@@ -168,13 +168,13 @@ def test_a_file_that_other_passes_have_read_may_not_be_replaced(
     """The splits were cut by its lines."""
     path = clicks / "a.tsv.gz"
     path.write_bytes(gzip.compress((clicks / "a.tsv").read_bytes()))
-    cut = Stages.cut
+    count = Stages.count_lines
 
-    def cut_then_damage(self: Stages) -> object:
-        cuts = cut(self)
+    def count_then_damage(self: Stages) -> object:
+        lines = count(self)
         path.write_bytes(path.read_bytes()[:-9])
-        return cuts
+        return lines
 
-    monkeypatch.setattr(Stages, "cut", cut_then_damage)
+    monkeypatch.setattr(Stages, "count_lines", count_then_damage)
     with refused(DataError, ".../a.tsv.gz", "is cut short, or other bytes follow its gzip data"):
         run(clicks / "out", f"input.train={path}", *options("hash"))

@@ -49,7 +49,7 @@ def test_the_headline_is_the_last_test_and_the_best_val_result(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("num_steps", "splits", "num_charts"),
-    [(40, ("val", "test"), 5), (1, ("test",), 5), (40, (), 2), (1, (), 2), (0, (), 0), (3, ("val",), 4)],
+    [(40, ("val", "test"), 7), (1, ("test",), 7), (40, (), 2), (1, (), 2), (0, (), 0), (3, ("val",), 4)],
 )
 def test_it_shows_what_there_is(
     num_steps: int, splits: tuple[str, ...], num_charts: int, tmp_path: Path

@@ -1,8 +1,11 @@
 """Described clusters, and the ranks that were started."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torchrec.distributed.planner import constants
+from torchrec.distributed.planner.types import CollectiveType
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
@@ -11,8 +14,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Bandwidths, described_cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
+from dlrm_app.sharding.exchange import NodeBandwidths
 from dlrm_app.sharding.search import search
-from tests.sharding.clusters import one_hot, workload
+from tests.sharding.clusters import cluster, one_hot, workload
 
 COMMON = ["tables=criteo_kaggle", "tables.embedding_dim=16"]
 
@@ -143,3 +147,32 @@ def test_plans_are_for_the_free_memory_of_a_gpu(
 def test_what_this_process_s_allocator_holds_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, free=70 * GIB, reserved=9 * GIB, allocated=GIB)
     assert running_cluster(TopologyConfig(), Runtime(0, 0, 1, 1, "cuda", 1)).memory == 78 * GIB
+
+
+def test_what_stays_in_a_node_is_sent_at_the_nodes_rate() -> None:
+    """Of an all-to-all on two nodes half the bytes; of a collective on one node all of them."""
+    rates = NodeBandwidths(inter_host_bw=10.0, intra_host_bw=100.0)
+    for kind in CollectiveType:
+        assert rates.get_bw(8, 8, kind) == rates.get_bw(8, 4, kind) == 100.0
+    seconds = 1 / rates.get_bw(8, 16, CollectiveType.ALL_TO_ALL)
+    assert seconds == pytest.approx(0.5 / 100 + 0.5 / 10)
+    assert rates.get_bw(1, 16, CollectiveType.ALL_TO_ALL) == pytest.approx(10.0, rel=0.07)
+
+
+def test_the_network_does_not_matter_within_a_node() -> None:
+    """Whatever the sharding type, replicated tables included."""
+    types = ["table_wise", "row_wise", "column_wise", "data_parallel"]
+    tables = [one_hot(1000, 64, "small"), one_hot(100_000, 64, "large")]
+    slow, fast = (
+        replace(cluster(8), bandwidths=replace(Bandwidths(), inter_node=speed)) for speed in (1e3, 1e9)
+    )
+    times = [
+        {
+            (name, option.label): option.total_time
+            for name, options in estimate_options(workload(tables, types=types), where).items()
+            for option in options
+        }
+        for where in (slow, fast)
+    ]
+    assert len(times[0]) == 8
+    assert times[0] == times[1]

@@ -35,6 +35,24 @@ def test_a_table_that_no_rank_can_hold_may_be_split() -> None:
     assert "    - sharding.types=null  (" in text
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_constraint_in_the_way_is_named_first_with_a_value_that_fits(is_own: bool) -> None:
+    """Halves of 0.5 GiB fit on no rank, quarters do; the width is the table's own, or that of a pattern."""
+    width = {"min_partition": 32}
+    table = replace(one_hot(2**22, 64, "wide"), sharding=width if is_own else {})
+    work = workload([table], "sgd", types=["column_wise"])
+    if not is_own:
+        work = replace(work, sharding=replace(work.sharding, tables={"w*": width}))
+    text = explain_misfit(work, cluster(4, memory=0.4 * GIB))
+    named = "sharding: {min_partition: 16} in the spec of table wide"
+    if not is_own:
+        named = "'sharding.tables={w*:{min_partition:16}}'"
+    assert text.startswith(f"no sharding plan fits: a constraint stands in the way, and {named} fits\n")
+    assert f"    - {named}  (" in text
+    plain = explain_misfit(workload([one_hot(2**22, 64)], "sgd"), cluster(1, memory=0.4 * GIB))
+    assert plain.startswith("no sharding plan fits: the tables need more memory than there is\n")
+
+
 def as_typed(setting: str) -> list[str]:
     """The overrides of a suggestion's line."""
     typed = setting.split("  (")[0].split(": ")[-1]

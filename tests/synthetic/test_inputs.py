@@ -178,7 +178,7 @@ def test_the_dataset_is_one_that_the_reader_takes(tmp_path: Path, tables: str) -
         (rows,) = copied(decoded, 3, 5)
         assert len(rows) == found.rows
         assert [{len(bags[place]) for _, bags, _ in rows} for place in range(5)] == [{1}, {5}, {1}, {5}, {1}]
-        assert sum(label for *_, label in rows) == found.positives
+        assert sum(label for *_, (label,) in rows) == found.positives
     assert manifest.best == {"auc": 0.5, "logloss": math.log(2)}
 
 

@@ -10,7 +10,7 @@ from dlrm_app.config.compose import conf_dir
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.bags import to_bag_config
-from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.specs import Attention, resolve_tables
 from tests.refusals import refused
 
 ROWS = {"item": 100, "last_items": 80, "user": 50}
@@ -48,6 +48,26 @@ def test_specs_override_defaults_and_features_share_tables() -> None:
     assert items.num_bytes == 100 * 16 * 2
 
 
+def test_a_list_reads_the_table_of_its_column() -> None:
+    rows, groups = {"user": 9, "seen": 50, "item": 50, "shop": 5}, [("item", "seen")]
+    tables = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=4), rows, groups)
+    assert [(table.name, table.features) for table in tables] == [
+        ("t_user", ("user",)),
+        ("t_item", ("item", "seen")),
+        ("t_shop", ("shop",)),
+    ]
+    config = TablesConfig(from_dataset=True, embedding_dim=4, pooling="attention")
+    assert [table.pooling for table in resolve_tables(config, rows, groups)] == [
+        "sum",
+        Attention("item"),
+        "sum",
+    ]
+    with refused(
+        ConfigError, "tables.pooling=attention", "finds no list that has one vocabulary with a column..."
+    ):
+        resolve_tables(config, rows)
+
+
 SPEC = {"name": "a", "rows": 50, "features": ["user"]}
 
 
@@ -62,6 +82,22 @@ SPEC = {"name": "a", "rows": 50, "features": ["user"]}
         (SPEC | {"rows": 0}, ["rows must be at least 1", "0"]),
         (SPEC | {"features": []}, ["features must be a list of names, at least one"]),
         (SPEC | {"pooling": "max"}, ["pooling must be one of sum, mean"]),
+        (
+            SPEC | {"pooling": {"hidden": [8]}},
+            ["pooling names no feature to attend to", "{attention: FEATURE}"],
+        ),
+        (
+            SPEC | {"pooling": {"attention": "user"}},
+            [
+                "pooling.attention must be one of the table's features, beside the lists",
+                "name both in features",
+            ],
+        ),
+        (SPEC | {"pooling": {"attention": "user", "hiden": [8]}}, ["pooling.hiden is not known", "hidden"]),
+        (
+            SPEC | {"pooling": {"attention": "user", "hidden": [0]}},
+            ["pooling.hidden must be at least 1", "got 0"],
+        ),
         (SPEC | {"sharding": {"type": "x"}}, ["sharding.type is not known"]),
         (SPEC | {"sharding": {"types": ["rowwise"]}}, ["sharding.types", "row_wise", "'rowwise'"]),
         (SPEC | {"features": "user"}, ["features must be a list", "'user'"]),

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
@@ -129,7 +128,7 @@ class DatasetParts:
 
 
 def raw_spec(manifest: Manifest) -> Spec:
-    """The format of the files that the dataset of ``manifest`` was made from.
+    """The format of the files that the dataset of ``manifest`` was made from, without weights, which scoring ignores.
 
     Raises DataError if the manifest does not have it.
     """
@@ -143,14 +142,8 @@ def raw_spec(manifest: Manifest) -> Spec:
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
     spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
-    return replace(spec, by_position=bool(manifest.config.get("input", {}).get("by_position")))
-
-
-def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
-    """The numbers of range(start, stop) that are not ``left_out``."""
-    keep = np.ones(stop - start, bool)
-    keep[np.array(left_out, np.int64) - start] = False
-    return np.arange(start, stop)[keep]
+    by_position = bool(manifest.config.get("input", {}).get("by_position"))
+    return replace(spec.without_weight(), by_position=by_position)
 
 
 class RawParts:
@@ -237,14 +230,12 @@ class RawParts:
                     yield Part(unit.name, tally, partial(self._encode, unit, spec))
 
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
-        cursor, before = open_cursor(unit, spec), 0
+        cursor = open_cursor(unit, spec)
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         learnt = self.learnt
         for raw in cursor.rows(CHUNK_ROWS, None):
-            rejects = cursor.take_rejects()
-            lines = without(before, cursor.line, [reject.line for reject in rejects])
-            tally.leave_out(rejects)
-            before = cursor.line
+            lines = cursor.row_lines()
+            tally.leave_out(cursor.take_rejects())
             beside = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
                 beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}

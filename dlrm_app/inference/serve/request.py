@@ -18,6 +18,7 @@ _PLAIN_TYPES: dict[str, set[type]] = {
     "integer": {int, str},
     "hex": {str},
     "iso": {str, int},
+    "formatted": {str},
     **{kind: {int, float, str} for kind in ("float", "score", "seconds", "milliseconds")},
 }
 """Kind of column → types of values that ``str`` writes as in a raw log."""

@@ -14,13 +14,13 @@ import torch
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
-from dlrm_app.inference.predict.parts import raw_spec, without
+from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
 from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocessing.read.parser import Parser, RejectedLine
+from dlrm_app.preprocessing.read.parser import Parser, RejectedLine, without
 from dlrm_app.preprocessing.units.unit_text import PADDING
 
 Answer = list[float] | RequestError

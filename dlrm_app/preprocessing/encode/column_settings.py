@@ -9,7 +9,7 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dates import day_after, day_number, is_date
+from dlrm_app.dates import are_alike, day_after, day_number
 from dlrm_app.errors import Problem
 from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID
@@ -68,7 +68,8 @@ def _encoding_problems(
     problems += [] if problems else _shared_problems(encoding, spec)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
     buckets = dense_names if dense.bucket_columns == AUTO else chosen(dense.bucket_columns, dense_names)
-    problems += _mapping_problems("dense.transform", dense.transform, dense_names, dense_names)
+    open_names = dense_names if known is None else new_numbers(known, spec)
+    problems += _mapping_problems("dense.transform", dense.transform, dense_names, open_names)
     problems += _mapping_problems("dense.bucket_boundaries", dense.bucket_boundaries, dense_names, buckets)
     if known is not None:
         problems += _known_problems(known, encoding, dense, sizes, spec)
@@ -207,7 +208,7 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
     ]
     if encoding.day is not None and known.lineage is not None:
         before, day = known.lineage.day, str(encoding.day)
-        if is_date(day) != is_date(before) or day_number(day) <= day_number(before):
+        if not are_alike(day, before) or day_number(day) <= day_number(before):
             problems.append(
                 Problem(
                     f"encoding.day={day}",
@@ -246,13 +247,16 @@ def _known_problems(
     ]
     given: list[Any] = [(c.name, c.derivation) for c in spec.dense]
     given += [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
-    if there != given:
-        other = [each[0] for each in [*there, *given] if each not in there or each not in given]
+    raw = {column[0] for column in there}
+    made = {column.name for column in known.dense} | {column.name for column in known.sparse}
+    if [column for column in given if column[0] in made] != there:
+        other = [column[0] for column in there if column not in given]
+        other += [column[0] for column in given if column[0] in made - raw]
         problems.append(
             Problem(
                 f"{key}={known.path}",
-                f"has other columns than dataset={spec.name} ({listed([*dict.fromkeys(other)]) or 'in another order'})",
-                f"give the dataset= it was made with ({known.dataset})",
+                f"has other columns than dataset={spec.name} ({listed(other) or 'in another order'})",
+                f"give the dataset= it was made with ({known.dataset}), or that with more columns",
             )
         )
     label = Label(spec.label) if spec.label is not None else None
@@ -267,6 +271,18 @@ def _known_problems(
             )
         )
     return problems
+
+
+def new_columns(known: Manifest, spec: Spec) -> list[str]:
+    """The sparse columns of ``spec`` that the dataset ``known`` lacks."""
+    there = {column.name for column in known.sparse}
+    return [column.name for column in spec.sparse if column.name not in there]
+
+
+def new_numbers(known: Manifest, spec: Spec) -> list[str]:
+    """The dense columns of ``spec`` that the dataset ``known`` lacks, without other models' scores."""
+    there = {column.name for column in known.dense}
+    return [column.name for column in spec.numbers if column.name not in there]
 
 
 def per_column(value: Any, names: Sequence[str]) -> list[Any]:

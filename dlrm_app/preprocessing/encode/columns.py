@@ -10,14 +10,24 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns, is_opinion
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
-from dlrm_app.dates import day_after, day_number
-from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, bucket_name, chosen, per_column
+from dlrm_app.dates import day_after, day_number, in_units_of
+from dlrm_app.preprocessing.encode.column_settings import (
+    ColumnSettings,
+    bucket_name,
+    chosen,
+    new_columns,
+    new_numbers,
+    per_column,
+)
 from dlrm_app.preprocessing.encode.dense import LOGIT
 from dlrm_app.preprocessing.encode.sparse import FIRST_ID, MISSING_ID
 from dlrm_app.preprocessing.read.spec import Spec
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
+
+MIN_COUNT = 2
+"""The least number of rows of a value with its own id, where none is typed; rarer values share one id."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class VocabularyRule:
 class ColumnRules:
     """The rules by which the columns are made, from the settings alone.
 
-    known: the dataset whose encodings are used, or grown; it has all columns, so the last five fields are empty
+    known: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
     day: the day of vocabularies that grow
     counted: sparse columns whose distinct values are counted while rows are encoded; vocabularies count their own
     groups: the sparse columns, by number, that share each vocabulary to make
@@ -82,9 +92,14 @@ def read_known(config: EncodingConfig) -> Manifest | None:
     return read_manifest(Path(path)) if path else None
 
 
-def known_transform(known: Manifest, typed: Any) -> Any:
-    """The value of dense.transform for the dataset ``known``. Warns if another one was ``typed``."""
+def known_transform(known: Manifest, spec: Spec, typed: Any) -> Any:
+    """The value of dense.transform for the dataset ``known``. Warns if another one was ``typed``.
+
+    If ``known`` lacks dense columns of ``spec``, it is a mapping that has the ``typed`` values for them.
+    """
     kinds = {c.name: c.transform["kind"] for c in known.dense if not is_opinion(c)}
+    if new := new_numbers(known, spec):
+        return {**kinds, **dict(zip(new, per_column(typed, new), strict=True))}
     one = [*set(kinds.values())]
     transform = one[0] if len(one) == 1 else kinds or typed
     if typed not in (AUTO, transform):
@@ -106,9 +121,13 @@ def column_rules(settings: ColumnSettings, spec: Spec, known: Manifest | None) -
         has_vocabulary = {
             c.name for c in known.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from
         }
-        counted = frozenset(names) - has_vocabulary
+        new = new_columns(known, spec)
+        counted = frozenset(names) - has_vocabulary - {*new}
         groups = tuple(known_groups(known, names)) if encoding.grow_from else ()
-        return ColumnRules(known, day, counted, groups, vocabulary_rules(encoding, day, names))
+        groups += tuple((names.index(name),) for name in new)
+        there = {column.name for column in known.dense}
+        added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in there)
+        return ColumnRules(known, day, counted, groups, vocabulary_rules(encoding, day, names), added)
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)
@@ -136,10 +155,12 @@ def vocabulary_rules(
     """The rule of the vocabulary of each sparse column."""
     columns = (per_column(each, names) for each in (encoding.min_count, encoding.top_k, encoding.capacity))
     number = 0 if day is None else day_number(day)
+    expire = encoding.expire_days
+    if expire is not None and day is not None:
+        expire = in_units_of(day, expire)
+    usual = MIN_COUNT if encoding.kind == "from_dataset" else 1
     return tuple(
-        VocabularyRule(
-            number, least or 1, capacity if top_k is None else FIRST_ID + top_k, encoding.expire_days
-        )
+        VocabularyRule(number, least or usual, capacity if top_k is None else FIRST_ID + top_k, expire)
         for least, top_k, capacity in zip(*columns, strict=True)
     )
 
@@ -218,11 +239,26 @@ def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]
     return [tuple(group) for group in groups.values()]
 
 
+def lineage_beside(known: Manifest, sparse: Sequence[SparseColumn]) -> Lineage | None:
+    """The lineage of the vocabularies of ``sparse``: those of ``known``, unchanged, and others beside them."""
+    lineage = known.encoding_lineage
+    if lineage is None or {column.name for column in sparse} <= {column.name for column in known.sparse}:
+        return lineage
+    return replace(lineage, ancestors=[*lineage.ancestors, _as_ancestor(known, lineage.day)])
+
+
 def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
     """The lineage of vocabularies that were grown from those of ``known`` on ``day``."""
     before = known.lineage or Lineage(day_after(day, -1))
-    parent = Ancestor(vocabulary_of(describe_columns(known)), before.day)
     again = {name: day for each in growth if each.given_again for name in each.features}
     return Lineage(
-        day, known.fingerprint(), [*before.ancestors, parent], {**before.given_again, **again}, growth
+        day,
+        known.fingerprint(),
+        [*before.ancestors, _as_ancestor(known, before.day)],
+        {**before.given_again, **again},
+        growth,
     )
+
+
+def _as_ancestor(known: Manifest, day: str) -> Ancestor:
+    return Ancestor(vocabulary_of(describe_columns(known)), day)

@@ -124,7 +124,7 @@ class Encoder:
         folded: Path | None = None,
         kept: Sequence[KeptColumn] = (),
     ) -> None:
-        self._label = spec.label
+        self._label, self._weight = spec.label, spec.weight
         raw = [column for column in dense if not is_target(column)]
         self._num_dense = len(raw)
         self._transforms = DenseTransforms([column.transform for column in raw])
@@ -147,7 +147,7 @@ class Encoder:
         self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         self._kept = [slots[column.name][1] for column in kept]
-        self.schema = shard_schema(self._label, dense, sparse, kept)
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight)
 
     def encode(
         self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
@@ -160,6 +160,9 @@ class Encoder:
         sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [array_of(raw.labels.copy())] if self._label else []
+        labels += (
+            [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
+        )
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(
             self.schema,

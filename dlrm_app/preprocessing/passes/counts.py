@@ -30,7 +30,7 @@ class SortedCounts(NamedTuple):
 
     buckets: NDArray[np.uint8]
     keys: NDArray[np.uint64]
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64] | NDArray[np.float64]
     spans: NDArray[np.int64]
 
 
@@ -41,12 +41,17 @@ class KeyCounts:
     """
 
     def __init__(self) -> None:
-        self._parts = [(np.empty(0, np.uint64), np.empty(0, np.int64), _NO_SPANS)]
+        self._parts: list[
+            tuple[NDArray[np.uint64], NDArray[np.int64] | NDArray[np.float64], NDArray[np.int64]]
+        ] = [(np.empty(0, np.uint64), np.empty(0, np.int64), _NO_SPANS)]
 
     def add(
-        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], spans: NDArray[np.int64] = _NO_SPANS
+        self,
+        keys: NDArray[np.uint64],
+        counts: NDArray[np.int64] | NDArray[np.float64],
+        spans: NDArray[np.int64] = _NO_SPANS,
     ) -> None:
-        """Adds ``keys`` [n], which may repeat, ``counts`` [n] times each, and their ``spans`` [n, 2] or [0, 2].
+        """Adds ``keys`` [n], which may repeat, ``counts`` [n] times (or of that weight), and ``spans`` [n, 2] or [0, 2].
 
         The arrays are kept.
         """

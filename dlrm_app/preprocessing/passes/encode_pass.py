@@ -29,7 +29,8 @@ class EncodedSplit:
     """The rows of a unit that go to one split. ``missing`` [N + F]: the number of missing values of each column.
 
     ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
-    among a sample, the rows whose own clicks are in the target columns that encode them.
+    among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
+    weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
     """
 
     rows: int
@@ -38,6 +39,8 @@ class EncodedSplit:
     missing: tuple[int, ...]
     shard: Shard | None
     seen: KnownShare
+    weights: tuple[float, float] | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class EncodedUnit:
     @property
     def rejects(self) -> int:
         return sum(split.rejects for split in self.splits.values())
+
+    @property
+    def left_out(self) -> int:
+        return sum(split.left_out for split in self.splits.values())
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class EncodeUnits:
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for dealt in self.plan.deal(segment, raw, text, first, wants_keys=wants_keys):
+                for dealt in self.plan.deal(segment, raw, cursor, first, wants_keys=wants_keys):
                     parts[dealt.split].add(dealt)
                     if self.wants_contents and has_keys and dealt.keys is not None:
                         contents.add(dealt.keys)
@@ -135,7 +142,8 @@ class EncodeUnits:
             found = {split: part.finish() for split, part in parts.items()}
         rejected = cursor.take_rejects()
         rejects += rejected
-        found[segment] = replace(found[segment], rejects=len(rejected))
+        left_out = first - sum(split.rows for split in found.values())
+        found[segment] = replace(found[segment], rejects=len(rejected), left_out=left_out)
         return found
 
     def write_shuffled(self, unit: WorkFiles[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:
@@ -171,6 +179,7 @@ class _SplitPart:
         self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
+        self._weights = np.zeros(2) if spec.weight is not None else None
         self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None
@@ -194,6 +203,9 @@ class _SplitPart:
         encoded = self._encoder.encode(raw, folds, wants_keys=bool(self._sketches))
         self._rows += len(raw.labels)
         self._positives += int(raw.labels.sum())
+        if self._weights is not None and raw.weights is not None:
+            weights = raw.weights.astype(np.float32).astype(np.float64)
+            self._weights += weights.sum(), weights @ raw.labels
         self._missing += encoded.missing
         for feature, feature_keys in encoded.keys.items():
             self._sketches[feature].add(feature_keys)
@@ -207,4 +219,6 @@ class _SplitPart:
             table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
             shard = self._work.write_shuffled(self._unit, self._text, table)
         labelled = self._positives if self._work.plan.spec.label else None
-        return EncodedSplit(self._rows, labelled, 0, tuple(self._missing.tolist()), shard, self._seen)
+        missing = tuple(self._missing.tolist())
+        weights = None if self._weights is None else (float(self._weights[0]), float(self._weights[1]))
+        return EncodedSplit(self._rows, labelled, 0, missing, shard, self._seen, weights)

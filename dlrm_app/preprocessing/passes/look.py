@@ -6,9 +6,9 @@ takes long to reach.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
@@ -39,6 +39,7 @@ NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
 """Passes over so many rows take seconds. With more rows, most values are frequent enough to be learnt by themselves."""
 _ROWS = 1 << 14
+_MANY_VALUES, _MOSTLY = 50, 0.7
 S = TypeVar("S", bound=np.generic)
 
 
@@ -73,6 +74,8 @@ class Summary:
     sparse: dict[str, SparseSummary]
     pairs: Sequence[Pair] = ()
     """Pairs of one-hot columns that are worth crossing."""
+    repeated: Mapping[str, str] = field(default_factory=dict)
+    """List → the one-hot column whose values it holds, such as the items that a user has seen."""
 
 
 class _SampledRows(NamedTuple):
@@ -157,7 +160,7 @@ def _train_rows(plan: Plan, rows: int) -> int:
 def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
     """Sums up the training rows of ``parts``.
 
-    They are in the order of the input, so rows for val and test come last.
+    They are in the order of the input, so rows for val and test come last. ``rows``: those before sampling.
     """
     num_rows = sum(len(part.labels) for part in parts)
     share = _train_rows(plan, num_rows) / max(num_rows, 1)
@@ -172,17 +175,49 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
         for number, column in enumerate(plan.spec.dense)
         if column.kind != SCORE
     }
-    sparse, one_hot = {}, {}
+    labels = beginning(np.uint8, [part.labels for part in parts])
+    if plan.sampled < 1 and len(labels):
+        clicks = float(labels.mean())
+        rows = round(rows * (clicks + plan.sampled * (1 - clicks)))
+    sparse, one_hot, lists = {}, {}, {}
     for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
         keys = beginning(np.uint64, [part.keys[number] for part in parts])
         if column.separator is None and column.rule != "cross":
             one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
+        if column.separator is not None:
+            lists[column.name] = present
         distinct = Sketch(len(present))
         distinct.add(present)
         sparse[column.name] = SparseSummary(len(present), distinct.distinct())
-    labels = beginning(np.uint8, [part.labels for part in parts])
-    return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
+    kinds = {column.name: column.kind for column in plan.spec.sparse}
+    of_log = {column.name for column in plan.spec.columns}
+    repeated = {}
+    for name, items in lists.items():
+        alike = {
+            other: one_hot[other] for other in one_hot if kinds[other] == kinds[name] and other in of_log
+        }
+        if (source := repeated_column(items, alike)) is not None:
+            repeated[name] = source
+    pairs = score_pairs(one_hot, labels) if one_hot else []
+    return Summary(rows, len(labels), dense, sparse, pairs, repeated)
+
+
+def repeated_column(items: NDArray[np.uint64], columns: Mapping[str, NDArray[np.uint64]]) -> str | None:
+    """The column of ``columns`` (name → keys) whose values the ``items`` of a list are; None if there is none.
+
+    Most items are values of the column, most of its rows have a value of the lists, and there are many values: a number
+    from 0 to 23 may be an hour or a category.
+    """
+    values, found = np.unique(items), []
+    for name, keys in columns.items():
+        present = keys[keys != MISSING_KEY]
+        common = np.intersect1d(values, present)
+        if len(common) >= _MANY_VALUES:
+            shares = (np.isin(part, common).mean() for part in (items, present))
+            found.append((min(shares), name))
+    share, name = max(found, default=(0.0, ""))
+    return name if share >= _MOSTLY else None
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> DenseSummary:

@@ -1,7 +1,7 @@
 """Where the rows come from and which split each goes to: plain values, which can be sent to any process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -39,8 +39,8 @@ from dlrm_app.preprocessing.units.source import InputFile
 from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange
 
 _ROWS = 1 << 14
-FOLDS, SHARES = 1, 2
-"""The purposes of dealing rows: folds of target columns, and splits."""
+FOLDS, SHARES, NEGATIVES = 1, 2, 3
+"""The purposes of dealing rows: folds of target columns, splits, and the negatives to keep."""
 
 
 class Dealt(NamedTuple):
@@ -88,6 +88,12 @@ class Plan:
     """The cuts of the training input; None until its lines are counted, and if there are none."""
     are_told_apart: bool = True
     """False if too many different rows have the same content: then rows are dealt by their places."""
+    sampled: float = 1.0
+    """The share of the train split's negatives to keep."""
+    kept_before: Mapping[str, float] = field(default_factory=dict)
+    """Split → the share of negatives that its input has kept, if it was sampled before."""
+    first_lines: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """The number of each unit's first line among all lines of the training input; empty unless it is sampled."""
 
     @property
     def splits(self) -> list[str]:
@@ -156,6 +162,13 @@ class Plan:
         return self.spec.label is not None and split not in self.unlabelled
 
     @property
+    def kept_shares(self) -> dict[str, float]:
+        """Split → the share of negatives that it has of all rows, for labelled splits that were sampled."""
+        own = {"train": self.sampled}
+        shares = {name: self.kept_before.get(name, 1.0) * own.get(name, 1.0) for name in self.splits}
+        return {name: share for name, share in shares.items() if share < 1 and self.has_label(name)}
+
+    @property
     def has_clicks(self) -> bool:
         """True if there are training rows with labels."""
         return self.has_label("train") and bool(self.sources_of({"train"}))
@@ -185,25 +198,41 @@ class Plan:
         first = 0
         for split, stop in self.segments(cursor.text):
             for raw in cursor.rows(capacity, stop):
-                yield from self.deal(split, raw, cursor.text, first, wants_keys=wants_keys)
+                yield from self.deal(split, raw, cursor, first, wants_keys=wants_keys)
                 first += len(raw.labels)
 
     def deal(
-        self, split: str, raw: RawColumns, text: InputUnit, first: int, *, wants_keys: bool
+        self, split: str, raw: RawColumns, cursor: Cursor | ArrowCursor, first: int, *, wants_keys: bool
     ) -> Iterator[Dealt]:
-        """Deals the rows of segment ``split`` to splits. ``first``: the number of the first row in its unit."""
-        names = self.splits_of(split)
+        """Deals the rows of segment ``split`` that ``cursor`` has just read to splits; leaves out sampled negatives.
+
+        ``first``: the number of the first row in its unit.
+        """
+        text, names = cursor.text, self.splits_of(split)
+        is_kept = self._is_kept(raw, cursor) if split == "train" and self.sampled < 1 else None
         if len(names) == 1:
-            yield Dealt(split, raw, self._keys(raw, text, first) if wants_keys else None)
+            keys = self._keys(raw, text, first) if wants_keys else None
+            if is_kept is None:
+                yield Dealt(split, raw, keys)
+            elif len(rows := np.flatnonzero(is_kept)):
+                yield Dealt(split, raw.take(rows), None if keys is None else keys[rows])
             return
         keys = self._keys(raw, text, first)
         places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
         ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
         which = np.searchsorted(ends[:-1], places, side="right")
         for number, name in enumerate(names):
-            rows = np.flatnonzero(which == number)
+            is_chosen = which == number
+            rows = np.flatnonzero(is_chosen if is_kept is None or name != "train" else is_chosen & is_kept)
             if len(rows):
                 yield Dealt(name, raw.take(rows), keys[rows])
+
+    def _is_kept(self, raw: RawColumns, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
+        """False for negatives that sampling leaves out, by a hash of the seed and of their line in the training input."""
+        text = cursor.text
+        lines = (self.first_lines[text.source, text.unit] + cursor.row_lines()).astype(np.uint64)
+        drawn = deal_keys(lines, self.seed, NEGATIVES)
+        return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))
 
     def _keys(self, raw: RawColumns, text: InputUnit, first: int) -> NDArray[np.uint64]:
         if self.are_told_apart:
@@ -255,10 +284,11 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 
 @dataclass(frozen=True)
 class CountedUnit:
-    """A unit with its number of lines, without the file's header."""
+    """A unit with its number of lines, without the file's header. ``rows``: those that were counted, in such a pass."""
 
     text: TextRange
     lines: int
+    rows: int = 0
 
 
 @dataclass(frozen=True)

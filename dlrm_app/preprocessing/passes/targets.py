@@ -4,6 +4,9 @@ The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)), wher
 of them with a click, p is the share of clicks in all training rows, and a is the strength of that prior. It is 0 for an
 id without rows.
 
+Rows with weights count by their weights, over the mean weight of the training rows, and the negatives of a sampled log
+for those that sampling left out: n is the number of all rows.
+
 A training row must not see its own click. So training rows are dealt to NUM_FOLDS folds by their contents, copies of a
 row to the same fold, and a row is encoded with n, c and p of the other folds. All other rows, including those scored
 later, are encoded with all training rows.
@@ -13,7 +16,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,14 +78,16 @@ class CountClicks:
         counts = [KeyCounts() for _ in self.columns]
         spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
+        num_rows = 0
         for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
             if split == "train" and row_keys is not None:
+                num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)
                 offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
                 for count, column in zip(counts, self.columns, strict=True):
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
                     keys = ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
-                    count.add(*np.unique(keys, return_counts=True))
+                    count.add(*_sums_of(keys, raw.weights))
                 if self.plan.are_told_apart:
                     contents.add(row_keys)
         text_range = text.finish()
@@ -91,7 +96,21 @@ class CountClicks:
             write_counts(temporary, [count.sorted() for count in counts])
         with unit.write(".contents") as temporary:
             contents.sample.write(temporary)
-        return unit.finish(CountedUnit(text_range, cursor.line))
+        return unit.finish(CountedUnit(text_range, cursor.line, num_rows))
+
+
+Counts = NDArray[np.int64] | NDArray[np.float64]
+"""Numbers of rows, or the sums of their weights."""
+
+
+def _sums_of(
+    keys: NDArray[np.uint64], weights: NDArray[np.float64] | None
+) -> tuple[NDArray[np.uint64], Counts]:
+    """Returns (the distinct ``keys``, how often each occurs or the sum of the weights of its rows)."""
+    if weights is None:
+        return np.unique(keys, return_counts=True)
+    distinct, places = np.unique(keys, return_inverse=True)
+    return distinct, np.bincount(places, weights.astype(np.float32), len(distinct))
 
 
 def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -118,7 +137,7 @@ class AddUpClicks:
         number, source = item.number, self.sources[item.number]
         rows, clicks = self._add(number, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
-        rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
+        rate = share_of(all_clicks.sum().item(), all_rows.sum().item())
         strength = prior_strength(all_rows, all_clicks, rate)
         file = f"target/{source.name}.parquet"
         values = log_odds(all_rows, all_clicks, strength, rate)
@@ -135,24 +154,29 @@ class AddUpClicks:
         }
         return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
-    def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _add(self, number: int, num_ids: int) -> tuple[Counts, Counts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
-        counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
+        share = self.plan.kept_shares.get("train", 1.0)
+        is_weighted = self.plan.spec.weight is not None
+        kind = np.float64 if is_weighted or share < 1 else np.int64
+        counts: NDArray[Any] = np.zeros((num_ids * NUM_FOLDS, 2), kind)  # by label
         for unit in self.units:
             path = self.counted.path(unit.text.name, ".counts")
             keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
+        if is_weighted:  # the prior counts rows, so the mean weight is to be 1
+            counts *= sum(unit.rows for unit in self.units) / (counts.sum() or 1.0)
+        if share < 1:
+            counts[:, 0] /= share
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
 
-    def _write_folded(
-        self, name: str, rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float
-    ) -> None:
+    def _write_folded(self, name: str, rows: Counts, clicks: Counts, strength: float) -> None:
         """Writes the values for the rows of each fold, from the rows of the other folds."""
         values = np.empty(rows.shape, np.float32)
         for fold in range(NUM_FOLDS):
             others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
-            rate = share_of(int(others[1].sum()), int(others[0].sum()))
+            rate = share_of(others[1].sum().item(), others[0].sum().item())
             values[:, fold] = log_odds(*others, strength, rate)
         with (
             written_whole(folded_file(self.journal.folder, name)) as temporary,
@@ -161,9 +185,7 @@ class AddUpClicks:
             np.save(file, values)
 
 
-def _write(
-    path: Path, rows: NDArray[np.int64], clicks: NDArray[np.int64], values: NDArray[np.float32]
-) -> str:
+def _write(path: Path, rows: Counts, clicks: Counts, values: NDArray[np.float32]) -> str:
     """Writes the file of a target column, a line for each id; returns its checksum."""
     columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
     return write_file(path, columns)
@@ -185,7 +207,7 @@ def grow_target(
     num_before = next(column.num_embeddings for column in parent.sparse if column.name == source.name)
     old_rows, old_clicks, old_values = read_clicks(parent.folder, rule, num_before)
     stays = np.flatnonzero(read_rows(output, source).given_day[:num_before] != day)
-    rows, clicks = (np.zeros(source.num_embeddings, np.int64) for _ in range(2))
+    rows, clicks = (np.zeros(source.num_embeddings, old.dtype) for old in (old_rows, old_clicks))
     values = np.full(source.num_embeddings, old_values[source.encoding.get("rare_id", 0)])
     rows[stays], clicks[stays], values[stays] = old_rows[stays], old_clicks[stays], old_values[stays]
     return replace(
@@ -240,7 +262,7 @@ def own_click_share(seen: KnownShare, learnt: Contents) -> float | None:
     return seen.share if seen.least > learnt.repeated_share + MIN_OWN_CLICKS else None
 
 
-def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:
+def prior_strength(rows: Counts, clicks: Counts, rate: float) -> float:
     """The number of rows that the prior counts for, in [1, STRONGEST], by beta-binomial moments (Kleinman 1973).
 
     rows, clicks [ids]; rate: the share of clicks in all rows. The more the click rates of ids differ beyond chance, the
@@ -248,13 +270,11 @@ def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: flo
     """
     rows, clicks = rows[rows > 0], clicks[rows > 0]
     spread = float((rows * (clicks / rows - rate) ** 2).sum()) / (rate * (1 - rate))
-    correlation = (spread - len(rows)) / max(int((rows - 1).sum()), 1)
+    correlation = (spread - len(rows)) / max((rows - 1).sum().item(), 1)
     return float(np.clip(1 / max(correlation, 1e-9) - 1, 1.0, STRONGEST))
 
 
-def log_odds(
-    rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float, rate: float
-) -> NDArray[np.float32]:
+def log_odds(rows: Counts, clicks: Counts, strength: float, rate: float) -> NDArray[np.float32]:
     """The column's value for every id; rows, clicks [ids]."""
     prior = strength * rate, strength * (1 - rate)
     return (np.log((clicks + prior[0]) / (rows - clicks + prior[1])) - np.log(prior[0] / prior[1])).astype(
@@ -262,7 +282,7 @@ def log_odds(
     )
 
 
-def share_of(clicks: int, rows: int) -> float:
+def share_of(clicks: float, rows: float) -> float:
     """The share of clicks, kept away from 0 and 1, whose log odds are infinite."""
     return (clicks + 0.5) / (rows + 1)
 

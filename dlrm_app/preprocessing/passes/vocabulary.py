@@ -65,7 +65,7 @@ class AddUp:
 
     files: the counts of units, with so many ``entries`` of each feature; rules: by feature. If the vocabulary
     ``grows``, also makes waiting/<first feature>.parquet. ``parent``: the dataset whose vocabularies grow, None on the
-    first day.
+    first day; a feature that it lacks has its first day.
     """
 
     title: ClassVar[str] = "adding up"
@@ -200,9 +200,9 @@ def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Records,
     Returns (the owners of its ids, the raw values of living owners, the values that wait for an id).
     """
     waiting = np.empty(0, WAITING)
-    if parent is None:
+    column = next((column for column in parent.sparse if column.name == name), None) if parent else None
+    if parent is None or column is None:
         return np.empty(0, OWNERS), [], waiting
-    column = next(column for column in parent.sparse if column.name == name)
     rows, vocabulary = read_rows(parent.folder, column), read_vocabulary(parent.folder, column)
     raw = vocabulary.column("value").combine_chunks()
     places = numbers_of(vocabulary.column("id")) - FIRST_ID

@@ -27,7 +27,9 @@ from dlrm_app.preprocessing.read.fields import (
     LAST_TIME,
     MISSING_KEY,
     PRESENT,
+    TIME_FORMAT,
     is_null,
+    parse_format,
     parse_hex,
     parse_key,
     parse_number,
@@ -37,6 +39,7 @@ from dlrm_app.preprocessing.read.null_words import null_numbers, null_values, se
 from dlrm_app.preprocessing.read.parquet_columns import TEXTS
 from dlrm_app.preprocessing.read.parser import (
     EXCERPT_BYTES,
+    NEVER_MISSING,
     Cursor,
     Position,
     RawColumns,
@@ -46,6 +49,7 @@ from dlrm_app.preprocessing.read.parser import (
     column_codes,
     kind_code,
     raw_columns,
+    rule_name,
 )
 from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.read.words import hex_of, padded
@@ -58,6 +62,7 @@ LARGEST = 2.0**63
 _LARGEST_FLOAT = float(np.nextafter(FLOAT32_LIMIT, 0.0))
 _LIMITS = {
     "label": (0.0, 1.0),
+    "weight": (0.0, _LARGEST_FLOAT),
     "integer": (-LARGEST, LARGEST),
     "float": (-_LARGEST_FLOAT, _LARGEST_FLOAT),
     "score": (0.0, 1.0),
@@ -109,13 +114,14 @@ class ArrowCursor(Position):
         """
         stop = len(self.text.table) if until is None else min(until, len(self.text.table))
         while self.line < stop:
-            start, self.line = self.line, min(self.line + capacity, stop)
+            start = self._first_line = self.line
+            self.line = min(self.line + capacity, stop)
             yield self._read(start, self.text.table.slice(start, self.line - start))
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``. ``start``: the number of its first row in the unit."""
         spec, count, slots = self._spec, len(table), list_slots(self._spec)
-        numbers = [column.name for column in (*spec.times, *spec.dense)]
+        numbers = [column.name for column in (*spec.beside, *spec.dense)]
         num_keys = sum(not is_list for is_list, _ in slots.values())
         values, labels = _thread_room(len(numbers) + num_keys, count), np.zeros(count)
         spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
@@ -134,7 +140,7 @@ class ArrowCursor(Position):
                 bad = self._convert_all(stored, column, values[len(numbers) + slot], spans[slot]) == BAD
             else:
                 states = self._convert_all(stored, column, dense[column.name], _NO_SPANS)
-                bad = states != PRESENT if column.role == "label" else states == BAD
+                bad = states != PRESENT if column.role in NEVER_MISSING else states == BAD
             if bad.any():
                 faults.append((column, bad))
         if faults:
@@ -212,7 +218,7 @@ class ArrowCursor(Position):
             if column.role == "sparse":
                 _convert_keys(*parts, values, states)
             else:
-                name = "label" if column.role == "label" else column.kind or ""
+                name = rule_name(column)
                 limits = _LIMITS.get(name, (FIRST_TIME, LAST_TIME))
                 _convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
             words = self._spec.null_values
@@ -496,7 +502,10 @@ def _parse_numbers(  # type: ignore[no-untyped-def]  # compiled
         if _has_no_value(nulls, first + row):
             values[row], states[row] = np.nan, ABSENT
         else:
-            values[row], states[row] = parse_number(data, begin, behind, kind)
+            if kind == TIME_FORMAT:
+                values[row], states[row] = parse_format(data, begin, behind, codes)
+            else:
+                values[row], states[row] = parse_number(data, begin, behind, kind)
             if states[row] == BAD and is_null(data, begin, behind, codes):
                 values[row], states[row] = np.nan, ABSENT
 

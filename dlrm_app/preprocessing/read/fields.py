@@ -1,11 +1,12 @@
 """Compiled rules for one field of text: each returns a value and a state (present, absent or bad).
 
 label    0, 1, 0.0, 1.0, true or false
+weight   a number from 0 on, within the range of float32; never absent
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
-time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]]; within the years 1 to 9999
+time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a format; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
 strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
 the byte after the last one.
@@ -15,6 +16,8 @@ import numpy as np
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
+from dlrm_app.preprocessing.read.formatted_times import NO_DAY, days_of, parse_formatted
+from dlrm_app.preprocessing.read.time_format import ROOM
 from dlrm_app.preprocessing.read.words import WORD, hex_of, load_field, padded
 
 MISSING_KEY = NO_KEY
@@ -22,13 +25,14 @@ MISSING_KEY = NO_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
+WEIGHT, TIME_FORMAT = 11, 12
 """Codes of a column's content."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
 
-NULLS = 3
-"""The position of the null words in a column's codes."""
+FORMAT, NULLS = 3, 3 + ROOM
+"""The positions of the format of times, and of the null words, in a column's codes."""
 
 PRESENT, ABSENT, BAD = range(3)
 
@@ -83,11 +87,11 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
     """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
     kind = column[0]
-    if kind == LABEL or len(column) == NULLS:
+    if kind in (LABEL, WEIGHT) or len(column) == NULLS:
         return False
     if is_null_word(text, start, stop, column):
         return True
-    if kind in (KEY_HEX, KEY_STRING, TIME_ISO):
+    if kind in (KEY_HEX, KEY_STRING, TIME_ISO, TIME_FORMAT):
         return False
     value, state = _parse_float64(text, start, stop)
     at = NULLS
@@ -187,14 +191,27 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit_uncounted
+def parse_format(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
+    """Returns (a time in the format of ``column``, its state). A null word is no time, even if it reads like one."""
+    if start == stop or is_null_word(text, start, stop, column):
+        return np.nan, ABSENT
+    value, is_time = parse_formatted(text, start, stop, column, FORMAT)
+    is_good = is_time and FIRST_TIME <= value <= LAST_TIME
+    return value if is_good else np.nan, PRESENT if is_good else BAD
+
+
+@njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a label, dense value or time (seconds since 1970) as float64; its state)."""
+    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state)."""
     if kind == LABEL:
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
     if kind == DENSE_INTEGER:
         number, state = parse_integer(text, start, stop)
         return np.float64(number) if state == PRESENT else np.nan, state
+    if kind == WEIGHT:
+        value, state = parse_float(text, start, stop)
+        return value, PRESENT if state == PRESENT and value >= 0.0 else BAD
     if kind >= TIME_SECONDS:
         return _parse_time(text, start, stop, kind)
     value, state = parse_float(text, start, stop)
@@ -238,7 +255,7 @@ def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     if _digits(text, start, stop, 8) >= 0:
         return _parse_compact(text, start, stop)
     days = _days_since_1970(text, start, start + 5, start + 8, stop)
-    if days == _NO_DAY or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
+    if days == NO_DAY or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
         return np.nan, BAD
     at, seconds, scale, offset = start + 10, 86400 * days, np.int64(1), 0
     if at < stop:
@@ -265,22 +282,11 @@ def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     return np.float64(seconds - scale * offset) / np.float64(scale), PRESENT
 
 
-_NO_DAY = 1 << 30
-
-
 @njit_uncounted
 def _days_since_1970(text, year_at, month_at, day_at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """The days since 1970 of the date whose year, month and day begin at these places; _NO_DAY if it is none."""
+    """The days since 1970 of the date whose year, month and day begin at these places; NO_DAY if it is none."""
     year, month = _digits(text, year_at, stop, 4), _digits(text, month_at, stop, 2)
-    day = _digits(text, day_at, stop, 2)
-    is_leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
-    short = 3 - is_leap if month == 2 else np.int64(month == 4 or month == 6 or month == 9 or month == 11)
-    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= 31 - short:
-        return np.int64(_NO_DAY)
-    # the Gregorian calendar, years from March on (Hinnant, "chrono-compatible date algorithms")
-    shifted = year - (month <= 2)
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719468
+    return days_of(year, month, _digits(text, day_at, stop, 2))
 
 
 @njit_uncounted
@@ -293,7 +299,7 @@ def _parse_compact(text, start, stop):  # type: ignore[no-untyped-def]  # compil
         if not 0 <= part <= (23 if unit == 3600 else 59):
             return np.nan, BAD
         seconds, unit = seconds + unit * part, unit // 60
-    if days == _NO_DAY or stop > start + 14:
+    if days == NO_DAY or stop > start + 14:
         return np.nan, BAD
     return np.float64(seconds), PRESENT
 

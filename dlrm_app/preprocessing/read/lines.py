@@ -18,8 +18,10 @@ from dlrm_app.preprocessing.read.fields import (
     LABEL,
     MISSING_KEY,
     NEWLINE,
+    TIME_FORMAT,
     is_null,
     is_null_word,
+    parse_format,
     parse_key,
     parse_number,
 )
@@ -141,7 +143,10 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
             spans[slot, row, 0] = begin
             spans[slot, row, 1] = behind if doubled < 0 else -behind
     else:
-        number, state = parse_number(text, begin, behind, kind)
+        if kind == TIME_FORMAT:
+            number, state = parse_format(text, begin, behind, column)
+        else:
+            number, state = parse_number(text, begin, behind, kind)
         if kind == LABEL:
             labels[row] = np.uint8(number)
         else:

@@ -3,7 +3,7 @@
 Text and Parquet have the same rules.
 
 Numbers, times and hex ids are compared by value: -1 stands for -1.0 too. Strings are compared by their bytes. A label
-is never missing, so null words do not apply to it. A field that is no value of its column is compared by
+or a weight is never missing, so null words do not apply to them. A field that is no value of its column is compared by
 ``fields.is_null``.
 """
 
@@ -24,8 +24,10 @@ from dlrm_app.preprocessing.read.fields import (
     KEY_STRING,
     LABEL,
     PRESENT,
+    TIME_FORMAT,
     TIME_ISO,
     TIME_MILLISECONDS,
+    WEIGHT,
     parse_key,
     parse_number,
 )
@@ -41,7 +43,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
     ``content``: the code of the column's content in ``fields``.
     """
-    if content == LABEL:
+    if content in (LABEL, WEIGHT, TIME_FORMAT):  # a format's null words are compared as texts
         return np.zeros(0)
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)
@@ -66,7 +68,7 @@ def null_numbers(
     They are rounded as those of the file are: -0.1 as float32 is not the -0.1 of float64.
     """
     dtype: type[np.number] = read_as.to_pandas_dtype()
-    if content in (LABEL, TIME_ISO):
+    if content in (LABEL, WEIGHT, TIME_ISO):
         return null_values(content, words).astype(dtype)
     numbers = _rounded(words, stored.to_pandas_dtype() if pa.types.is_floating(stored) else dtype)
     return (numbers.astype(np.float64) / 1000.0 if content == TIME_MILLISECONDS else numbers).astype(dtype)

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.preprocessing.read.spec import Cures, LogColumn, Spec
+from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
+from dlrm_app.preprocessing.read.spec import FORMATTED, Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
@@ -19,6 +20,7 @@ _EXACT = 2.0**53
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
+    "weight": (NUMBER, TEXT),
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
     "score": (NUMBER, TEXT),
@@ -27,6 +29,7 @@ _FITTING = {
     "seconds": (NUMBER, TEXT, TIME),
     "milliseconds": (NUMBER, TEXT, TIME),
     "iso": (NUMBER, TEXT, TIME),
+    FORMATTED: (TEXT, TIME),
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
@@ -221,7 +224,7 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     """(the reason why ``column`` cannot be read from Arrow type ``kind``, a cure); none if it can."""
     if column.role == "ignore":
         return []
-    content, fitting = content_of(kind), _FITTING["label" if column.role == "label" else column.kind or ""]
+    content, fitting = content_of(kind), _FITTING[rule_name(column)]
     items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
     fits = items == NULL or items in fitting
     if column.separator is None:
@@ -233,7 +236,7 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
         fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
     if fits:
         return []
-    what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
+    what = column.role if column.role in NEVER_MISSING else f"{column.role} column of kind {column.kind}"
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)

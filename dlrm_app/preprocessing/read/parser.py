@@ -15,7 +15,8 @@ from dlrm_app.preprocessing.read import fields, lines
 from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import FORMATTED, LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.time_format import ROOM, compile_format
 from dlrm_app.preprocessing.units.bundles import LineUnit
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
 from dlrm_app.text import json_text
@@ -26,6 +27,7 @@ OPENS_A_QUOTE = "opens a quote that its line does not close"
 _SHOWN_BYTES = 60
 _RULES = {
     "label": "0 or 1",
+    "weight": "a number from 0 on, within the range of float32",
     "integer": "a whole number within ±(2^63 - 1)",
     "float": "a number within the range of float32",
     "score": "a probability, from 0 to 1",
@@ -33,11 +35,13 @@ _RULES = {
     "string": "UTF-8 without NUL",
     "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
     "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    FORMATTED: "a time as its format says",
     "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
+    "weight": fields.WEIGHT,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -47,6 +51,7 @@ _KINDS: dict[str | tuple[str, str | None], int] = {
     ("time", "seconds"): fields.TIME_SECONDS,
     ("time", "milliseconds"): fields.TIME_MILLISECONDS,
     ("time", "iso"): fields.TIME_ISO,
+    ("time", FORMATTED): fields.TIME_FORMAT,
 }
 _ALL_LINES = 1 << 62
 _NO_STATES = np.zeros(0, np.uint8)
@@ -75,11 +80,25 @@ class RawList(NamedTuple):
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
         return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
 
+    def cut(self, first: int | None, last: int | None) -> "RawList":
+        """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
+        most = first or last
+        sizes = np.diff(self.ends)
+        if most is None or not (sizes > most).any():
+            return self
+        kept = np.minimum(sizes, most)
+        begins = self.ends[:-1] if first else self.ends[1:] - kept
+        items = np.arange(self.ends[-1])
+        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
+        return RawList(ends, self.keys[: len(items)][is_kept], spans)
+
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing).
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows have any.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -92,6 +111,7 @@ class RawColumns:
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
     times: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -106,6 +126,7 @@ class RawColumns:
             self.spans[:, rows] if self.spans.shape[1] else self.spans,
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
+            None if self.weights is None else self.weights[rows],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -147,13 +168,22 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
+NEVER_MISSING = ("label", "weight")
+"""Roles whose values null words do not apply to."""
+
+
+def rule_name(column: LogColumn) -> str:
+    """The name of the rule of a column's values: its role if that says all, otherwise its kind."""
+    return column.role if column.role in NEVER_MISSING else column.kind or ""
+
+
 def bad_value(column: LogColumn, value: str) -> str:
     """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
-    rule = _RULES["label" if column.role == "label" else column.kind or ""]
+    rule = _RULES[rule_name(column)]
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
-    if value.lower() in NULLS and column.role != "label":
+    if value.lower() in NULLS and column.role not in NEVER_MISSING:
         return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
         return f"{words}: take kind: string"
@@ -203,7 +233,7 @@ class Parser:
             for column in spec.fields
             if len(nulls := null_values(kind_code(column), spec.null_values))
         }
-        self._num_dense = len(spec.times) + len(spec.dense)
+        self._num_dense = len(spec.beside) + len(spec.dense)
         self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot)
         self.rows = 0
         self._make_room(min(capacity, max(_MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
@@ -261,7 +291,7 @@ class Parser:
 
     def _set_missing(self, rows: int) -> None:
         """Removes the values that null words stand for, in the first ``rows`` rows."""
-        for slot, column in enumerate([*self.spec.times, *self.spec.dense]):
+        for slot, column in enumerate([*self.spec.beside, *self.spec.dense]):
             if (nulls := self._nulls.get(column.name)) is not None:
                 numbers = self._dense[slot, :rows]
                 set_missing(numbers, nulls, np.nan, numbers, _NO_STATES)
@@ -283,14 +313,20 @@ def raw_columns(
     spans: NDArray[np.int64],
     lists: Sequence[RawList],
 ) -> RawColumns:
-    """Makes ``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first."""
-    num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
-    begins = np.arange(num_times, len(values)) * values.shape[1]
+    """Makes ``rows`` rows with their derived columns. ``values`` [W + T + N + F, R or more]: ``spec.beside`` come first."""
+    num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
+    begins = np.arange(num_beside, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
-    lists = [_without_lone_missing(each) for each in lists]
-    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists)
+    list_columns = [column for column in spec.sparse if column.separator is not None]
+    lists = [
+        _without_lone_missing(each).cut(column.first, column.last)
+        for each, column in zip(lists, list_columns, strict=True)
+    ]
+    weights = numbers[0] if spec.weight is not None else None
+    times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
+    derive(spec, times, dense, keys, lists)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, lists, numbers[:num_times])
+    return RawColumns(labels, dense, keys, one_hot, spans, lists, times, weights)
 
 
 def _without_lone_missing(lists: RawList) -> RawList:
@@ -313,19 +349,26 @@ def kind_code(column: LogColumn) -> int:
     return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
 
 
-def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, null words.
+def _format_codes(column: LogColumn) -> list[int]:
+    codes = compile_format(column.format) if column.format else []
+    return [*codes, *[0] * (ROOM - len(codes))]
 
-    Times come before the dense columns.
+
+def column_codes(spec: Spec) -> NDArray[np.int64]:
+    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, the format of
+    a time, null words.
+
+    The columns beside the dense ones come before these.
     """
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
-    slots = {column.name: slot for slot, column in enumerate([*spec.times, *spec.dense])}
+    slots = {column.name: slot for slot, column in enumerate([*spec.beside, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     codes = [
         (
             kind_code(column),
             slots.get(column.name, 0),
             ord(column.separator) if column.separator else -1,
+            *_format_codes(column),
             *nulls,
         )
         for column in spec.fields
@@ -337,7 +380,7 @@ class Position:
     """A position in a unit. ``line``: the number of lines, or rows, before it."""
 
     def __init__(self, spec: Spec, keeps_spans: bool) -> None:
-        self.line = 0
+        self.line = self._first_line = 0
         self._spec, self._keeps_spans = spec, keeps_spans
         self._rejects: list[RejectedLine] = []
 
@@ -345,6 +388,18 @@ class Position:
         """The lines rejected since the last call."""
         rejects, self._rejects = self._rejects, []
         return rejects
+
+    def row_lines(self) -> NDArray[np.int64]:
+        """The numbers of the lines, from 0 in the unit, of the rows that were read last. Ask before ``take_rejects``."""
+        first = self._first_line
+        return without(first, self.line, [each.line for each in self._rejects if each.line >= first])
+
+
+def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
+    """The numbers of range(start, stop) that are not ``left_out``."""
+    keep = np.ones(stop - start, bool)
+    keep[np.array(left_out, np.int64) - start] = False
+    return np.arange(start, stop)[keep]
 
 
 class Cursor(Position):
@@ -364,6 +419,7 @@ class Cursor(Position):
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
         """The rows of lines before number ``until``, up to ``capacity`` at a time, valid until the next request."""
         parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
+        self._first_line = self.line
         stop = _ALL_LINES if until is None else until
         while self.line < stop:
             if self._block.start == self._block.stop:
@@ -378,6 +434,7 @@ class Cursor(Position):
             self.line += count
             if parser.is_full:
                 yield parser.take()
+                self._first_line = self.line
         if parser.rows:
             yield parser.take()
 

@@ -3,8 +3,12 @@
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
+                                                                   # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
+- {name: importance, role: weight}                               # how much the row counts: a number from 0 on
+- {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
 - {name: session, role: ignore}
 
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
@@ -20,17 +24,20 @@ from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.preprocessing.read.time_format import format_problems
 from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
-ROLES = ("label", "dense", "sparse", "time", "ignore")
+FORMATTED = "formatted"
+"""The kind of times that have a ``format``."""
+ROLES = ("label", "weight", "dense", "sparse", "time", "ignore")
 KINDS = {
     "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
-    "time": ("seconds", "milliseconds", "iso"),
+    "time": ("seconds", "milliseconds", "iso", FORMATTED),
 }
-KEYS = ("name", "role", "kind", "separator")
+KEYS = ("name", "role", "kind", "separator", "first", "last", "format")
 DERIVED_KEYS = ("name", "kind", "of")
 CLOCKS = ("hour", "weekday")
 """Kinds of derived columns that may have a ``zone``."""
@@ -58,7 +65,8 @@ DERIVED_KINDS = {
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists.
+    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first`` or
+    the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -68,6 +76,9 @@ class LogColumn:
     role: str
     kind: str | None = None
     separator: str | None = None
+    first: int | None = None
+    last: int | None = None
+    format: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -111,6 +122,11 @@ class Spec:
         return next((column.name for column in self.columns if column.role == "label"), None)
 
     @cached_property
+    def weight(self) -> str | None:
+        """The name of the column with the weights of the rows, if there is one."""
+        return next((column.name for column in self.columns if column.role == "weight"), None)
+
+    @cached_property
     def dense(self) -> list[LogColumn]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
@@ -130,9 +146,21 @@ class Spec:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
+    @property
+    def beside(self) -> list[LogColumn]:
+        """The columns of numbers that are read beside the dense ones: the weight, then the times."""
+        return [*(column for column in self.columns if column.role == "weight"), *self.times]
+
     def without_label(self) -> "Spec":
-        """The format of files without the label column and without other labels."""
-        return replace(self, columns=tuple(c for c in self.columns if "label" not in (c.role, c.kind)))
+        """The format of files without the label column and without other labels; weights are not read."""
+        columns = tuple(c for c in self.columns if "label" not in (c.role, c.kind))
+        return replace(self, columns=columns).without_weight()
+
+    def without_weight(self) -> "Spec":
+        """The format of rows that are scored, whose weights do not matter: files need not have them."""
+        return replace(
+            self, columns=tuple(map(_unweighted, self.columns)), order=tuple(map(_unweighted, self.order))
+        )
 
     def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
         """The format of ``file``, whose columns are ``names``; columns that are not described are ignored.
@@ -155,6 +183,10 @@ class Spec:
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(known.get(name, LogColumn(name, "ignore")) for name in names))
+
+
+def _unweighted(column: LogColumn) -> LogColumn:
+    return replace(column, role="ignore") if column.role == "weight" else column
 
 
 class Cures(NamedTuple):
@@ -202,6 +234,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
             continue
         problems += _column_faults(index, entry, config)
         columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
+        if columns[-1].format is not None:
+            columns[-1] = replace(columns[-1], kind=FORMATTED)
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(
@@ -224,7 +258,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         )
     refuse_if(problems)
     form = config.name, config.delimiter, config.quote, config.header
-    return Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    return spec if spec.label is not None else spec.without_weight()
 
 
 def _is_mark(value: object) -> bool:
@@ -235,8 +270,8 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    role, kind, separator = (entry.get(key) for key in KEYS[1:])
-    kinds = KINDS.get(str(role), ())
+    role, kind, separator, first, last, form = (entry.get(key) for key in KEYS[1:])
+    kinds = tuple(each for each in KINDS.get(str(role), ()) if each != FORMATTED)
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
     removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
@@ -247,7 +282,7 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         ),
         (role in ROLES, Problem("role", f"must be one of {', '.join(ROLES)}", value=role)),
         (
-            not kinds or kind in kinds,
+            not kinds or (kind in kinds if form is None else role != "time" or kind is None),
             Problem("kind", f"of a {role} column must be one of {', '.join(kinds)}", value=kind),
         ),
         (
@@ -258,7 +293,24 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
             separator is None or is_separator,
             Problem("separator", "must be one ASCII character that nothing else uses", value=separator),
         ),
+        (
+            first is None or last is None,
+            Problem(
+                "first and last", "cut a list at both ends", "give the end where its newest elements are"
+            ),
+        ),
+        *(
+            (
+                most is None or (separator is not None and type(most) is int and most > 0),
+                Problem(key, "must be a number of elements, of at least 1, that a list keeps", value=most),
+            )
+            for key, most in (("first", first), ("last", last))
+        ),
     ]
+    if form is not None:
+        rule = "is for columns with role: time, whose kind it replaces"
+        rules.append((role == "time", Problem("format", rule, "leave it out")))
+        rules += [(False, problem) for problem in format_problems(form)]
     place = f"dataset.columns[{index}] ({entry['name']})"
     return [problem.within(place) for is_kept, problem in rules if not is_kept]
 
@@ -333,6 +385,7 @@ def _nature(column: LogColumn | None) -> str:
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
+    weights = [column.name for column in columns if column.role == "weight"]
     twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
     faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
@@ -343,6 +396,11 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
                 f"gives {both} the role label",
                 "say dataset.label=NAME of the one to learn",
             )
+        )
+    if len(weights) > 1:
+        rule = f"gives {' and '.join(weights)} the role weight, and a row has one weight"
+        faults.append(
+            Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
         )
     if label is not None and label not in labels:
         faults.append(

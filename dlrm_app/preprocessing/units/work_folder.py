@@ -107,7 +107,7 @@ def open_keys(output: Path, before: BegunRun) -> list[str]:
     """
     begun, keys = begun_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
-        keys += ["split"]
+        keys += ["split", "sampling"]
     if begun <= {"lines", "study", "vocab"}:
         keys += ["dense.target_columns"]
         if before.config["encoding"]["kind"] == "vocab":

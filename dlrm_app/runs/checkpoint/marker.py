@@ -163,12 +163,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums of training losses: ``sums`` by rank, of ``count`` steps that are not logged yet, and those of the epoch."""
+    """Sums of training losses: ``sums`` by rank, of ``count`` steps that are not logged yet, and those of the epoch.
+
+    ``clicks``: the sums of ``instruments.click_sums`` by rank, of these steps.
+    """
 
     sums: list[float]
     count: int
     epoch_sum: float
     epoch_count: int
+    clicks: list[list[float]] = field(default_factory=list, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -323,7 +327,8 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     config = read_saved_config(marker.config, folder)
     refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
-    tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
+    groups = [*marker.tables.values()]  # of an earlier version: each feature alone
+    tables = in_order(resolve_tables(config.tables, feature_rows, groups), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
     spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, number_features(columns))
     return TrainedModel(

@@ -96,6 +96,31 @@ def test_text_gives_what_plain_python_makes_of_it(rows: list[Row]) -> None:
     assert (found, rejects) == (expected_rows(rows), [])
 
 
+@given(
+    st.lists(st.lists(item_names, max_size=6), min_size=1, max_size=12),
+    st.sampled_from(["first", "last"]),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_a_list_keeps_its_newest_elements(lists: list[list[str]], end: str, most: int, is_text: bool) -> None:
+    """As Python's slices do, from text and Parquet, and columns that are derived from it see no others."""
+    columns = [each | ({end: most} if each["name"] == "items" else {}) for each in (COLUMNS[0], *COLUMNS[5:])]
+    form = spec_of([{"name": "in_list", "kind": "in_list", "of": ["item", "items"]}], columns)
+    kept = [items[:most] if end == "first" else items[-most:] for items in lists]
+    keys = [[reference.key_of(value) for value in items] for items in kept]
+    if is_text:
+        found, _ = parse("\n".join(f"1,a,{'|'.join(items)}" for items in lists).encode(), form)
+    else:
+        stored = {"y": [1] * len(lists), "item": ["a"] * len(lists), "items": lists}
+        table = pa.table(
+            stored, pa.schema([("y", pa.int8()), ("item", pa.string()), ("items", pa.list_(pa.string()))])
+        )
+        ((raw, *_),) = [(raw,) for raw in ArrowCursor(ParquetUnit(0, 0, table, 0, True), form).rows(20, None)]
+        found = rows_of(raw, form)
+    assert [row.dense[-1] for row in found] == [float("a" in items) for items in kept]
+    assert [row.sparse[-1] for row in found] == keys
+
+
 @given(tables, st.sampled_from(["text", "timestamp", "UTC"]))
 def test_parquet_gives_the_same(rows: list[Row], kind: str) -> None:
     """A row whose label is bad is left out, and spoils no other."""
@@ -153,6 +178,68 @@ def test_times_are_those_of_pythons_calendar() -> None:
     )
     assert [len(raw.labels) for raw in arrow.rows(5, None)] == [0]
     assert [reject.column for reject in arrow.take_rejects()] == ["t"]
+
+
+FORMATS = [
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%m/%d/%y %I:%M %p",
+    "%Y%m%d%H",
+    "%d.%m.%Y",
+    "%Y-%m-%dT%H:%M:%S.%f",
+    "%b %d %Y 100%%",
+]
+PLAIN_TIMES = st.datetimes(datetime.datetime(1970, 1, 1), datetime.datetime(2068, 12, 31))
+
+
+@given(
+    st.sampled_from(FORMATS),
+    st.lists(PLAIN_TIMES, min_size=1, max_size=8),
+    st.sampled_from([0, -330, 840]),
+    st.booleans(),
+)
+def test_times_in_a_format_are_those_of_strptime(
+    form: str, times: list[datetime.datetime], minutes: int, is_text: bool
+) -> None:
+    zone = datetime.timezone(datetime.timedelta(minutes=minutes))
+    texts = [time.replace(tzinfo=zone).strftime(form) for time in times]
+    read = [datetime.datetime.strptime(text, form) for text in texts]
+    moments = [each if each.tzinfo else each.replace(tzinfo=datetime.timezone.utc) for each in read]
+    columns = [COLUMNS[0], {"name": "t", "role": "time", "format": form}, COLUMNS[3]]
+    spec = spec_of([{"name": "since", "kind": "seconds_since", "of": ["t", "joined"]}], columns)
+    assert found_times(spec, texts, is_text) == pytest.approx(
+        [moment.timestamp() for moment in moments], abs=1e-6
+    )
+
+
+def test_what_is_no_time_in_the_format_is_rejected_by_name() -> None:
+    columns = [COLUMNS[0], {"name": "t", "role": "time", "format": "%d/%b/%Y %H:%M %z"}, COLUMNS[3]]
+    spec = spec_of([{"name": "since", "kind": "seconds_since", "of": ["t", "joined"]}], columns)
+    good = ["1/feb/2024 7:05 Z", "29/Feb/2024 07:05 +01:30"]
+    bad = [
+        "30/Feb/2024 07:05 Z",
+        "1/Fev/2024 07:05 Z",
+        "1/Feb/2024 24:05 Z",
+        "1/Feb/24 07:05 Z",
+        "1/Feb/2024 07:05",
+    ]
+    bad += ["1/Feb/2024 07:05 Zx", "1/Feb/2024  07:05 Z", "2024-02-01 07:05", "1/Feb/2024 07:05 +1"]
+    hours = [(2024, 2, 1, 7, 5), (2024, 2, 29, 5, 35)]
+    moments = [datetime.datetime(*each, tzinfo=datetime.timezone.utc).timestamp() for each in hours]
+    for is_text in (True, False):
+        assert found_times(spec, [*good, *bad], is_text) == moments
+    _, rejects = parse("\n".join(f"1,{text},0" for text in bad).encode(), spec)
+    assert [reason for _, reason in rejects] == [
+        f"t is {text!r}, must be a time as its format says" for text in bad
+    ]
+
+
+def found_times(spec: Spec, texts: list[str], is_text: bool) -> list[float | None]:
+    """The times of the rows that are read, from CSV or Parquet."""
+    if is_text:
+        return [row.dense[-1] for row in parse("\n".join(f"1,{text},0" for text in texts).encode(), spec)[0]]
+    table = pa.table({"y": [1] * len(texts), "t": texts, "joined": [0] * len(texts)})
+    cursor = ArrowCursor(ParquetUnit(0, 0, table, 0, True), spec)
+    return [row.dense[-1] for raw in cursor.rows(20, None) for row in rows_of(raw, spec)]
 
 
 COMPACT = {
