@@ -57,6 +57,8 @@ _ALL_LINES = 1 << 62
 _NO_STATES = np.zeros(0, np.uint8)
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
+_MOST_VALUES, _GROWTH = 1 << 22, 4
+"""The values that arrays have room for at first, at most, and how many times as much they get when they are full."""
 _STAGGER = 72
 """Extra values in each column's array. If columns were a power of two apart, the places to which the values of a row
 are written would all share a few lines of the processor's caches."""
@@ -209,7 +211,15 @@ def read_rejects(path: Path) -> Iterator[RejectedLine]:
 
 
 class Parser:
-    """Collects rows of ``spec`` in arrays of ``capacity`` rows, which are reused."""
+    """Collects rows of ``spec`` in arrays of ``capacity`` rows, which are reused.
+
+    Arrays of many columns begin with few rows and grow: the system clears memory that few rows of a unit would not use.
+    """
+
+    _labels: NDArray[np.uint8]
+    _values: NDArray[np.uint64]
+    _spans: NDArray[np.int64]
+    _list_ends: NDArray[np.int64]
 
     def __init__(self, spec: Spec, capacity: int, *, keep_spans: bool = False) -> None:
         self.spec = spec
@@ -223,18 +233,28 @@ class Parser:
             for column in spec.fields
             if len(nulls := null_values(kind_code(column), spec.null_values))
         }
-        spans_room = capacity if keep_spans else 0
-        self._labels = np.zeros(capacity, np.uint8)
-        num_dense = len(spec.beside) + len(spec.dense)
-        self._values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
-        self._dense, self._keys = self._values[:num_dense].view(np.float64), self._values[num_dense:]
-        self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
-        self._list_ends = np.zeros((len(spec.sparse) - len(one_hot), capacity + 1), np.int64)
-        self._list_keys = np.empty((len(self._list_ends), 0), np.uint64)
-        self._list_spans = np.zeros((len(self._list_ends), 0, 2), np.int64)
-        self._widen_lists(_FIRST_LIST_ROOM * capacity)
-        self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
+        self._num_dense = len(spec.beside) + len(spec.dense)
+        self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot)
         self.rows = 0
+        self._make_room(min(capacity, max(_MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
+        self._list_keys = np.empty((self._lists, 0), np.uint64)
+        self._list_spans = np.zeros((self._lists, 0, 2), np.int64)
+        self._widen_lists(_FIRST_LIST_ROOM * len(self._labels))
+        self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
+
+    def _make_room(self, room: int) -> None:
+        """Gives the arrays ``room`` rows, the first of which are those collected so far."""
+        rows, spans_room = self.rows, room if self._keep_spans else 0
+        labels = np.zeros(room, np.uint8)
+        values = np.empty((self._num_dense + self._one_hot, room + _STAGGER), np.uint64)
+        spans = np.zeros((self._one_hot, spans_room, 2), np.int64)
+        list_ends = np.zeros((self._lists, room + 1), np.int64)
+        if rows:
+            labels[:rows], values[:, :rows] = self._labels[:rows], self._values[:, :rows]
+            spans[:, : min(rows, spans_room)] = self._spans[:, : min(rows, spans_room)]
+            list_ends[:, : rows + 1] = self._list_ends[:, : rows + 1]
+        self._labels, self._values, self._spans, self._list_ends = labels, values, spans, list_ends
+        self._dense, self._keys = values[: self._num_dense].view(np.float64), values[self._num_dense :]
 
     def _widen_lists(self, more: int) -> None:
         self._list_keys = np.pad(self._list_keys, ((0, 0), (0, more)))
@@ -256,6 +276,8 @@ class Parser:
             *(text, start, stop, num_lines, self._marks, self._columns, out),
             *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
         )
+        if why == lines.ROWS_FULL and self.rows < self._capacity:
+            self._make_room(min(_GROWTH * len(self._labels), self._capacity))
         if why == lines.LISTS_FULL:
             self._widen_lists(self._list_keys.shape[1] + MAX_LINE)
         return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
