@@ -2,7 +2,8 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.checking.sample import COMMA, FLOAT, Sample, Seen, all_fit
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
+from dlrm_app.preprocessing.passes.look import repeated_column
 from dlrm_app.preprocessing.read.parquet_columns import TIME, content_of, is_list
 from dlrm_app.preprocessing.read.spec import is_column_name
 from dlrm_app.text import percent
@@ -71,12 +73,40 @@ def propose(sample: Sample) -> list[Proposed]:
     found = [
         _label(column, is_sure) if column in labels else _feature(column, taken) for column in sample.columns
     ]
+    found = _with_sources(found, sample.columns)
     clicked = next((_clicked(column) for column in labels if column.fits(_LABEL)), None)
     if clicked is None:
         return found
     return [
         _unless_it_tells(each, column, *clicked) for each, column in zip(found, sample.columns, strict=True)
     ]
+
+
+def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Proposed]:
+    """``found``; lists with the values of another column say so, for both should have one vocabulary."""
+    numbers: dict[str, int] = {}
+
+    def keys(counts: Mapping[str, int]) -> NDArray[np.uint64]:
+        values = np.array([numbers.setdefault(text, len(numbers)) for text in counts], np.uint64)
+        return np.repeat(values, [*counts.values()])
+
+    told = []
+    for each, column in zip(found, columns, strict=True):
+        if each.role == "sparse" and each.separator is not None:
+            items = Counter[str]()
+            for text, number in column.counts.items():
+                for item in [text] if is_list(column.stored) else text.split(each.separator):
+                    items[item] += number
+            others = {
+                other.name: keys(seen.counts)
+                for other, seen in zip(found, columns, strict=True)
+                if (other.role, other.kind, other.separator) == (each.role, each.kind, None)
+            }
+            if source := repeated_column(keys(items), others):
+                note = f"its values are those of {source}: encoding=auto, or encoding.shared=[[{source},{each.name}]]"
+                each = each._replace(note=note)
+        told.append(each)
+    return told
 
 
 def _words_of(name: str) -> list[str]:

@@ -448,3 +448,27 @@ def test_forms_that_are_not_read_are_named_with_a_cure(
     (tmp_path / "log.dat").write_bytes(content)
     with refused(ConfigError, str(tmp_path / "log.dat"), rule, cure):
         sample_rows(find_files("input", str(tmp_path / "log.dat")))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_list_of_another_columns_values_names_it(tmp_path: Path, form: str) -> None:
+    draw = random.Random(0)
+    items = [f"v{draw.randrange(80)}" for _ in range(1000)]
+    lists = [[f"v{draw.randrange(80)}" for _ in range(draw.randrange(6))] for _ in items]
+    clicks = [draw.randrange(2) for _ in items]
+    shops = [f"s{draw.randrange(80)}" for _ in items]
+    table = pa.table({"clicked": clicks, "item": items, "shop": shops, "seen": lists})
+    if form == "csv":
+        lines = ["clicked,item,shop,seen"]
+        lines += [
+            f"{c},{i},{s},{'|'.join(seen)}" for c, i, s, seen in zip(clicks, items, shops, lists, strict=True)
+        ]
+        (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    else:
+        pq.write_table(table, tmp_path / "log.parquet")
+    found = {
+        each.name: each for each in propose(sample_rows(find_files("input", str(tmp_path / f"log.{form}"))))
+    }
+    assert found["seen"].note.startswith(
+        "its values are those of item: encoding=auto, or encoding.shared=[[item,seen]]"
+    )
