@@ -148,7 +148,7 @@ def pytorch(log: Path, seed: int, threads: int) -> Array:
 
 
 def histories(log: Path, seed: int) -> Array:
-    """A log with lists: each shares the table of the ids that it repeats, is pooled by mean, and multiplied with all."""
+    """A log with lists: each shares the table of the ids that it repeats, pooled by mean, multiplied with all."""
     import torch
     from torch import nn
 

@@ -1,8 +1,8 @@
 """Training on a tenth of the negatives beside training on all rows: python benchmarks/sampling.py [ROWS] [CLICK_RATE]
 
 A log of dlrm-generate with 1% clicks, of which the last third is the test split, whole in both. The same settings for
-both, but a batch size: a quarter for the sample, which has fewer rows. Prints the time of training, the AUC on test, and the expected calibration: the
-sum of the predictions over that of the true probabilities.
+both, but a batch size: a quarter for the sample, which has fewer rows. Prints the time of training, the AUC on test,
+and the expected calibration: the sum of the predictions over that of the true probabilities.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """dlrm-preprocess on logs of unusual shapes: a thousand small files beside one large file, and hundreds of columns.
 
-    python benchmarks/shapes.py                      # 1,000 files of 1,000 rows, text and Parquet, in turn, three rounds
-    python benchmarks/shapes.py --wide               # 700 numbers and 700 ids, 20,000 rows; also 15 steps of dlrm-train
+    python benchmarks/shapes.py           # 1,000 files of 1,000 rows, text and Parquet, in turn, three rounds
+    python benchmarks/shapes.py --wide    # 700 numbers and 700 ids, 20,000 rows; also 15 steps of dlrm-train
 
 Whole commands, wall seconds. Rows are those of dlrm-generate in Criteo's columns, in Hive folders of days and hours.
 """
@@ -78,7 +78,7 @@ def measure_files(folder: Path, rounds: int) -> None:
         one, many = (statistics.median(times) for times in found.values())
         rate = FILES * PER_FILE / many
         print(
-            f"{form:8} one {one:.1f} s, many {many:.1f} s, {rate:,.0f} rows/s, {one / many:.2f} of one's, {shards} shards"
+            f"{form:8} one {one:.1f} s, many {many:.1f} s, {rate:,.0f} rows/s, {one / many:.2f} of it, {shards} shards"
         )
 
 

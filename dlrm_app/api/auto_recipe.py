@@ -33,7 +33,7 @@ MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 MOST_DOTS = 200
-"""The most sparse features for dot products of all pairs: of 1,400 there are a million, and cross layers cost a hundredth."""
+"""The most sparse features for dot products of all pairs: 1,400 have a million, which cost a hundred cross layers."""
 OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 ATTENTION = {"tables.pooling": "attention"}

@@ -178,7 +178,8 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], the sum of the weights, dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of rows uint64 [R].
+    labels uint8 [R], the sum of the weights, dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of
+    rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None

@@ -200,7 +200,7 @@ class DaysConfig(Section):
         return self.days.hours() if self.input.are_hours else self.days.days()
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no output, hours without files of their own, or settings that dlrm-days sets itself for each day."""
+        """Problems: no output, hours without files of their own, or settings that each day gets anyway."""
         if not self.output:
             yield required("output")
         if not self.input.are_hours:

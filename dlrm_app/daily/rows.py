@@ -130,7 +130,7 @@ def _other_columns(first: Manifest, second: Manifest) -> list[str]:
 
 
 def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
-    """Raises DataError if the ``earlier`` rows are another sample of the negatives than the day's: they have no odds."""
+    """Raises DataError if the ``earlier`` rows are another sample of negatives than the day's: no odds fit both."""
     then, now = earlier.dataset.kept_share(earlier.split), dataset.kept_share("train")
     if then != now:
         raise DataError(

@@ -1,6 +1,7 @@
 """Ranking metrics, exact and over all ranks: ROC AUC, average precision, and AUC within groups of rows.
 
-Rows may have weights; a pair of rows then counts by the product of its weights, added up in float64. They need the sorted scores of both classes; each rank holds one range of scores.
+Rows may have weights; a pair of rows then counts by the product of its weights, added up in float64. They need the
+sorted scores of both classes; each rank holds one range of scores.
 """
 
 import math

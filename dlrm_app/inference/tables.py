@@ -149,7 +149,7 @@ class QuantizedTables(nn.Module):
     def _look_up(
         self, features: slice, columns: torch.Tensor, width: int, values: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
-        """The sums [B, ``width``] of the bags of ``features`` that ``offsets`` [features · B + 1] divide ``values`` into.
+        """The sums [B, ``width``] of the bags into which ``offsets`` [features · B + 1] divide ``values``.
 
         ``columns``: the first column of each of them, and the end of the last one's.
         """

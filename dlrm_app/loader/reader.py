@@ -53,7 +53,8 @@ ROWS_TOGETHER = 256
 class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
-    ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were assigned later are read as the rare id.
+    ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
+    assigned later are read as the rare id.
     """
 
     def __init__(self, manifest: Manifest, features: Sequence[str], with_weights: bool = False) -> None:

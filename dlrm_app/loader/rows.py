@@ -35,7 +35,7 @@ class Columns:
 
     @property
     def supervision(self) -> list[NDArray[Any]]:
-        """The numbers of a row that no model reads, but loss and metrics do: the label, and the weight if it has one."""
+        """Numbers that loss and metrics read, but no model: the label, and the weight if rows have one."""
         return [self.labels] if self.weights is None else [self.labels, self.weights]
 
 
@@ -227,11 +227,11 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
 ):
     """Copies ranges of rows into K consecutive batches.
 
-    addresses[p]: addresses of the dense values [rows, N] and supervision [rows, S] of the row group of range p, and for each of
-    F features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its end, and the
-    number of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``. Each batch gets
-    its rows in the order of the ranges: into ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids`` with batch k's ids of
-    feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if they are not needed.
+    addresses[p]: addresses of the dense values [rows, N] and supervision [rows, S] of the row group of range p, and
+    for each of F features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its
+    end, and the number of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``.
+    Each batch gets its rows in the order of the ranges: into ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids``
+    with batch k's ids of feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if none are needed.
     """
     num_batches, num_features = begins.shape
     num_dense, num_beside, with_lengths = dense.shape[2], supervision.shape[1], lengths.shape[2] > 0

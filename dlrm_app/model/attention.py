@@ -1,8 +1,8 @@
 """Lists pooled by attention to what is shown: each element counts by its likeness to the row's target.
 
 The unit of DIN (Zhou et al. 2018, arXiv:1706.06978, section 4.3): an MLP over h, t, h - t and h ∘ t gives the weight of
-an element h for the target t. Here its layers are ReLUs, and with ``softmax`` a row's weights add up to 1. An empty list
-is pooled to zeros. The elements of all lists are stored one after another, so nothing is padded.
+an element h for the target t. Here its layers are ReLUs, and with ``softmax`` a row's weights add up to 1. An empty
+list is pooled to zeros. The elements of all lists are stored one after another, so nothing is padded.
 
 Shapes: B batch rows, V elements of a list in all rows, D a table's width, K models of an ensemble, C = D / K columns
 of each.

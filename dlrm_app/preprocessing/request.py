@@ -104,7 +104,7 @@ def read_request(config: PreprocessConfig) -> Request:
 
 
 def _without_unset(settings: dict[str, Any]) -> dict[str, Any]:
-    """``settings`` without the keys of sampling, unless they are given: manifests of other datasets do not have them."""
+    """``settings`` without the keys of sampling unless they are given: other manifests do not have them."""
     if settings["sampling"]["negatives"] is None:
         del settings["sampling"]
     if settings["dataset"]["negatives_kept"] is None:

@@ -208,7 +208,7 @@ def test_the_tutorial_of_histories_works_as_it_stands(s3: Any, tmp_path: Path) -
 
 
 def type_page(page: str, folder: Path) -> None:
-    """Types the commands of docs/``page``, but for the drivers, which are there, and the store, which is this test's."""
+    """Types the commands of docs/``page`` except for the drivers and the store, which are there."""
     for block in blocks_of(page):
         if block.language == "bash" and not block.text.startswith(("pip ", "export ")):
             block.do(folder)

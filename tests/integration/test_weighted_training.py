@@ -1,4 +1,4 @@
-"""Weights of rows from the log to metrics: one rank and two, evaluations, ensembles, calibration, exports and scores."""
+"""Weights of rows from the log to metrics: one rank and two, ensembles, calibration, exports, scores."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The loss of weighted rows and of sampled negatives: plain torch in float64, one rank and two, alone and in training."""
+"""The loss of weighted rows and of sampled negatives: plain torch in float64, on one rank and two."""
 
 import math
 from functools import partial

@@ -228,7 +228,7 @@ class Plan:
                 yield Dealt(name, raw.take(rows), keys[rows])
 
     def _is_kept(self, raw: RawColumns, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
-        """False for negatives that sampling leaves out, by a hash of the seed and of their line in the training input."""
+        """False for negatives that sampling leaves out, by a hash of seed and line in the training input."""
         text = cursor.text
         lines = (self.first_lines[text.source, text.unit] + cursor.row_lines()).astype(np.uint64)
         drawn = deal_keys(lines, self.seed, NEGATIVES)

@@ -6,7 +6,8 @@ integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
-time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a format; within the years 1 to 9999
+time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a
+         format; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
 strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
 the byte after the last one.

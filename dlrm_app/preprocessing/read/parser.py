@@ -98,7 +98,7 @@ class RawList(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows have any.
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if there are any.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -313,7 +313,10 @@ def raw_columns(
     spans: NDArray[np.int64],
     lists: Sequence[RawList],
 ) -> RawColumns:
-    """Makes ``rows`` rows with their derived columns. ``values`` [W + T + N + F, R or more]: ``spec.beside`` come first."""
+    """Makes ``rows`` rows with their derived columns.
+
+    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first.
+    """
     num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
     begins = np.arange(num_beside, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
@@ -390,7 +393,7 @@ class Position:
         return rejects
 
     def row_lines(self) -> NDArray[np.int64]:
-        """The numbers of the lines, from 0 in the unit, of the rows that were read last. Ask before ``take_rejects``."""
+        """The lines in the unit, from 0, of the rows that were read last. Ask before ``take_rejects``."""
         first = self._first_line
         return without(first, self.line, [each.line for each in self._rejects if each.line >= first])
 
