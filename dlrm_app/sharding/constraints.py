@@ -71,8 +71,8 @@ def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> l
         causes.append(Problem("cache_load_factor", rule, "add kernels: [fused_uvm_caching]"))
     types = constraints.get("types", UNPOOLED_TYPES)
     if not {*types} & {*sharding_types_of(table)}:
-        rule = "cannot shard a table that is pooled by attention: torchrec has no exchange of single vectors for it"
-        causes.append(Problem(f"sharding type {listed(types)}", rule, f"use {listed(UNPOOLED_TYPES)}"))
+        rule = "cannot shard a table that is pooled by attention: torchrec exchanges no single vectors so"
+        causes.append(Problem(f"sharding type {listed(types)}", rule, f"use {', '.join(UNPOOLED_TYPES)}"))
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
         rule = f"is wider than the table, {table.dim} columns"

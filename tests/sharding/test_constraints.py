@@ -23,7 +23,7 @@ from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.placement import Assignment, Placed
 from dlrm_app.sharding.planner import warn_of_other_algorithms
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Attention, Table
 from tests.random_batches import TABLES
 from tests.refusals import is_like
 from tests.sharding.clusters import cluster, workload
@@ -227,3 +227,14 @@ def test_tables_whose_only_kernel_is_dense_take_it() -> None:
 def test_an_unknown_kind_is_refused_once() -> None:
     (problem,) = problems(TABLES, kind="lion")
     assert is_like(problem, "optimizer.sparse.kind", "must be one of sgd, adagrad, ...")
+
+
+def test_attention_needs_a_type_that_exchanges_single_vectors() -> None:
+    table = Table("t", 100, 8, ("item", "seen"), pooling=Attention("item"))
+    (problem,) = sharding_problems([table], ShardingConfig(types=["table_row_wise"]), "cpu")
+    cure = "use data_parallel, table_wise, row_wise, column_wise"
+    assert is_like(problem, "table t: sharding type table_row_wise", "cannot shard a table that...", cure)
+    assert sharding_problems([table], ShardingConfig(types=["table_row_wise", "row_wise"]), "cpu") == []
+    assert (
+        sharding_problems([replace(table, pooling="mean")], ShardingConfig(types=["grid_shard"]), "cpu") == []
+    )
