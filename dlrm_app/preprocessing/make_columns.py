@@ -110,8 +110,8 @@ class ColumnMaker:
         if new:
             names = listed([column.name for column in new], 8)
             logger.info(
-                f"{known.path} lacks {names}: its columns keep their ids, and sparse ones among these get a vocabulary of "
-                "their own"
+                f"{known.path} lacks {names}: its columns keep their ids, and sparse ones among these get a "
+                "vocabulary of their own"
             )
 
     def _study(self, *, wants_moments: bool) -> list[StudiedUnit]:

@@ -51,9 +51,9 @@ class KeyCounts:
         counts: NDArray[np.int64] | NDArray[np.float64],
         spans: NDArray[np.int64] = _NO_SPANS,
     ) -> None:
-        """Adds ``keys`` [n], which may repeat, ``counts`` [n] times (or of that weight), and ``spans`` [n, 2] or [0, 2].
+        """Adds ``keys`` [n], which may repeat, ``counts`` [n] times (or of that weight). The arrays are kept.
 
-        The arrays are kept.
+        ``spans``: [n, 2] or [0, 2].
         """
         self._parts.append((keys, counts, spans))
 

@@ -98,7 +98,8 @@ class RawList(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if there are any.
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows
+    have any.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
