@@ -5,8 +5,8 @@
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, and the weight (float32) of rows that have one;
-then every dense column (float32) and every sparse column (int32, or list<int32> if multi-hot), under the names given
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (uint8, null where a row
+lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column (int32, or list<int32> if multi-hot), under the names given
 here; then the parts of kept columns.
 """
 
@@ -97,9 +97,35 @@ class WeightSums:
 
 
 @dataclass(frozen=True)
+class LearntLabel:
+    """One of several labels that a model learns, a column of 0 and 1 in the log.
+
+    ``given``: a label before it without which it is never 1, such as the click of an order; the model predicts the
+    probability of both (``model.labels``). ``loss_weight``: the factor of its loss.
+    """
+
+    name: str
+    given: str | None = field(default=None, metadata=IF_SET)
+    loss_weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """The ``rows`` of a split that have a further label, and those where it is 1.
+
+    ``weights``: the sums of the weights by which these rows count in metrics, if they do not count alike: their own
+    weights, and 1 / the kept share of a row without the main label.
+    """
+
+    rows: int
+    positives: int
+    weights: WeightSums | None = field(default=None, metadata=IF_SET)
+
+
+@dataclass(frozen=True)
 class Split:
     """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
-    negatives that sampling left out. ``weights`` is set if rows have weights.
+    negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every further label.
     """
 
     rows: int
@@ -108,6 +134,7 @@ class Split:
     shards: list[Shard]
     left_out: int = field(default=0, metadata=IF_SET)
     weights: WeightSums | None = field(default=None, metadata=IF_SET)
+    labels: dict[str, LabelCounts] = field(default_factory=dict, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -158,6 +185,8 @@ class Manifest:
     """The label whose shares the target columns are, if the rows have no label themselves."""
     weight: str | None = field(default=None, metadata=IF_SET)
     """The column with the weights of the rows, if they have any."""
+    labels: list[LearntLabel] = field(default_factory=list, metadata=IF_SET)
+    """All labels of rows with several, the main one (``label``) first; empty for rows with one."""
     negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
@@ -192,6 +221,11 @@ class Manifest:
         """The lineage, without ``growth``, for rows that are encoded with these vocabularies unchanged."""
         return self.lineage and replace(self.lineage, growth=[])
 
+    @property
+    def further_labels(self) -> list[LearntLabel]:
+        """The labels beside the main one."""
+        return self.labels[1:]
+
     def kept_share(self, split: str) -> float:
         """The share of the negatives of ``split`` that sampling has kept: 1 if it kept all."""
         return self.negatives_kept.get(split, 1.0)
@@ -223,6 +257,8 @@ class Manifest:
                 for name, split in self.splits.items()
             },
         }
+        if self.labels:
+            content["labels"] = [(each.name, each.given) for each in self.labels]
         if self.negatives_kept:
             content["negatives_kept"] = self.negatives_kept
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -287,8 +323,11 @@ def _faults(manifest: Manifest) -> list[str]:
             faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
     paths = [shard.path for shard in manifest.shards]
     parts = [part for column in manifest.kept for part in column.parts]
+    labels: list[str | None] = [each.name for each in manifest.labels] or [manifest.label]
+    if labels[0] != manifest.label:
+        faults.append(f"{labels[0]} comes before the label {manifest.label}")
     counts = Counter(
-        [manifest.label, *filter(None, [manifest.weight]), *(name for name, _ in rules), *parts, *paths]
+        [*labels, *filter(None, [manifest.weight]), *(name for name, _ in rules), *parts, *paths]
     )
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
