@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from dlrm_app.dataset.manifest import LearntLabel
 
@@ -32,6 +33,13 @@ def joint_logits(logits: torch.Tensor, given: Sequence[int | None]) -> torch.Ten
             own = -torch.stack([-both, -own, -both - own]).logsumexp(0)
         joint.append(own)
     return torch.stack(joint, dim=1)
+
+
+def conditional_logits(joint: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Logits [B] of a label and of the one that it is given → logits [B] of the first given the second, float64."""
+    share = F.logsigmoid(joint.double()) - F.logsigmoid(given.double())
+    share = share.clamp(max=-1e-9)  # the label is as likely as its condition, but for rounding
+    return share - torch.log(-torch.expm1(share))
 
 
 class LabelTops(nn.ModuleList):

@@ -55,7 +55,7 @@ def plain(model: Any, batches: Batches) -> list[torch.Tensor]:
 @torch.no_grad()
 def piped(passes: ForwardPasses, batches: Batches) -> list[torch.Tensor]:
     with closing(passes.over(batches)) as scored:
-        return [logits for _, logits in scored]
+        return [logits for _, logits, _ in scored]
 
 
 def both_ways(runtime: Runtime) -> tuple[list[torch.Tensor], ...]:

@@ -76,7 +76,7 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None if it was not judged.
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, of the rows that have it.
     """
 
     split: str
@@ -84,6 +84,7 @@ class Evaluation:
     step: int
     metrics: Mapping[str, float]
     judgement: Judgement | None = None
+    labels: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
 
     @property
     def merit(self) -> tuple[float, float]:
@@ -97,7 +98,15 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """A flat dict: the metrics stand beside the step."""
         judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
-        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics, **judged}
+        labels = {"labels": self.labels} if self.labels else {}
+        return {
+            "split": self.split,
+            "epoch": self.epoch,
+            "step": self.step,
+            **self.metrics,
+            **judged,
+            **labels,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
@@ -108,8 +117,12 @@ class Evaluation:
             raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
         judged = rest.pop("judgement", None)
         judgement = None if judged is None else from_json(Judgement, judged)
-        metrics = {name: math.nan if number is None else number for name, number in rest.items()}
-        return cls(split, epoch, step, metrics, judgement)
+        labels = {name: _numbers(values) for name, values in rest.pop("labels", {}).items()}
+        return cls(split, epoch, step, _numbers(rest), judgement, labels)
+
+
+def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if number is None else number for name, number in metrics.items()}
 
 
 @dataclass
