@@ -13,7 +13,7 @@ from typing import Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
-from dlrm_app.dataset.label import SAME_LABEL, LabelRule
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import SharedLock, differences
@@ -343,7 +343,8 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     groups = [*marker.tables.values()]  # of an earlier version: each feature alone
     tables = in_order(resolve_tables(config.tables, feature_rows, groups), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
-    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, number_features(columns))
+    numbers, labels = number_features(columns), known_labels(marker.columns)
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
     return TrainedModel(
         folder,
         marker,
@@ -367,8 +368,9 @@ def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAM
 
     ``label``: as in ``refuse_other_columns``.
     """
-    if trained.marker.dataset == manifest.fingerprint():
-        return manifest
-    encoding = setting("encoding.path", trained.data_path)
-    columns, features = trained.columns, trained.features
-    return read_as_known(columns, manifest, features, trained.folder, encoding, label)
+    rows = manifest
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = setting("encoding.path", trained.data_path)
+        columns, features = trained.columns, trained.features
+        rows = read_as_known(columns, manifest, features, trained.folder, encoding, label)
+    return rows.with_labels(trained.spec.labels)
