@@ -147,7 +147,8 @@ class Encoder:
         self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         self._kept = [slots[column.name][1] for column in kept]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight)
+        further = [column.name for column in spec.further]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, further)
 
     def encode(
         self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
@@ -160,6 +161,8 @@ class Encoder:
         sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [array_of(raw.labels.copy())] if self._label else []
+        if raw.further is not None:
+            labels += [array_of(each.astype(np.float32)) for each in raw.further]
         labels += (
             [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
         )

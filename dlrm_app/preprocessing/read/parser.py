@@ -15,7 +15,7 @@ from dlrm_app.preprocessing.read import fields, lines
 from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
-from dlrm_app.preprocessing.read.spec import FORMATTED, LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import FORMATTED, FURTHER, LogColumn, Spec, list_slots
 from dlrm_app.preprocessing.read.time_format import ROOM, compile_format
 from dlrm_app.preprocessing.units.bundles import LineUnit
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
@@ -42,6 +42,7 @@ NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     "weight": fields.WEIGHT,
+    (FURTHER, "label"): fields.FURTHER_LABEL,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -99,7 +100,7 @@ class RawList(NamedTuple):
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
     with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows
-    have any.
+    have any; further labels float64 [L - 1, R] (NaN if missing), if there are several.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -113,6 +114,7 @@ class RawColumns:
     lists: Sequence[RawList]
     times: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
+    further: NDArray[np.float64] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -128,6 +130,7 @@ class RawColumns:
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
             None if self.weights is None else self.weights[rows],
+            None if self.further is None else self.further[:, rows],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -327,10 +330,12 @@ def raw_columns(
         for each, column in zip(lists, list_columns, strict=True)
     ]
     weights = numbers[0] if spec.weight is not None else None
-    times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
+    before = num_beside - len(spec.times)
+    further = numbers[before - len(spec.further) : before] if spec.further else None
+    times, dense = numbers[before:num_beside], numbers[num_beside:]
     derive(spec, times, dense, keys, lists)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, lists, times, weights)
+    return RawColumns(labels, dense, keys, one_hot, spans, lists, times, weights, further)
 
 
 def _without_lone_missing(lists: RawList) -> RawList:
