@@ -1,5 +1,6 @@
 """Several labels: shards hold what the log says, missing ones as NaN; text and Parquet give the same dataset."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -144,8 +145,8 @@ def test_one_label_in_the_list_is_that_label_alone(log: Path) -> None:
         describe(log, line, columns=columns)
         manifest = made(log, name, "log.csv")
         assert manifest.labels == []
-    # the manifest keeps what was typed
-    assert content(log / "one", ["manifest.json"]) == content(log / "list", ["manifest.json"])
+        assert "labels" not in manifest.config["dataset"]
+    assert content(log / "one") == content(log / "list")
 
 
 def test_rows_without_labels_have_none(log: Path) -> None:
@@ -157,21 +158,28 @@ def test_rows_without_labels_have_none(log: Path) -> None:
     assert (manifest.label, manifest.labels, manifest.splits["test"].labels) == (None, [], {})
 
 
-REFUSED = {
-    "[order, {like: {given: clicked}}]": ("like: given", "must be a label listed before it (order)"),
-    "[{order: {given: clicked}}, clicked]": ("order: given", "is not for the first label"),
-    "[clicked, age]": ("age", "must be a column with the role label, clicked, like, order"),
-    "[clicked, clicked]": ("clicked", "is named twice"),
-    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0"),
-    "[clicked, {like: {weight: 2}}]": ("like: weight", "is not a key of a label"),
-}
-
-
 def test_an_entry_that_is_no_label_is_refused_by_its_place(log: Path) -> None:
-    with refused(ConfigError, "dataset.labels[1]", "must be a column, or ..."):
+    with refused(ConfigError, "dataset.labels[1]", "must be a column, or a column with settings"):
         made(log, "out", "log.csv", "dataset.labels=[clicked,[like]]")
     with refused(ConfigError, "dataset.labels", "is empty"):
         made(log, "out", "log.csv", "dataset.labels=[]")
+
+
+REFUSED = {
+    "[order, {like: {given: clicked}}]": ("like: given", "must be a label before it"),
+    "[clicked, {like: {given: like}}]": ("like: given", "must be a label before it"),
+    "[{order: {given: clicked}}, clicked]": ("order: given", "is not for the first label"),
+    "[clicked, age]": ("age", "is not a column with the role label"),
+    "[clicked, clicked]": ("clicked", "is named twice"),
+    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0"),
+    "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0"),
+    "[clicked, {like: {loss_weight: true}}]": ("like: loss_weight", "must be a number above 0"),
+    "[{clicked: {loss_weight: 2}}]": (
+        "clicked: loss_weight",
+        "weighs a label against others, and there are none",
+    ),
+    "[clicked, {like: {weight: 2}}]": ("like: weight", "is not a key of a label"),
+}
 
 
 @pytest.mark.parametrize("labels", REFUSED)
@@ -184,3 +192,29 @@ def test_what_describes_no_labels_is_refused_by_name(log: Path, labels: str) -> 
 def test_label_and_labels_together_are_refused(log: Path) -> None:
     with refused(ConfigError, "dataset.label", "and dataset.labels both name the label"):
         made(log, "out", "log.csv", "dataset.label=clicked")
+
+
+def test_all_problems_of_labels_are_named_at_once(log: Path) -> None:
+    labels = "[{clicked: {given: like}}, age, {order: {loss_weight: -1, given: like}}, order]"
+    with pytest.raises(ConfigError) as caught:
+        made(log, "out", "log.csv", f"dataset.labels={labels}", "dataset.label=clicked")
+    keys = ["clicked: given", "age", "order: loss_weight", "order: given", "order"]
+    assert [each.key for each in caught.value.problems] == [
+        "dataset.label",
+        *(f"dataset.labels: {key}" for key in keys),
+    ]
+    assert all(each.cure for each in caught.value.problems)
+
+
+def test_several_labels_without_a_choice_are_refused(log: Path) -> None:
+    rule, cure = "gives clicked and like and order the role label", "...dataset.labels=..."
+    with refused(ConfigError, "dataset.columns", rule, cure):
+        made(log, "out", "log.csv", "dataset.labels=null")
+
+
+def test_a_dataset_with_one_label_has_no_word_of_others(log: Path) -> None:
+    """Its manifest is what it was before there could be several."""
+    manifest = made(log, "out", "log.csv", "dataset.labels=null", "dataset.label=clicked")
+    assert "labels" not in json.loads((log / "out" / "manifest.json").read_text())
+    assert "labels" not in manifest.config["dataset"]
+    assert "order" not in table_of(manifest).schema.names
