@@ -11,6 +11,7 @@ from dlrm_app.preprocessing.read.fields import (
     BAD,
     CARRIAGE_RETURN,
     DENSE_INTEGER,
+    FURTHER_LABEL,
     IGNORE,
     KEY_HEX,
     KEY_INTEGER,
@@ -98,7 +99,7 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]
-        if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
+        if columns[c, 2] >= 0 or kind not in (LABEL, FURTHER_LABEL, DENSE_INTEGER, KEY_HEX):
             return False
     return marks[1] < 0
 
