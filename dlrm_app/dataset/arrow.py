@@ -4,7 +4,7 @@ pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, impor
 a seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 """The type of a multi-hot column in a shard."""
+WEIGHT_LISTS = pa.list_(pa.field("element", pa.float32(), nullable=False))
+"""The type of a column with the weights of lists' elements."""
 
 
 def array_of(values: NDArray[np.generic]) -> pa.Array:
@@ -79,7 +81,7 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
 def shard_schema(
     label: str | None,
     dense: Iterable[DenseColumn],
-    sparse: Iterable[SparseColumn],
+    sparse: Sequence[SparseColumn],
     kept: Iterable[KeptColumn] = (),
     weight: str | None = None,
 ) -> pa.Schema:
@@ -88,6 +90,7 @@ def shard_schema(
     fields += [(weight, pa.float32())] if label and weight else []
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
+    fields += [(column.weights, WEIGHT_LISTS) for column in sparse if column.weights]
     fields += [(part, pa.int32()) for column in kept for part in column.parts]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
