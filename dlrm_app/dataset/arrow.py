@@ -98,8 +98,7 @@ def shard_schema(
 def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
     """The weights [R] of rows. Raises ColumnError unless they are finite numbers from 0 on."""
     weights: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
-    is_good = (weights >= 0) & (weights < np.inf)
-    refuse_wrong(weights[~is_good], name, "weights are negative or not finite")
+    _check_weights(weights, name)
     return weights
 
 
@@ -130,6 +129,28 @@ def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
     ids = numbers_of(array.values)[offsets[0] : offsets[-1]]
     _check_ids(ids, column)
     return Bags(ids, offsets - offsets[0])
+
+
+def read_element_weights(table: pa.Table, column: SparseColumn, ids: Bags) -> Bags:
+    """The bits of the weights (float32) of the ``ids`` of ``column``, to be copied as ids are.
+
+    Raises ColumnError unless each id has one, a finite number from 0 on.
+    """
+    name = column.weights or ""
+    array = read_column(table, name, pa.list_(pa.float32()))
+    if missing := array.flatten().null_count:
+        raise ColumnError(name, "weights inside lists are missing", missing)
+    offsets = numbers_of(array.offsets)
+    if wrong := int((np.diff(offsets) != np.diff(ids.offsets)).sum()):
+        raise ColumnError(name, f"lists have other numbers of elements than those of {column.name}", wrong)
+    weights: NDArray[np.float32] = numbers_of(array.values)[offsets[0] : offsets[-1]]
+    _check_weights(weights, name)
+    return Bags(weights.view(np.int32), ids.offsets)
+
+
+def _check_weights(weights: NDArray[np.float32], name: str) -> None:
+    is_good = (weights >= 0) & (weights < np.inf)
+    refuse_wrong(weights[~is_good], name, "weights are negative or not finite")
 
 
 def with_ids(ids: NDArray[np.int32] | Bags, others: NDArray[np.int32]) -> NDArray[np.int32] | Bags:

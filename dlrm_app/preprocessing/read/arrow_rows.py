@@ -209,7 +209,7 @@ class ArrowCursor(Position):
         # flatten leaves out whatever null lists hold
         keys, states, spans = self._values_of(array.flatten(), column)
         if column.role == ELEMENT_WEIGHTS:
-            keys += 0.0  # -0.0 has the bits of MISSING_KEY
+            keys = keys.view(np.float64) + 0.0  # -0.0 has the bits of MISSING_KEY
         num_bad = _ends_of(states != PRESENT if column.role in NEVER_MISSING else states == BAD)
         return RawList(ends, keys.view(np.uint64), spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 

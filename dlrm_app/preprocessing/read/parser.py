@@ -179,8 +179,11 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     line, start, end, reason, detail, first, behind = reject
     value = _text(text, first, behind, _SHOWN_BYTES)
     if reason == lines.UNLIKE:
-        column, words = spec.fields[detail], unlike_sizes(spec.fields[detail], first, behind)
-        return RejectedLine(None, line, words, column.name, _text(text, start, end, EXCERPT_BYTES))
+        words, excerpt = (
+            unlike_sizes(spec.fields[detail], first, behind),
+            _text(text, start, end, EXCERPT_BYTES),
+        )
+        return RejectedLine(None, line, words, spec.fields[detail].name, excerpt)
     column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
     if column is None:
         others = {lines.BLANK: "blank line", lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes"}
