@@ -77,8 +77,8 @@ class QuantizedTables(nn.Module):
     else [B, W].
 
     ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number
-    of ids in each; both int32. A third tensor, weights [V], has a factor for the vector of each id. They are not checked
-    here. Features are in the order of the tables.
+    of ids in each; both int32. A third tensor, weights [V], has a factor for the vector of each id. They are not
+    checked here. Features are in the order of the tables.
     """
 
     is_mean: torch.Tensor

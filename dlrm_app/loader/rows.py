@@ -46,8 +46,8 @@ class Rows:
     """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label, and
     the weight if rows have one.
 
-    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind the features
-    come the bits of element weights, which are copied like ids.
+    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind them come
+    the bits of element weights, which are copied like ids.
     """
 
     dense: NDArray[np.float32]

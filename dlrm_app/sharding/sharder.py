@@ -122,7 +122,7 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
 
 
 def without_weights(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-    """``features`` without weights: torchrec would send them, and multiply by them, whether tables are weighted or not."""
+    """``features`` without weights: torchrec would send them, and multiply by them, even if tables are not weighted."""
     if features.weights_or_none() is None:
         return features
     return KeyedJaggedTensor(

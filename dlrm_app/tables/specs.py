@@ -133,8 +133,8 @@ def resolve_tables(
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first and lists behind it. ``weighted``: features whose elements have weights. Raises ConfigError with every problem: unknown features, too few rows, a feature read
-    twice, and so on.
+    first and lists behind it. ``weighted``: features whose elements have weights. Raises ConfigError with every
+    problem: unknown features, too few rows, a feature read twice, and so on.
     """
     specs, lacking = (
         config.specs,
@@ -320,7 +320,8 @@ def _unsummed(tables: Sequence[Table]) -> list[Problem]:
     return [
         Problem(
             f"table {table.name}",
-            f"has pooling {table.pooling}, and the elements of {listed(table.weighted)} have weights, which are for sums",
+            f"has pooling {table.pooling}, and the elements of {listed(table.weighted)} have weights, "
+            "which are for sums",
             "give it pooling: sum, or preprocess with role: ignore for the weights",
         )
         for table in tables

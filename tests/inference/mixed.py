@@ -1,4 +1,4 @@
-"""A model of every kind of pooling: a list that attends to the item shown, one whose elements have weights, and means."""
+"""A model with a list that attends to the item shown, and one whose elements have weights."""
 
 from pathlib import Path
 

@@ -68,8 +68,8 @@ DERIVED_KINDS = {
 @dataclass(frozen=True)
 class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
-    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list whose
-    elements these numbers weigh.
+    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
+    whose elements these numbers weigh.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
