@@ -24,6 +24,7 @@ from dlrm_app.dataset.arrow import (
     ColumnError,
     numbers_of,
     read_column,
+    read_element_weights,
     read_further_label,
     read_ids,
     read_weights,
@@ -98,6 +99,9 @@ class Findings(Result):
                 yield f"{name}: {kept:g} of the negatives was kept; among all rows {percent(clicks / rows)} are clicks"
         yield ""
         yield sparse_table(self)
+        for column in self.manifest.sparse:
+            if column.weights:
+                yield f"{column.name}: elements count by {column.weights}"
         lineage = self.manifest.lineage
         if lineage and lineage.growth:
             yield f"\nday {lineage.day}:"
@@ -184,8 +188,8 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], the sum of the weights, further labels float32 [R] each, dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of
-    rows uint64 [R].
+    labels uint8 [R], the sum of the weights, further labels float32 [R] each, dense float32 [R] each, ids int32 [R]
+    each, or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
@@ -193,6 +197,7 @@ class _Values:
     further: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
+    element_weights: list[Bags] = field(default_factory=list)
     hashes: NDArray[np.uint64] | None = None
     faults: list[ColumnError] = field(default_factory=list)
 
@@ -232,11 +237,13 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             values.dense[dense.name] = numbers
     for sparse in manifest.sparse:
         with values.keep_fault():
-            values.ids[sparse.name] = read_ids(table, sparse)
+            values.ids[sparse.name] = ids = read_ids(table, sparse)
+            if sparse.weights and isinstance(ids, Bags):
+                values.element_weights.append(read_element_weights(table, sparse, ids))
     if not values.faults:
         # target columns are left out: they differ between equal rows of train in different folds, and of val
         compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
-        values.hashes = hash_rows([*compared, *values.ids.values()], group.rows)
+        values.hashes = hash_rows([*compared, *values.ids.values(), *values.element_weights], group.rows)
     return values
 
 
