@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.tables.specs import Table
+from tests.random_batches import element_weights
 
 
 class PlainModel(nn.Module):
@@ -52,7 +53,10 @@ class PlainModel(nn.Module):
         for feature, table in self.table_of.items():
             flat = torch.tensor([i for bag in ids[feature] for i in bag], dtype=torch.int64)
             offsets = torch.tensor([0, *[len(bag) for bag in ids[feature]]]).cumsum(0)
-            vectors.append(self.bags[table](flat, offsets))
+            weights = [w for bag in ids[feature] for w in element_weights(feature, bag)]
+            of_table = next(each for each in self.tables if each.name == table)
+            given = torch.tensor(weights) if of_table.weighted else None
+            vectors.append(self.bags[table](flat, offsets, given))
         places = list(self.table_of)
         for each in self.tables:
             if each.attention:

@@ -24,6 +24,7 @@ from dlrm_app.dataset.arrow import (
     ColumnError,
     numbers_of,
     read_column,
+    read_element_weights,
     read_further_label,
     read_ids,
     read_weights,
@@ -100,6 +101,9 @@ class Findings(Result):
             yield from given_lines(self.manifest)
         yield ""
         yield sparse_table(self)
+        for column in self.manifest.sparse:
+            if column.weights:
+                yield f"{column.name}: elements count by {column.weights}"
         lineage = self.manifest.lineage
         if lineage and lineage.growth:
             yield f"\nday {lineage.day}:"
@@ -187,7 +191,7 @@ class _Values:
     """The columns of a row group, without those that have a fault.
 
     labels uint8 [R], the sum of the weights, the counts of further labels, dense float32 [R] each, ids int32 [R] each,
-    or Bags of lists, hashes of rows uint64 [R].
+    or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
@@ -195,6 +199,7 @@ class _Values:
     further: Counts = ()
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
+    element_weights: list[Bags] = field(default_factory=list)
     hashes: NDArray[np.uint64] | None = None
     faults: list[ColumnError] = field(default_factory=list)
 
@@ -238,11 +243,13 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             values.dense[dense.name] = numbers
     for sparse in manifest.sparse:
         with values.keep_fault():
-            values.ids[sparse.name] = read_ids(table, sparse)
+            values.ids[sparse.name] = ids = read_ids(table, sparse)
+            if sparse.weights and isinstance(ids, Bags):
+                values.element_weights.append(read_element_weights(table, sparse, ids))
     if not values.faults:
         # target columns are left out: they differ between equal rows of train in different folds, and of val
         compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
-        values.hashes = hash_rows([*compared, *values.ids.values()], group.rows)
+        values.hashes = hash_rows([*compared, *values.ids.values(), *values.element_weights], group.rows)
     return values
 
 

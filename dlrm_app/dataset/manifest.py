@@ -7,7 +7,8 @@
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (float32, NaN where a row
 lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column
-(int32, or list<int32> if multi-hot), under the names given here; then the parts of kept columns.
+(int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>)
+and the parts of kept columns.
 """
 
 import hashlib
@@ -44,7 +45,8 @@ class SparseColumn:
 
     ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value at serving
     time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share
-    their id with another one (None if not counted); with ``estimated`` both are estimates.
+    their id with another one (None if not counted); with ``estimated`` both are estimates. ``weights``: the column with
+    a weight for each id of the lists, if they have any.
     """
 
     name: str
@@ -55,6 +57,7 @@ class SparseColumn:
     missing_rate: float = 0.0
     collisions: int | None = None
     estimated: bool = False
+    weights: str | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,10 @@ class Manifest:
         content: dict[str, Any] = {
             "label": self.label,
             "dense": [(c.name, c.transform) for c in self.dense],
-            "sparse": [(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in self.sparse],
+            "sparse": [
+                (c.name, c.num_embeddings, c.encoding, c.multi_hot, *([c.weights] if c.weights else []))
+                for c in self.sparse
+            ],
             "splits": {
                 name: [(s.path, s.checksum, s.row_groups) for s in split.shards]
                 for name, split in self.splits.items()
@@ -355,9 +361,11 @@ def _faults(manifest: Manifest) -> list[str]:
     labels: list[str | None] = [each.name for each in manifest.labels] or [manifest.label]
     if labels[0] != manifest.label:
         faults.append(f"{labels[0]} comes before the label {manifest.label}")
-    counts = Counter(
-        [*labels, *filter(None, [manifest.weight]), *(name for name, _ in rules), *parts, *paths]
-    )
+    weights = filter(None, [manifest.weight, *(column.weights for column in manifest.sparse)])
+    counts = Counter([*labels, *weights, *(name for name, _ in rules), *parts, *paths])
+    faults += [
+        f"{c.name} has element weights and no lists" for c in manifest.sparse if c.weights and not c.multi_hot
+    ]
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     files = [rule.get("file") for rule in filed]

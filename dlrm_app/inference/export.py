@@ -268,7 +268,7 @@ def _verified(
     """Verifies the file of the format ``name`` against the scores of the trained model. Raises DlrmError."""
     file, load = LOADERS[name]
     run = load(folder / file)
-    refuse_other_scores(folder, file, run, len(source.trained.dense_names))
+    refuse_other_scores(folder, file, run, len(source.trained.dense_names), is_weighted=len(example) > 3)
     found = verify(folder / file, run, scored, source.batches(config.batch_size), example)
     refuse_loss(found, config.max_auc_loss)
     return found
@@ -313,6 +313,8 @@ def _write_models(
                 "dlrm.torch": installed()["torch"],
                 "dlrm.cpu": " ".join(cpu),
             }
+            if weighted := [feature.name for feature in features if feature.weighted]:
+                interface["dlrm.weighted"] = "\n".join(weighted)
             write_package(path, model, example, config.cpu, interface)
         rows[path.name] = locate_rows(path, model.tables.named_rows())
     # the kernels of training are installed only now, because the files must not contain them
@@ -354,7 +356,10 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
     """The features in the order of the tables that they read."""
     columns = {column["name"]: column for column in trained.columns["sparse"]}
     return [
-        ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
+        ExportedFeature(
+            *(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"]),
+            weighted=name in table.weighted,
+        )
         for table in trained.tables
         for name in table.features
     ]
@@ -394,6 +399,10 @@ def _renumbered(batch: Batch, rows: Mapping[str, torch.Tensor]) -> Batch:
     sparse = batch.sparse_features
     places = [torch.searchsorted(rows[name], ids.values()) for name, ids in sparse.to_dict().items()]
     renumbered = KeyedJaggedTensor(
-        keys=sparse.keys(), values=torch.cat(places), lengths=sparse.lengths(), stride=sparse.stride()
+        keys=sparse.keys(),
+        values=torch.cat(places),
+        weights=sparse.weights_or_none(),
+        lengths=sparse.lengths(),
+        stride=sparse.stride(),
     )
     return replace(batch, sparse_features=renumbered)

@@ -77,7 +77,8 @@ class QuantizedTables(nn.Module):
     else [B, W].
 
     ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number
-    of ids in each; both int32. They are not checked here. Features are in the order of the tables.
+    of ids in each; both int32. A third tensor, weights [V], has a factor for the vector of each id. They are not
+    checked here. Features are in the order of the tables.
     """
 
     is_mean: torch.Tensor
@@ -130,10 +131,10 @@ class QuantizedTables(nn.Module):
             rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
             yield table.name, 0, rows.numpy()
 
-    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, lengths = ids
+    def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        values, lengths, *weights = ids
         offsets = torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.reshape(-1))
-        pooled = self._look_up(slice(None), self.D_offsets, self._width, values, offsets)
+        pooled = self._look_up(slice(None), self.D_offsets, self._width, values, offsets, *weights)
         if self._has_means:
             counts = torch.where(self.is_mean, lengths.clamp(min=1), 1).t().to(torch.float32)
             pooled = pooled / counts.index_select(1, self.feature_of_column)
@@ -147,11 +148,17 @@ class QuantizedTables(nn.Module):
         return self._look_up(own, columns - columns[0], self._widths[feature], values, offsets)
 
     def _look_up(
-        self, features: slice, columns: torch.Tensor, width: int, values: torch.Tensor, offsets: torch.Tensor
+        self,
+        features: slice,
+        columns: torch.Tensor,
+        width: int,
+        values: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The sums [B, ``width``] of the bags into which ``offsets`` [features · B + 1] divide ``values``.
 
-        ``columns``: the first column of each of them, and the end of the last one's.
+        ``columns``: the first column of each of them, and the end of the last one's. ``weights``: factors [V].
         """
         sums: torch.Tensor = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
             self.weights_host,
@@ -165,7 +172,7 @@ class QuantizedTables(nn.Module):
             values,
             offsets,
             _SUM,
-            None,
+            weights,
             SparseType.FP32.as_int(),
             self.no_bytes,
             self.no_places,

@@ -87,7 +87,8 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
 def repeated(inputs: Inputs, num_rows: int) -> Inputs:
     """``num_rows`` rows: those of ``inputs``, repeated."""
     lines = to_lines(inputs)
-    return from_lines([lines[row % len(lines)] for row in range(num_rows)], inputs[0].shape[1])
+    wanted = [lines[row % len(lines)] for row in range(num_rows)]
+    return from_lines(wanted, inputs[0].shape[1], is_weighted=len(inputs) > 3)
 
 
 def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:

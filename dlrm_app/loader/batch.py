@@ -58,8 +58,9 @@ class Batch(Pipelineable):
     """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
     ``further``: the further labels [L - 1, B] float32, NaN where a row lacks one; None without any. ``weights`` [B]
-    float32, or None if every row counts once. Rows from ``num_valid`` on are padding: dense 0, empty bags, labels 0,
-    weight 0. ``is_one_hot``: every bag holds one id, and
+    float32, or None if every row counts once. ``sparse_features`` has a weight for each id if the elements of a feature
+    have weights: 1 for the others'. Rows from ``num_valid`` on are padding: dense 0, empty bags, labels 0, weight 0.
+    ``is_one_hot``: every bag holds one id, and
     ``sparse_features`` uses the shared ``one_hot_lengths``.
     """
 
@@ -118,7 +119,10 @@ class BatchMaker:
         is_weighted: bool = False,
     ) -> None:
         multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
+        have_weights = {column.name for column in manifest.sparse if column.weights}
         self._features = list(features)
+        self._weighed = [place for place, name in enumerate(features) if name in have_weights]
+        """The places of the features whose elements have weights."""
         self._num_dense = len(manifest.dense)
         self._batch_size = batch_size
         self._device = device
@@ -129,7 +133,8 @@ class BatchMaker:
     def make(self, rows: Ranges) -> list[Batch]:
         """The consecutive batches in ``rows``; a batch with too few rows is padded."""
         size, num_features = self._batch_size, len(self._features)
-        addresses = rows.addresses(num_features)
+        num_copied = num_features + len(self._weighed)  # behind the ids the bits of weights
+        addresses = rows.addresses(num_copied)
         num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
         # one-hot batches differ only in their values; their lengths are made once and shared
         is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
@@ -137,7 +142,7 @@ class BatchMaker:
         num_beside = self._num_labels + self._is_weighted
         supervision = self._empty((len(num_rows), num_beside, size), torch.float32)
         ids = self._empty((int(num_ids.sum()),), torch.int32)
-        lengths = self._empty((len(num_rows), num_features, 0 if is_one_hot else size), torch.int32)
+        lengths = self._empty((len(num_rows), num_copied, 0 if is_one_hot else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
         arrays = dense.numpy(), supervision.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
         copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
@@ -152,18 +157,40 @@ class BatchMaker:
                     lengths[k, :, num_valid:],
                 ):
                     padding.zero_()
+            num_of_each = counts[k][:num_features]
+            values, weights_of_ids = self._with_weights(bags[k], num_of_each)
+            of_rows = (
+                one_hot_lengths(num_features * size, CPU)
+                if is_one_hot
+                else lengths[k, :num_features].view(-1)
+            )
             sparse = KeyedJaggedTensor(
                 keys=self._features,
-                values=bags[k],
-                lengths=one_hot_lengths(num_features * size, CPU) if is_one_hot else lengths[k].view(-1),
+                values=values,
+                weights=weights_of_ids,
+                lengths=of_rows,
                 stride=size,
-                length_per_key=counts[k],
-                offset_per_key=[0, *accumulate(counts[k])],
+                length_per_key=num_of_each,
+                offset_per_key=[0, *accumulate(num_of_each)],
             )
             labels, weights = supervision[k, 0], supervision[k, -1] if self._is_weighted else None
             further = supervision[k, 1 : self._num_labels] if self._num_labels > 1 else None
             batches.append(Batch(dense[k], sparse, labels, num_valid, is_one_hot, weights, further))
         return batches
+
+    def _with_weights(
+        self, copied: torch.Tensor, num_ids: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(ids, a weight for each: 1 unless its feature has weights; None if no feature has)."""
+        if not self._weighed:
+            return copied, None
+        ids, bits = torch.split(copied, [sum(num_ids), len(copied) - sum(num_ids)])
+        weights = self._empty(ids.shape, torch.float32).fill_(1.0)
+        parts = torch.split(weights, list(num_ids))
+        given = torch.split(bits.view(torch.float32), [num_ids[place] for place in self._weighed])
+        for place, values in zip(self._weighed, given, strict=True):
+            parts[place].copy_(values)
+        return ids, weights
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)

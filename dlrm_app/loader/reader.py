@@ -15,6 +15,7 @@ from dlrm_app.dataset.arrow import (
     ColumnError,
     numbers_of,
     read_column,
+    read_element_weights,
     read_further_label,
     read_ids,
     read_keys,
@@ -54,7 +55,9 @@ ROWS_TOGETHER = 256
 class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
-    Rows lack further labels that the dataset does not have: those of a model that has learnt from another one.
+    Rows lack further labels that the dataset does not have: those of a model that has learnt from another one. The
+    weights of features' elements come with them, if they have any.
+
     ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
     assigned later are read as the rare id.
     """
@@ -77,6 +80,7 @@ class TableReader:
     def columns(self, has_label: bool) -> list[str]:
         """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
+        names += [column.weights for column in self._sparse if column.weights]
         further = [name for name in self.further if name in self._stored]
         beside = [name for name in (self.label, *further, self.weight) if name is not None]
         return [*names, *beside] if has_label and self.label else names
@@ -98,7 +102,12 @@ class TableReader:
             for number, column in enumerate(self._sparse):
                 if (known := self._known.get(column.name)) is not None:
                     sparse[number] = with_ids(sparse[number], known)
-            return Columns(dense, sparse, labels, weights, further)
+            element_weights = [
+                read_element_weights(table, column, ids)
+                for column, ids in zip(self._sparse, sparse, strict=True)
+                if column.weights and isinstance(ids, Bags)
+            ]
+            return Columns(dense, sparse, labels, weights, further, element_weights)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
 

@@ -197,7 +197,8 @@ class _Checks:
         if manifest is not None or not config.tables.from_dataset:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             groups = [] if manifest is None else repeated_columns(manifest)
-            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups))
+            weighted = [] if manifest is None else [c.name for c in manifest.sparse if c.weights]
+            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups, weighted))
         if manifest is not None and tables is not None:
             self.add(lambda: [*sharing_problems(tables, manifest), *attention_problems(tables, manifest)])
             if any(table.init_from for table in tables):

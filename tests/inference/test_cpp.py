@@ -1,6 +1,7 @@
 """The C++ program: built here, it scores an export as Python does, and says what is wrong."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from dlrm_app import load
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import open_export, to_lines
+from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import first_rows
+from tests.inference.mixed import TEST, rows_with_carts
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -45,6 +51,35 @@ def test_reference_rows_have_the_scores_that_python_gave_them(built: Path, packa
     done = run(built / "dlrm_score", str(package_export), "--check")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("64 reference rows, largest difference ")
+
+
+def test_attention_and_weights_score_as_in_python(built: Path, mixed_export: Path, mixed: Path) -> None:
+    """The reference rows, others, and the model as it was trained; weights that are wrong are named."""
+    done = run(built / "dlrm_score", str(mixed_export), "--check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("64 reference rows, largest difference ")
+    model, trained = open_export(mixed_export), load(mixed / "run")
+    with EvalBatches(read_manifest(mixed / "data"), "test", model.features, batch_size=TEST) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    lines = to_lines(inputs)
+    assert any(":" in line for line in lines)
+    done = run(built / "dlrm_score", str(mixed_export), rows="\n".join(lines))
+    scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
+    torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+    rows = rows_with_carts()[-TEST:].drop_columns(["clicked"])
+    torch.testing.assert_close(scores, torch.from_numpy(trained.predict(rows)), rtol=0, atol=1e-5)
+    weighted = next(line for line in lines if ":" in line)
+    for wrong, message in ((":-1", "must be a number from 0 on"), (":x", "'x' is no number")):
+        done = run(built / "dlrm_score", str(mixed_export), rows=re.sub(":[^,\t]*", wrong, weighted))
+        assert done.returncode == 1
+        assert message in done.stderr
+
+
+def test_weights_are_no_ids_of_models_without_them(built: Path, package_export: Path) -> None:
+    row = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0].split("\t")
+    done = run(built / "dlrm_score", str(package_export), rows="\t".join([*row[:3], f"{row[3]}:2", *row[4:]]))
+    assert done.returncode == 1
+    assert f"'{row[3]}:2' is no id" in done.stderr
 
 
 def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: Path, trained: Path) -> None:

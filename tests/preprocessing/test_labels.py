@@ -393,8 +393,9 @@ def test_encodings_do_not_depend_on_further_labels(log: Path) -> None:
     """The dataset whose encodings are used, or grown, may have other labels beside the same main one."""
     made(log, "one", "log.csv", "dataset.labels=null", "dataset.label=clicked", "dense.target_columns=[shop]")
     known = [f"encoding.path={log}/one", "encoding.num_embeddings=null"]
-    more = made(log, "more", "log.csv", "dense.target_columns=[shop]")
-    again = made(log, "again", "log.csv", "encoding=from_dataset", *known)
+    write_csv(log / "other.csv", draw_labelled(ROWS, seed=1)[0])
+    more = made(log, "more", "other.csv", "dense.target_columns=[shop]")
+    again = made(log, "again", "other.csv", "encoding=from_dataset", *known)
     assert [each.name for each in again.labels] == ["clicked", "order", "like"]
     names = ["clicked", "order", "like", "age", "shop", "user"]
     first, second = (table_of(each).select(names).to_pandas() for each in (again, more))

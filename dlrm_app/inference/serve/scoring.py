@@ -50,6 +50,11 @@ class ServedExport:
         position = self._encoder.schema.get_field_index
         self._dense = [position(name) for name in export.record.dense]
         self._features = [position(name) for name in export.features]
+        weights = {column.name: column.weights for column in manifest.sparse if column.weights}
+        self._weights = {
+            position(name): position(weights[name]) for name in export.features if name in weights
+        }
+        """Place of a feature's ids → that of their weights."""
 
     def score(self, requests: Sequence[list[str]]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad line affects only its own request."""
@@ -87,7 +92,14 @@ class ServedExport:
             dense[:, column] = encoded.values(position)
         bags = [encoded.bags(position) for position in self._features]
         values, lengths = np.concatenate([ids for ids, _ in bags]), np.stack([counts for _, counts in bags])
-        return torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
+        inputs = torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
+        if not self._weights:
+            return inputs
+        weights = [
+            encoded.bags(self._weights[place])[0] if place in self._weights else np.ones(len(ids), np.float32)
+            for place, (ids, _) in zip(self._features, bags, strict=True)
+        ]
+        return *inputs, torch.from_numpy(np.concatenate(weights))
 
 
 def open_served(path: Path, capacity: int) -> ServedExport:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
-from dlrm_app.preprocessing.read.spec import FORMATTED, FURTHER, Cures, LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import ELEMENT_WEIGHTS, FORMATTED, FURTHER, Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
@@ -21,6 +21,7 @@ NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false",
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
     "weight": (NUMBER, TEXT),
+    ELEMENT_WEIGHTS: (NUMBER, TEXT),
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
     "score": (NUMBER, TEXT),

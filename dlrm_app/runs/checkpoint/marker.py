@@ -341,7 +341,8 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     groups = [*marker.tables.values()]  # of an earlier version: each feature alone
-    tables = in_order(resolve_tables(config.tables, feature_rows, groups), marker.tables)
+    weighted = [column["name"] for column in marker.columns["sparse"] if column.get("weights")]
+    tables = in_order(resolve_tables(config.tables, feature_rows, groups, weighted), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
     numbers, labels = number_features(columns), known_labels(marker.columns)
     spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
