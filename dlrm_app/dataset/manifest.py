@@ -194,6 +194,8 @@ class Manifest:
     """The column with the weights of the rows, if they have any."""
     labels: list[LearntLabel] = field(default_factory=list, metadata=IF_SET)
     """All labels of rows with several, the main one (``label``) first; empty for rows with one."""
+    further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
+    """Further label → its best reachable ``auc`` and ``logloss``, if they are known."""
     negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)

@@ -87,6 +87,8 @@ class Dataset(Result):
                 )
         if manifest.best is not None:
             yield f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+        for label, best in manifest.further_best.items():
+            yield f"best reachable of {label}: AUC {best['auc']:.4f}, log loss {best['logloss']:.4f}"
         if manifest.lineage and manifest.lineage.growth:
             yield f"vocabularies on day {manifest.lineage.day}:"
             yield growth_table(manifest.lineage)
