@@ -38,7 +38,9 @@ def to_inputs(batch: Batch) -> Inputs:
 
 
 class ScoringModel(nn.Module):
-    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32."""
+    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32; [B, L]
+    of L labels.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

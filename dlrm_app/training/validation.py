@@ -189,6 +189,10 @@ class _Checks:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # imports pyarrow
 
                 self.add(lambda: soft_label_problems(Path(scores), manifest))
+                if manifest.labels:
+                    rule = f"has the scores of one label, and {manifest.path} has several"
+                    cure = "leave it out, or preprocess with dataset.label=NAME"
+                    self.add(lambda: [Problem("distillation.scores", rule, cure)])
 
     def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
         """The tables, checked against the dataset and the device if these are known."""
