@@ -30,8 +30,8 @@ from dlrm_app.dataset.arrow import (
     with_ids,
 )
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
-from dlrm_app.dataset.label_counts import count_labels, label_counts
-from dlrm_app.dataset.manifest import LabelCounts, Manifest, Shard, Split, WeightSums, write_manifest
+from dlrm_app.dataset.label_counts import add_counts, count_labels, label_counts
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dates import HOURS, Hour, day_number
 from dlrm_app.errors import DataError, Problem
@@ -91,18 +91,7 @@ def _sum(splits: Sequence[Split], rejects: int) -> Split:
         weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
         if weights
         else None,
-        labels={name: _sum_labels([split.labels[name] for split in splits]) for name in names},
-    )
-
-
-def _sum_labels(counts: Sequence[LabelCounts]) -> LabelCounts:
-    weights = [each.weights for each in counts if each.weights is not None]
-    return LabelCounts(
-        sum(each.rows for each in counts),
-        sum(each.positives for each in counts),
-        WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
-        if weights
-        else None,
+        labels={name: add_counts([split.labels[name] for split in splits]) for name in names},
     )
 
 
@@ -119,7 +108,7 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
 
 
 def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
-    positives, sums, share = 0, np.zeros(2), dataset.kept_share("train")
+    positives, sums = 0, np.zeros(2)
     names, labels = [label.name for label in dataset.further_labels], []
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
         group_rows = max(dataset.splits["train"].shards[0].row_groups)
@@ -135,17 +124,21 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
                     sums += weights.sum(), weights @ clicks
                 if names:
                     further = np.stack([read_further_label(table, each) for each in names])
-                    labels.append(count_labels(further, clicks, weights, share).tolist())
+                    labels.append(count_labels(dataset.labels, clicks, further, weights).tolist())
         shard = writer.finish()
     summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
-    are_alike = dataset.weight is None and share == 1
     return Split(
         shard.rows,
         None if dataset.label is None else positives,
         0,
         [shard],
         weights=summed,
-        labels=label_counts(names, labels, are_alike=are_alike),
+        labels=label_counts(
+            dataset.labels,
+            labels,
+            is_weighted=dataset.weight is not None,
+            is_sampled=dataset.kept_share("train") < 1,
+        ),
     )
 
 

@@ -115,15 +115,18 @@ class LearntLabel:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """The ``rows`` of a split that have a further label, and those where it is 1.
+    """The ``rows`` of a split that have a further label, those where it is 1, and the sums of their weights, if rows
+    have weights.
 
-    ``weights``: the sums of the weights by which these rows count in metrics, if they do not count alike: their own
-    weights, and 1 / the kept share of a row without the main label.
+    ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
+    rows where the label is 1 and its ``given`` is 0.
     """
 
     rows: int
     positives: int
     weights: WeightSums | None = field(default=None, metadata=IF_SET)
+    negatives: "LabelCounts | None" = field(default=None, metadata=IF_SET)
+    without_given: int = field(default=0, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -246,17 +249,22 @@ class Manifest:
         ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
         ``label``: another one than the main label, of rows that have it.
         """
-        part = self.splits[split]
+        part, share = self.splits[split], self.kept_share(split) if all_negatives else 1.0
         if label is not None and label.name != self.label:
-            found = part.labels[label.name]
-            if found.weights is None or (self.weight is None and split not in self.negatives_kept):
-                return float(found.positives), float(found.rows)
-            return found.weights.positives, found.weights.all
-        clicks, rows = float(part.positives or 0), float(part.rows)
-        if self.weight is not None and part.weights is not None:
-            clicks, rows = part.weights.positives, part.weights.all
-        share = self.kept_share(split) if all_negatives else 1.0
+            counts = part.labels[label.name]
+            clicks, rows = self._clicks_and_rows(counts.positives, counts.rows, counts.weights)
+            if (less := counts.negatives) is not None:
+                of_clicks, of_rows = self._clicks_and_rows(less.positives, less.rows, less.weights)
+                clicks, rows = clicks + of_clicks * (1 / share - 1), rows + of_rows * (1 / share - 1)
+            return clicks, rows
+        clicks, rows = self._clicks_and_rows(part.positives or 0, part.rows, part.weights)
         return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
+
+    def _clicks_and_rows(self, clicks: int, rows: int, weights: WeightSums | None) -> tuple[float, float]:
+        """The sums of ``weights`` if rows count by them; otherwise the numbers."""
+        if self.weight is not None and weights is not None:
+            return weights.positives, weights.all
+        return float(clicks), float(rows)
 
     def without_weights(self) -> "Manifest":
         """This dataset with rows that all count once."""
@@ -332,6 +340,14 @@ def _faults(manifest: Manifest) -> list[str]:
         sums = split.weights or WeightSums(0.0, 0.0)
         if not 0 <= sums.positives <= sums.all:
             faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")
+        further = [each.name for each in manifest.further_labels] if split.positives is not None else []
+        if further != [*split.labels]:
+            faults.append(f"{name} counts the labels {[*split.labels]}, not {further}")
+        for label, of_label in split.labels.items():
+            if not 0 <= of_label.positives <= of_label.rows <= split.rows:
+                faults.append(
+                    f"{name} has {of_label.positives} positives in {of_label.rows} rows with {label} of {split.rows}"
+                )
         if not 0 < manifest.kept_share(name) <= 1:
             faults.append(f"{name} keeps {manifest.kept_share(name)} of its negatives")
     for shard in manifest.shards:

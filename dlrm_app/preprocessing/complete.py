@@ -128,9 +128,12 @@ def _summarize(
 
 
 def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
-    names = [column.name for column in plan.spec.further]
-    are_alike = plan.spec.weight is None and split not in plan.kept_shares
-    return label_counts(names, [part.labels for part in parts], are_alike=are_alike)
+    return label_counts(
+        plan.spec.labels,
+        [part.labels for part in parts],
+        is_weighted=plan.spec.weight is not None,
+        is_sampled=split in plan.kept_shares,
+    )
 
 
 def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:

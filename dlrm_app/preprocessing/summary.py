@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import Bags, read_ids
+from dlrm_app.dataset.label_counts import given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
@@ -52,6 +53,9 @@ class Dataset(Result):
                 for name, split in splits.items()
             ],
         )
+        if manifest.labels:
+            yield label_table(manifest)
+            yield from given_lines(manifest)
         if self.seconds is not None:
             rows = sum(split.rows for split in splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"

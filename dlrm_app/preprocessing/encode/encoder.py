@@ -165,7 +165,10 @@ class Encoder:
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [array_of(raw.labels.copy())] if self._label else []
         if raw.further is not None:
-            labels += [array_of(each.astype(np.float32)) for each in raw.further]
+            # one NaN for all that are missing, whatever bits the log's have
+            labels += [
+                array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.further
+            ]
         labels += (
             [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
         )

@@ -32,8 +32,7 @@ class EncodedSplit:
     ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
     among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
     weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
-    ``labels`` [L - 1, 4]: of each further label, the rows that have it, its positives, and the sums of the weights by
-    which these rows count in metrics.
+    ``labels``: the counts of further labels.
     """
 
     rows: int
@@ -184,8 +183,7 @@ class _SplitPart:
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._weights = np.zeros(2) if spec.weight is not None else None
-        self._share = plan.kept_shares.get(split, 1.0)
-        self._labels = np.zeros((len(spec.further), 4))
+        self._labels = np.zeros((len(spec.further), 9))
         self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None
@@ -213,7 +211,7 @@ class _SplitPart:
             weights = raw.weights.astype(np.float32).astype(np.float64)
             self._weights += weights.sum(), weights @ raw.labels
         if raw.further is not None:
-            self._labels += count_labels(raw.further, raw.labels, raw.weights, self._share)
+            self._labels += count_labels(plan.spec.labels, raw.labels, raw.further, raw.weights)
         self._missing += encoded.missing
         for feature, feature_keys in encoded.keys.items():
             self._sketches[feature].add(feature_keys)

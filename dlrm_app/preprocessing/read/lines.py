@@ -13,6 +13,7 @@ from dlrm_app.preprocessing.read.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     ELEMENT_WEIGHT,
+    FURTHER_LABEL,
     IGNORE,
     KEY_HEX,
     KEY_INTEGER,
@@ -107,7 +108,7 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]
-        if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
+        if columns[c, 2] >= 0 or kind not in (LABEL, FURTHER_LABEL, DENSE_INTEGER, KEY_HEX):
             return False
     return marks[1] < 0
 

@@ -279,21 +279,14 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         crosses = []
     entries = [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses]
     derived = _read_derived([*(config.derived or []), *entries], columns, problems)
-    labels: list[LearntLabel] = []
-    if config.labels is not None:
-        named = [column.name for column in columns if column.role == "label"]
-        labels, faults = read_labels(config.labels, named)
-        problems += faults
-        if config.label is not None:
-            problems.append(
-                Problem("dataset.label", "and dataset.labels both name the label", "leave out dataset.label")
-            )
+    labels, faults = read_labels(config, [column.name for column in columns if column.role == "label"])
+    problems += faults
     main = labels[0].name if labels else config.label
-    problems += _whole_faults([*columns, *derived], main if config.labels is None or labels else "")
+    problems += _whole_faults([*columns, *derived], "" if faults else main)
     if main is not None:
-        roles = {label.name: FURTHER for label in labels[1:]} | {main: "label"}
+        others = {label.name: FURTHER for label in labels[1:]}
         columns = [
-            replace(c, role=roles.get(c.name, "ignore"), kind="label")
+            LogColumn(c.name, others.get(c.name, "ignore"), "label")
             if c.role == "label" and c.name != main
             else c
             for c in columns
@@ -483,6 +476,7 @@ def _nature(column: LogColumn | None) -> str:
 
 
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
+    """Problems of all columns together. ``label``: the main one; empty if there are problems of labels already."""
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
     weights = [column.name for column in columns if column.role == "weight"]
