@@ -15,6 +15,8 @@ class PlainModel(nn.Module):
     """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions; or none, with ``stride``."""
 
     stride: int | None = None
+    over_arch = "over_arch"
+    """The names of the top MLP's weights begin so; one of several labels has the numbered part."""
 
     def __init__(self, kind: str, tables: Sequence[Table], dense: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -125,11 +127,11 @@ class PlainModel(nn.Module):
         x0 = x = torch.cat([*vectors, *embedded], dim=1)
         for weight, bias in self.layers("inter_arch"):
             x = x0 * (x @ weight.T + bias) + x
-        last = self.dense["over_arch/last/weight"], self.dense["over_arch/last/bias"]
-        return F.linear(torch.cat([x, self.relu_mlp("over_arch/mlp", x0)], dim=1), *last).squeeze(-1)
+        last = self.dense[f"{self.over_arch}/last/weight"], self.dense[f"{self.over_arch}/last/bias"]
+        return F.linear(torch.cat([x, self.relu_mlp(f"{self.over_arch}/mlp", x0)], dim=1), *last).squeeze(-1)
 
     def top(self, crossed: torch.Tensor) -> torch.Tensor:
-        *hidden, (weight, bias) = self.layers("over_arch")
+        *hidden, (weight, bias) = self.layers(self.over_arch)
         for w, b in hidden:
             crossed = F.relu(F.linear(crossed, w, b))
         return F.linear(crossed, weight, bias).squeeze(-1)

@@ -102,6 +102,16 @@ def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
     return weights
 
 
+def read_further_label(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """The values [R] of a further label, NaN where a row lacks it. Raises ColumnError unless the others are 0 or 1."""
+    column = table.column(name)
+    if column.type != pa.uint8():
+        raise ColumnError(name, f"it is {column.type}, the manifest promises {pa.uint8()}")
+    values: NDArray[np.float32] = column.cast(pa.float32()).to_numpy(zero_copy_only=False)
+    refuse_wrong(values[values > 1], name, "labels are neither 0 nor 1")
+    return np.ascontiguousarray(values, np.float32)
+
+
 def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:
     """The parts of a kept column: the lower and the upper 32 bits of its keys."""
     words = np.ascontiguousarray(keys).view(np.int32).reshape(-1, 2)  # little-endian, as Arrow's arrays are

@@ -14,6 +14,7 @@ and the parts of kept columns.
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -229,16 +230,28 @@ class Manifest:
         """The labels beside the main one."""
         return self.labels[1:]
 
+    def with_labels(self, labels: Sequence[LearntLabel]) -> "Manifest":
+        """This dataset for a model of ``labels``, the main one first; rows lack those that it does not have."""
+        return self if [*labels] == self.labels else replace(self, labels=[*labels])
+
     def kept_share(self, split: str) -> float:
         """The share of the negatives of ``split`` that sampling has kept: 1 if it kept all."""
         return self.negatives_kept.get(split, 1.0)
 
-    def clicks_and_rows(self, split: str, *, all_negatives: bool = True) -> tuple[float, float]:
+    def clicks_and_rows(
+        self, split: str, *, all_negatives: bool = True, label: LearntLabel | None = None
+    ) -> tuple[float, float]:
         """(the sum of the weights of the positives of ``split``, that of all its rows); without weights, their numbers.
 
         ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
+        ``label``: another one than the main label, of rows that have it.
         """
         part = self.splits[split]
+        if label is not None and label.name != self.label:
+            found = part.labels[label.name]
+            if found.weights is None or (self.weight is None and split not in self.negatives_kept):
+                return float(found.positives), float(found.rows)
+            return found.weights.positives, found.weights.all
         clicks, rows = float(part.positives or 0), float(part.rows)
         if self.weight is not None and part.weights is not None:
             clicks, rows = part.weights.positives, part.weights.all

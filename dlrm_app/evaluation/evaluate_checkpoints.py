@@ -4,7 +4,7 @@ import gc
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
     Interval,
+    LabelResult,
     ModelResult,
     PairedTest,
     ValueResult,
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 class Measured:
     """A model's metrics on a split, and ``logits``, ``labels`` and ``weights`` (if any) of this rank's rows.
 
-    ``step`` is None but for checkpoints.
+    ``step`` is None but for checkpoints. ``further``: the results of further labels.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Measured:
     labels: torch.Tensor
     weights: torch.Tensor | None
     ne_error: float
+    further: Sequence[LabelResult] = ()
 
     @classmethod
     def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
@@ -103,6 +105,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.judged(config.split),
                     logloss_interval(each.logits, each.labels, config.confidence, each.weights),
                     its_values,
+                    [*each.further],
                 )
                 for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
@@ -217,12 +220,30 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
     metrics = ClickMetrics(config.split, config.group_by)
+    stored = manifest.splits[config.split].labels
+    further = {
+        name: ClickMetrics(f"{name} in {config.split}", config.group_by)
+        for name in (label.name for label in manifest.further_labels)
+    }
     with batches:
-        values = evaluate(passes, batches, metrics, runtime, f"evaluate {trained.name}")
+        title = f"evaluate {trained.name}"
+        values = evaluate(passes, batches, metrics, runtime, title, [*further.values()])
+    of_labels = [
+        _label_result(name, each, config.confidence) for name, each in further.items() if name in stored
+    ]
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured.of(str(trained.folder), step, metrics, values)
+    return replace(Measured.of(str(trained.folder), step, metrics, values), further=of_labels)
+
+
+def _label_result(name: str, metrics: ClickMetrics, confidence: float) -> LabelResult:
+    """The metrics of a further label with their intervals. Every rank must call it."""
+    values, (logits, labels), weights = metrics.compute(), metrics.rows(), metrics.row_weights()
+    interval = Interval(values["auc"], *[math.nan] * 3)
+    if not math.isnan(values["auc"]):
+        interval = auc_interval(logits, labels, confidence, weights)
+    return LabelResult(name, values, interval, logloss_interval(logits, labels, confidence, weights))
 
 
 def measure_by(

@@ -33,18 +33,20 @@ class Columns:
     features: Sequence[NDArray[np.int32] | Bags]
     labels: NDArray[np.uint8] | NDArray[np.float32]
     weights: NDArray[np.float32] | None = None
+    further: Sequence[NDArray[np.float32]] = ()
+    """Further labels, NaN where a row lacks one."""
     element_weights: Sequence[Bags] = ()
 
     @property
     def supervision(self) -> list[NDArray[Any]]:
-        """Numbers that loss and metrics read, but no model: the label, and the weight if rows have one."""
-        return [self.labels] if self.weights is None else [self.labels, self.weights]
+        """Numbers that loss and metrics read, but no model: the labels, and the weight if rows have one."""
+        return [self.labels, *self.further, *([] if self.weights is None else [self.weights])]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label, and
-    the weight if rows have one.
+    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label,
+    further labels if there are any, and the weight if rows have one.
 
     All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind them come
     the bits of element weights, which are copied like ids.
@@ -62,11 +64,6 @@ class Rows:
     def labels(self) -> NDArray[np.float32]:
         """The labels [rows]."""
         return self.supervision[:, 0]
-
-    @property
-    def weights(self) -> NDArray[np.float32] | None:
-        """The weights [rows], if rows have any."""
-        return self.supervision[:, 1] if self.supervision.shape[1] > 1 else None
 
     @cached_property
     def addresses(self) -> NDArray[np.uint64]:

@@ -64,7 +64,7 @@ def check_training(
             needs = ["model", "optimizer", "tables"]
             checks.result(lambda: check_warm_start(Path(earlier), config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        spec = ModelSpec(config.model, tables, len(manifest.dense))
+        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=manifest.labels)
         checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:  # the others take its plan, and may not see the file
         checks.plan_file(tables, cluster)
