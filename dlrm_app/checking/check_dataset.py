@@ -25,6 +25,7 @@ from dlrm_app.dataset.arrow import (
     numbers_of,
     read_column,
     read_element_weights,
+    read_further_label,
     read_ids,
     read_weights,
     refuse_wrong,
@@ -67,6 +68,8 @@ class Findings(Result):
     positives: Counter[str] = field(default_factory=Counter)
     weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """split → rows read, positives read, and the sum of the weights read."""
+    labels: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(split, further label, "rows" or "positives") → the number that were read."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -88,6 +91,9 @@ class Findings(Result):
             if split.weights is not None:
                 clicks, rows = self.manifest.clicks_and_rows(name, all_negatives=False)
                 yield f"{name}: rows count by {self.manifest.weight}, {rows:,.6g} in all, {clicks:,.6g} of it clicks"
+            for label, counts in split.labels.items():
+                rate = percent(counts.positives / max(counts.rows, 1))
+                yield f"{name}: {counts.rows:,} rows have {label}, {rate} of them positive"
             if (kept := self.manifest.kept_share(name)) < 1:
                 clicks, rows = self.manifest.clicks_and_rows(name)
                 yield f"{name}: {kept:g} of the negatives was kept; among all rows {percent(clicks / rows)} are clicks"
@@ -182,12 +188,13 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], the sum of the weights, dense float32 [R] each, ids int32 [R] each, or Bags of lists, bits of the
-    weights of their elements, hashes of rows uint64 [R].
+    labels uint8 [R], the sum of the weights, further labels float32 [R] each, dense float32 [R] each, ids int32 [R]
+    each, or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
     weight: float = 0.0
+    further: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
     element_weights: list[Bags] = field(default_factory=list)
@@ -217,6 +224,9 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
             refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
             values.labels = clicks
+        for label in manifest.further_labels:
+            with values.keep_fault():
+                values.further[label.name] = read_further_label(table, label.name)
         if manifest.weight is not None:
             with values.keep_fault():
                 values.weight = float(read_weights(table, manifest.weight).sum(dtype=np.float64))
@@ -280,6 +290,9 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     findings.weights[group.split] += values.weight
+    for name, further in values.further.items():
+        findings.labels[group.split, name, "rows"] += int(np.count_nonzero(~np.isnan(further)))
+        findings.labels[group.split, name, "positives"] += int(np.count_nonzero(further == 1))
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -309,6 +322,11 @@ def _disagreements(findings: Findings) -> list[Problem]:
                     "preprocess again",
                 )
             )
+        for label, counts in split.labels.items():
+            for what, expected_count in (("rows", counts.rows), ("positives", counts.positives)):
+                if (number := findings.labels[name, label, what]) != expected_count:
+                    rule = f"has {number:,} {what} of {label}, the manifest says {expected_count:,}"
+                    problems.append(Problem(f"the {name} split", rule, "preprocess again"))
         found, expected = findings.weights[name], split.weights.all if split.weights else 0.0
         if not math.isclose(found, expected, rel_tol=1e-6):
             rule = f"has rows of weight {found:g}, the manifest says {expected:g}"

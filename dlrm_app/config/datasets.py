@@ -43,6 +43,7 @@ class DatasetConfig(Section):
     header: bool = False
     null_values: list[str | None] | None = None
     label: str | None = None
+    labels: list[Any] | None = None
     published_rows: dict[str, Whole] | None = None
     negatives_kept: Any = None
     columns: list[Any] = REQUIRED

@@ -19,9 +19,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, read_weights, shard_schema, with_ids
+from dlrm_app.dataset.arrow import (
+    Bags,
+    array_of,
+    numbers_of,
+    read_further_label,
+    read_ids,
+    read_weights,
+    shard_schema,
+    with_ids,
+)
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
-from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
+from dlrm_app.dataset.label_counts import count_labels, label_counts
+from dlrm_app.dataset.manifest import LabelCounts, Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dates import HOURS, Hour, day_number
 from dlrm_app.errors import DataError, Problem
@@ -70,6 +80,7 @@ def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder:
 
 
 def _sum(splits: Sequence[Split], rejects: int) -> Split:
+    names = dict.fromkeys(name for split in splits for name in split.labels)
     positives = [split.positives for split in splits if split.positives is not None]
     weights = [split.weights for split in splits if split.weights is not None]
     return Split(
@@ -78,6 +89,18 @@ def _sum(splits: Sequence[Split], rejects: int) -> Split:
         rejects,
         [shard for split in splits for shard in split.shards],
         weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
+        if weights
+        else None,
+        labels={name: _sum_labels([split.labels[name] for split in splits]) for name in names},
+    )
+
+
+def _sum_labels(counts: Sequence[LabelCounts]) -> LabelCounts:
+    weights = [each.weights for each in counts if each.weights is not None]
+    return LabelCounts(
+        sum(each.rows for each in counts),
+        sum(each.positives for each in counts),
+        WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
         if weights
         else None,
     )
@@ -96,7 +119,8 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
 
 
 def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
-    positives, sums = 0, np.zeros(2)
+    positives, sums, share = 0, np.zeros(2), dataset.kept_share("train")
+    names, labels = [label.name for label in dataset.further_labels], []
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
         group_rows = max(dataset.splits["train"].shards[0].row_groups)
         writer = ShardWriter(file, group_rows, _schema(dataset), name)
@@ -105,17 +129,32 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
             if dataset.label is not None:
                 clicks = numbers_of(table.column(dataset.label))
                 positives += int(clicks.sum())
+                weights = None
                 if dataset.weight is not None:
                     weights = read_weights(table, dataset.weight).astype(np.float64)
                     sums += weights.sum(), weights @ clicks
+                if names:
+                    further = np.stack([read_further_label(table, each) for each in names])
+                    labels.append(count_labels(further, clicks, weights, share).tolist())
         shard = writer.finish()
     summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
-    return Split(shard.rows, None if dataset.label is None else positives, 0, [shard], weights=summed)
+    are_alike = dataset.weight is None and share == 1
+    return Split(
+        shard.rows,
+        None if dataset.label is None else positives,
+        0,
+        [shard],
+        weights=summed,
+        labels=label_counts(names, labels, are_alike=are_alike),
+    )
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight)
+    further = [label.name for label in manifest.further_labels]
+    return shard_schema(
+        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, further
+    )
 
 
 def _other_columns(first: Manifest, second: Manifest) -> list[str]:

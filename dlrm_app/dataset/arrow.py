@@ -84,9 +84,12 @@ def shard_schema(
     sparse: Sequence[SparseColumn],
     kept: Iterable[KeptColumn] = (),
     weight: str | None = None,
+    further: Iterable[str] = (),
 ) -> pa.Schema:
-    """The columns of a shard. ``weight``: the name of the weights' column; rows without a label have none."""
+    """The columns of a shard. ``weight``: the name of the weights' column; ``further``: those of further labels. Rows
+    without a label have none."""
     fields = [(label, pa.uint8())] if label else []
+    fields += [(name, pa.float32()) for name in further if label]
     fields += [(weight, pa.float32())] if label and weight else []
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
@@ -104,12 +107,10 @@ def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
 
 def read_further_label(table: pa.Table, name: str) -> NDArray[np.float32]:
     """The values [R] of a further label, NaN where a row lacks it. Raises ColumnError unless the others are 0 or 1."""
-    column = table.column(name)
-    if column.type != pa.uint8():
-        raise ColumnError(name, f"it is {column.type}, the manifest promises {pa.uint8()}")
-    values: NDArray[np.float32] = column.cast(pa.float32()).to_numpy(zero_copy_only=False)
-    refuse_wrong(values[values > 1], name, "labels are neither 0 nor 1")
-    return np.ascontiguousarray(values, np.float32)
+    values: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
+    is_good = (values == 0) | (values == 1) | np.isnan(values)
+    refuse_wrong(values[~is_good], name, "labels are neither 0 nor 1, nor NaN")
+    return values
 
 
 def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:

@@ -5,7 +5,7 @@
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (uint8, null where a row
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (float32, NaN where a row
 lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column
 (int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>)
 and the parts of kept columns.

@@ -56,7 +56,8 @@ class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
     Rows lack further labels that the dataset does not have: those of a model that has learnt from another one. The
-    weights of features' elements come with these, if they have any.
+    weights of features' elements come with them, if they have any.
+
     ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
     assigned later are read as the rare id.
     """

@@ -11,7 +11,9 @@ from typing import Any
 
 from isal import isal_zlib
 
+from dlrm_app.dataset.label_counts import label_counts
 from dlrm_app.dataset.manifest import (
+    LabelCounts,
     Manifest,
     ManifestSource,
     Shard,
@@ -33,7 +35,7 @@ from dlrm_app.preprocessing.passes.contents import (
     read_contents,
     warn_of_copies,
 )
-from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import learnt_rows, own_click_share
 from dlrm_app.preprocessing.read.parser import REJECTS, write_rejects
@@ -99,6 +101,7 @@ def complete(
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
         weight=plan.spec.weight if label is not None else None,
+        labels=[*plan.spec.labels] if label is not None else [],
         negatives_kept=plan.kept_shares,
         path=plan.output,
     )
@@ -120,7 +123,14 @@ def _summarize(
         ],
         left_out=sum(part.left_out for part in parts),
         weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
+        labels=_count_labels(plan, split, parts) if plan.has_label(split) else {},
     )
+
+
+def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
+    names = [column.name for column in plan.spec.further]
+    are_alike = plan.spec.weight is None and split not in plan.kept_shares
+    return label_counts(names, [part.labels for part in parts], are_alike=are_alike)
 
 
 def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:

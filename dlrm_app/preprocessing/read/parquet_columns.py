@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
-from dlrm_app.preprocessing.read.spec import ELEMENT_WEIGHTS, FORMATTED, Cures, LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import ELEMENT_WEIGHTS, FORMATTED, FURTHER, Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
@@ -237,7 +237,8 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
         fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
     if fits:
         return []
-    what = column.role if column.role in NEVER_MISSING else f"{column.role} column of kind {column.kind}"
+    is_role = column.role in (*NEVER_MISSING, FURTHER)
+    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)

@@ -18,6 +18,7 @@ from dlrm_app.preprocessing.read.null_words import null_values, set_missing
 from dlrm_app.preprocessing.read.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,
+    FURTHER,
     LogColumn,
     Spec,
     list_slots,
@@ -50,6 +51,7 @@ NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     "weight": fields.WEIGHT,
+    (FURTHER, "label"): fields.FURTHER_LABEL,
     ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
@@ -118,7 +120,8 @@ class RawList(NamedTuple):
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
     with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows
-    have any. ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
+    have any; further labels float64 [L - 1, R] (NaN if missing), if there are several.
+    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -132,6 +135,7 @@ class RawColumns:
     lists: Sequence[RawList]
     times: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
+    further: NDArray[np.float64] | None = None
     element_weights: Sequence[RawList] = ()
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
@@ -148,6 +152,7 @@ class RawColumns:
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
             None if self.weights is None else self.weights[rows],
+            None if self.further is None else self.further[:, rows],
             [each.take(rows) for each in self.element_weights],
         )
 
@@ -371,10 +376,12 @@ def raw_columns(
         for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
     ]
     weights = numbers[0] if spec.weight is not None else None
-    times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
+    before = num_beside - len(spec.times)
+    further = numbers[before - len(spec.further) : before] if spec.further else None
+    times, dense = numbers[before:num_beside], numbers[num_beside:]
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, element_weights)
+    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, further, element_weights)
 
 
 def are_missing(lists: RawList) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@
 - {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
 - {name: session, role: ignore}
 
+Where several columns have the role label, ``label`` names the one to learn, or ``labels`` all of them (``labels.py``).
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
 - {name: hour, kind: hour, of: shown_at, zone: Asia/Tokyo}
 - {name: shop_hour, kind: cross, of: [shop, hour]}
@@ -24,12 +25,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.preprocessing.read.labels import read_labels
 from dlrm_app.preprocessing.read.time_format import format_problems
 from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
+FURTHER = "further label"
+"""The role, given here alone, of the labels beside the main one: 0, 1 or missing."""
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
 ELEMENT_WEIGHTS = "element_weights"
@@ -103,6 +108,7 @@ class Spec:
 
     ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
     ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
+    ``labels``: those of rows with several, the main one first.
     """
 
     name: str
@@ -114,6 +120,7 @@ class Spec:
     order: tuple[LogColumn, ...] = ()
     derived: tuple[LogColumn, ...] = ()
     by_position: bool = False
+    labels: tuple[LearntLabel, ...] = ()
 
     @property
     def fields(self) -> tuple[LogColumn, ...]:
@@ -155,15 +162,22 @@ class Spec:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
+    @cached_property
+    def further(self) -> list[LogColumn]:
+        """The columns of further labels, in the order of ``labels``."""
+        columns = {column.name: column for column in self.columns if column.role == FURTHER}
+        return [columns[label.name] for label in self.labels[1:]]
+
     @property
     def beside(self) -> list[LogColumn]:
-        """The columns of numbers that are read beside the dense ones: the weight, then the times."""
-        return [*(column for column in self.columns if column.role == "weight"), *self.times]
+        """The columns of numbers that are read beside the dense ones: the weight, further labels, then the times."""
+        weight = (column for column in self.columns if column.role == "weight")
+        return [*weight, *self.further, *self.times]
 
     def without_label(self) -> "Spec":
         """The format of files without the label column and without other labels; weights are not read."""
         columns = tuple(c for c in self.columns if "label" not in (c.role, c.kind))
-        return replace(self, columns=columns).without_weight()
+        return replace(self, columns=columns, labels=()).without_weight()
 
     def without_weight(self) -> "Spec":
         """The format of rows that are scored, whose weights do not matter: files need not have them."""
@@ -265,10 +279,25 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         crosses = []
     entries = [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses]
     derived = _read_derived([*(config.derived or []), *entries], columns, problems)
-    problems += _whole_faults([*columns, *derived], config.label)
-    if config.label is not None:
-        is_other = {c.name: c.role == "label" and c.name != config.label for c in columns}
-        columns = [LogColumn(c.name, "ignore", "label") if is_other[c.name] else c for c in columns]
+    labels: list[LearntLabel] = []
+    if config.labels is not None:
+        named = [column.name for column in columns if column.role == "label"]
+        labels, faults = read_labels(config.labels, named)
+        problems += faults
+        if config.label is not None:
+            problems.append(
+                Problem("dataset.label", "and dataset.labels both name the label", "leave out dataset.label")
+            )
+    main = labels[0].name if labels else config.label
+    problems += _whole_faults([*columns, *derived], main if config.labels is None or labels else "")
+    if main is not None:
+        roles = {label.name: FURTHER for label in labels[1:]} | {main: "label"}
+        columns = [
+            replace(c, role=roles.get(c.name, "ignore"), kind="label")
+            if c.role == "label" and c.name != main
+            else c
+            for c in columns
+        ]
     # YAML reads NULL and null, without quotes, as nothing
     given = [
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
@@ -279,7 +308,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         )
     refuse_if(problems)
     form = config.name, config.delimiter, config.quote, config.header
-    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    several = tuple(labels) if len(labels) > 1 else ()
+    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived), labels=several)
     return spec if spec.label is not None else spec.without_weight()
 
 
@@ -464,7 +494,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
             Problem(
                 "dataset.columns",
                 f"gives {both} the role label",
-                "say dataset.label=NAME of the one to learn",
+                "say dataset.label=NAME of the one to learn, or dataset.labels=[NAME, NAME] of several",
             )
         )
     if len(weights) > 1:
@@ -472,7 +502,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
         faults.append(
             Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
         )
-    if label is not None and label not in labels:
+    if label and label not in labels:
         faults.append(
             Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
         )
