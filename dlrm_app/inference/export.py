@@ -18,7 +18,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
@@ -57,7 +57,7 @@ from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import Columns, Rows
-from dlrm_app.text import bytes_text, listed
+from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -188,9 +188,6 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)
-    if config.shards > 1 and (names := [table.name for table in trained.tables if table.attention]):
-        rule = f"cannot be given for a model with lists pooled by attention, of {listed(names)}"
-        raise ConfigError(Problem(f"shards={config.shards}", rule, "give shards=1"))
     split = _held_out(config.split, manifest)
     return _Source(trained, types, manifest, split, Loading(config.data.prefetch_batches))
 
