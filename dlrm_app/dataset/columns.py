@@ -183,6 +183,11 @@ def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
     return found
 
 
+def weighted_columns(manifest: Manifest) -> list[str]:
+    """The columns of lists whose elements have weights."""
+    return [column.name for column in manifest.sparse if column.weights]
+
+
 def attention_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:
     """Problems: lists that other lists are to be pooled by."""
     lists = {column.name for column in manifest.sparse if column.multi_hot}

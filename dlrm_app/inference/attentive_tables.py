@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from dlrm_app.inference.tables import QuantizedTables
+from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.model.attention import AttentivePooling, units_of
 from dlrm_app.tables.specs import Table
 
@@ -20,7 +20,12 @@ class AttentiveTables(nn.Module):
     """
 
     def __init__(
-        self, tables: Sequence[Table], sums: QuantizedTables, pooling: AttentivePooling, *, stacked: bool
+        self,
+        tables: Sequence[Table],
+        sums: QuantizedTables | ShardedTables,
+        pooling: AttentivePooling,
+        *,
+        stacked: bool,
     ) -> None:
         super().__init__()
         self.sums = sums

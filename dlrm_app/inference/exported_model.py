@@ -2,8 +2,8 @@
 
 reference/ holds input rows of the model and their scores, as text that any program can read. rows.tsv has a row a line:
 every dense value, then the ids of every feature, separated by commas, in the order of export.json. An id with another
-weight than 1 is followed by a colon and the weight. scores.tsv: the probability of each row, one a line. Numbers are
-written so that they can be read back exactly.
+weight than 1 is followed by a colon and the weight. scores.tsv: the probability of each row, one a line, or those of
+several labels, separated by tabs. Numbers are written so that they can be read back exactly.
 """
 
 from collections.abc import Sequence
@@ -47,8 +47,13 @@ class ExportedModel:
         """The sparse features, in the order that the model reads them."""
         return [feature.name for feature in self.record.features]
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of several labels, the main one first."""
+        return [label.name for label in self.encoding.labels]
+
     def score(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes (probabilities [B], logits [B]).
+        """Computes (probabilities [B], logits [B]); [B, L] of several labels.
 
         Raises DataError for inputs of other shapes and ids outside their tables.
         """
@@ -61,14 +66,9 @@ class ExportedModel:
         Raises DataError naming every column that is missing or encoded differently.
         """
         encoding = f"encoding.path={self.folder / ENCODING}"
-        return read_as_known(
-            describe_columns(self.encoding),
-            manifest,
-            self.features,
-            self.folder,
-            encoding,
-            label=WITHOUT_LABELS,
-        )
+        known = describe_columns(self.encoding)
+        rows = read_as_known(known, manifest, self.features, self.folder, encoding, label=WITHOUT_LABELS)
+        return rows.with_labels(self.encoding.labels)
 
 
 def open_export(folder: Path) -> ExportedModel:
@@ -173,7 +173,8 @@ def write_reference(folder: Path, inputs: Inputs, scores: torch.Tensor) -> None:
     """Writes FOLDER/reference."""
     (folder / ROWS).parent.mkdir()
     (folder / ROWS).write_text("".join(f"{line}\n" for line in to_lines(inputs)), encoding="utf-8")
-    text = "".join(f"{np.float32(score)!s}\n" for score in scores.numpy())
+    rows = scores.numpy().reshape(len(scores), -1)
+    text = "".join("\t".join(str(np.float32(score)) for score in row) + "\n" for row in rows)
     (folder / SCORES).write_text(text, encoding="utf-8")
 
 
@@ -196,10 +197,12 @@ def to_lines(inputs: Inputs) -> list[str]:
 
 
 def read_reference(folder: Path, num_dense: int, is_weighted: bool = False) -> tuple[Inputs, torch.Tensor]:
-    """The inputs and the scores [B] in FOLDER/reference. ``is_weighted``: ids have weights."""
+    """The inputs and the scores in FOLDER/reference, [B], or [B, L] of several labels. ``is_weighted``: ids have weights."""
     lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
-    scores = (folder / SCORES).read_text(encoding="utf-8").split()
-    expected = torch.tensor([float(score) for score in scores], dtype=torch.float32)
+    scores = (folder / SCORES).read_text(encoding="utf-8").splitlines()
+    expected = torch.tensor([list(map(float, line.split("\t"))) for line in scores], dtype=torch.float32)
+    if expected.shape[1:] == (1,):
+        expected = expected.squeeze(1)
     return from_lines(lines, num_dense, is_weighted), expected
 
 

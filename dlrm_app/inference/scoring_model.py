@@ -38,7 +38,9 @@ def to_inputs(batch: Batch) -> Inputs:
 
 
 class ScoringModel(nn.Module):
-    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32."""
+    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32; [B, L]
+    of L labels.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -123,13 +125,17 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_sha
     model = weights.model
     stacked = ARCHITECTURES[trained.spec.config.kind].interacts
     attentive = [module for module in model.modules() if isinstance(module, AttentivePooling)]
-    if any(table.attention for table in trained.tables):
-        sums = QuantizedTables(trained.tables, types, weights.blocks, stacked=False)
-        model.sparse_arch = AttentiveTables(trained.tables, sums, attentive[0], stacked=stacked)
-    elif num_shards > 1:
-        model.sparse_arch = ShardedTables(trained.tables, types, weights.blocks, num_shards, stacked=stacked)
-    else:
-        model.sparse_arch = QuantizedTables(trained.tables, types, weights.blocks, stacked=stacked)
+    attends = any(table.attention for table in trained.tables)
+    given = trained.tables, types, weights.blocks
+    stacks = stacked and not attends
+    tables = (
+        ShardedTables(*given, num_shards, stacked=stacks)
+        if num_shards > 1
+        else QuantizedTables(*given, stacked=stacks)
+    )
+    model.sparse_arch = (
+        AttentiveTables(trained.tables, tables, attentive[0], stacked=stacked) if attends else tables
+    )
     is_weighted = any(table.weighted for table in trained.tables)
     scoring = WeightedScoringModel(model) if is_weighted else ScoringModel(model)
     return scoring.eval().requires_grad_(False)

@@ -218,6 +218,14 @@ def to_jagged(features: list[str], values: torch.Tensor, lengths: torch.Tensor) 
     return KeyedJaggedTensor(keys=features, values=values, lengths=lengths)
 
 
+@torch.fx.wrap
+def to_weighted(
+    features: list[str], values: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor
+) -> KeyedJaggedTensor:
+    """``to_jagged`` with a weight for each id."""
+    return KeyedJaggedTensor(keys=features, values=values, lengths=lengths, weights=weights)
+
+
 class ShardedTables(nn.Module):
     """Like QuantizedTables, in ``num_shards`` shards. ``shard_of``: table name → its shard."""
 
@@ -234,7 +242,9 @@ class ShardedTables(nn.Module):
     ) -> None:
         super().__init__()
         self._features = [name for table in tables for name in table.features]
+        self._widths = [table.dim for table in tables for _ in table.features]
         bags = _Bags(tables, types, weights)
+        self._is_weighted = bags.bags.is_weighted()
         state = bags.state_dict()
         with _propagated_device():
             self._sharded, plan = shard_quant_model(
@@ -261,16 +271,30 @@ class ShardedTables(nn.Module):
     def _find_columns(self, tables: Sequence[Table]) -> torch.Tensor:
         """The places of the features' columns in torchrec's output, which is ordered by shard."""
         ids = torch.empty(0, dtype=torch.int32), torch.zeros(len(self._features), dtype=torch.int32)
-        given = self._sharded(to_jagged(self._features, *ids))
+        given = self._look_up(*ids, None)
         widths = {name: table.dim for table in tables for name in table.features}
         begins = dict(zip(given.keys(), given.offset_per_key(), strict=False))
         return torch.cat([begins[name] + torch.arange(widths[name]) for name in self._features])
 
-    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, lengths = ids
-        pooled = self._sharded(to_jagged(self._features, values, lengths.reshape(-1))).values()
+    def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        values, lengths, *weights = ids
+        pooled = self._look_up(values, lengths.reshape(-1), weights[0] if weights else None).values()
         pooled = pooled.index_select(1, self.columns)
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
+
+    def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
+        """As of QuantizedTables. Rows of the other features are empty bags, since the shards take all features."""
+        own = torch.ones_like(values)
+        lengths = [own if place == feature else torch.zeros_like(own) for place in range(len(self._features))]
+        begin = sum(self._widths[:feature])
+        columns = self.columns[begin : begin + self._widths[feature]]
+        return self._look_up(values, torch.cat(lengths), None).values().index_select(1, columns)
+
+    def _look_up(self, values: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor | None) -> Any:
+        if not self._is_weighted:
+            return self._sharded(to_jagged(self._features, values, lengths))
+        given = torch.ones_like(values, dtype=torch.float32) if weights is None else weights
+        return self._sharded(to_weighted(self._features, values, lengths, given))
 
 
 class _Bags(nn.Module):
@@ -284,7 +308,7 @@ class _Bags(nn.Module):
                 replace(to_bag_config(table), data_type=DataType[types[table.name].upper()])
                 for table in tables
             ],
-            is_weighted=False,
+            is_weighted=any(table.weighted for table in tables),
             device=torch.device("cpu"),
             output_dtype=torch.float32,
             table_name_to_quantized_weights=quantized,

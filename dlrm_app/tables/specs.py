@@ -145,8 +145,8 @@ def resolve_tables(
             raise ConfigError(
                 Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
             )
-        if config.pooling == ATTENTION and not any(len(group) > 1 for group in groups):
-            rule = "finds no list that has one vocabulary with a column to attend to"
+        if config.pooling == ATTENTION and not attending(groups, weighted):
+            rule = "finds no list that has one vocabulary with a column to attend to, and no element weights"
             cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]]"
             raise ConfigError(Problem("tables.pooling=attention", rule, cure))
         specs = _specs_of_dataset(config, feature_rows or {}, groups, weighted)
@@ -179,6 +179,11 @@ def resolve_tables(
     return tables
 
 
+def attending(groups: Sequence[Sequence[str]], weighted: Collection[str]) -> list[Sequence[str]]:
+    """The ``groups`` of a feature and lists that tables.pooling=attention is for; lists with weights are summed."""
+    return [group for group in groups if len(group) > 1 and not {*group} & {*weighted}]
+
+
 def _specs_of_dataset(
     config: TablesConfig,
     feature_rows: Mapping[str, int],
@@ -195,8 +200,7 @@ def _specs_of_dataset(
             # a CSV's header may have dots, torch's module names may not
             spec = {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": group}
             if config.pooling == ATTENTION:
-                attends = len(group) > 1 and not {*group} & {*weighted}
-                spec["pooling"] = {ATTENTION: feature} if attends else "sum"
+                spec["pooling"] = {ATTENTION: feature} if attending([group], weighted) else "sum"
             specs.append(spec)
     return specs
 

@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from dlrm_app import load
+from dlrm_app.api.auto_recipe import choose_recipe
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
@@ -207,12 +208,14 @@ def test_weights_are_for_sums(folder: Path, pooling: str) -> None:
         )
 
 
-def test_attention_by_default_leaves_weighted_lists_summed(folder: Path) -> None:
-    keys = [f"data.path={folder}/data", *COMMON, "tables.pooling=attention", "trainer.max_steps=2"]
-    train_here(folder / "summed", *keys)
-    trained = load(folder / "summed").scorer.trained
-    assert trained is not None
-    assert [(table.pooling, table.weighted) for table in trained.tables] == [("sum", ("seen",))]
+def test_attention_of_all_tables_is_for_lists_without_weights(folder: Path) -> None:
+    with refused(
+        ConfigError,
+        "tables.pooling=attention",
+        "finds no list that has one vocabulary with a column to attend to...",
+    ):
+        train_here(folder / "attending", f"data.path={folder}/data", *COMMON, "tables.pooling=attention")
+    assert "tables.pooling" not in choose_recipe(read_manifest(folder / "data"), 64)[1]
 
 
 def test_wrong_weights_of_an_export_are_refused(folder: Path, run: Path) -> None:

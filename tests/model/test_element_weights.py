@@ -7,10 +7,10 @@ from torch.nn import functional as F
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Attention, Table
-from dlrm_app.training.setup import build_trainable
 from tests.model.test_parity import MODELS
 from tests.plain_training import assert_trains_like_plain, compose_train, plain_copy
 from tests.random_batches import NUM_DENSE, draw, to_batch
+from tests.trainable import trainable_of
 
 MEANS = Table("means", 2_000, 8, ("f3_mean", "f5"), pooling="mean", init="normal")
 WEIGHTED = Table("seen", 100, 8, ("f3_w", "f1"), init="normal", weighted=("f3_w",))
@@ -44,7 +44,7 @@ def test_pooled_vectors_equal_embedding_bag_in_float64() -> None:
     """Forward, and the gradient of each row, by torch's own weighted sum."""
     config = compose_train("optimizer=sgd", "optimizer.sparse.lr=1.0")
     with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, [WEIGHTED], NUM_DENSE, runtime)
+        trainable = trainable_of(config, [WEIGHTED], NUM_DENSE, runtime)
         table = plain_copy(trainable).bags["seen"].weight.detach().double().requires_grad_()
         batch = to_batch(*draw(3, 64, [WEIGHTED]))
         bags = trainable.model.module.model.sparse_arch.embedding_bag_collection

@@ -16,6 +16,7 @@ from tests.refusals import refused
 
 ROWS = 2000
 HASH = ["encoding=hash", "encoding.num_embeddings=100"]
+TARGET = "item_target"
 FORMS = {"csv": write_csv, "parquet": write_parquet}
 
 
@@ -62,6 +63,18 @@ def test_a_log_without_weights_makes_what_it_made(log: Path) -> None:
     assert content(log / "ignored", skipped) == content(log / "without", skipped)
     assert '"weights"' not in (log / "ignored" / "manifest.json").read_text()
     assert ignored.sparse[1].weights is None
+
+
+def test_all_other_columns_are_those_of_a_log_without_weights(log: Path) -> None:
+    """With a target column, buckets and a kept column beside them. Folds of train are dealt by a row's content."""
+    more = ["dense.target_columns=[item]", "dense.bucket_columns=[age]", "keep=[item]", "split.val=0.2"]
+    weighted = run(log / "weighted", *options(log, "log.csv", *more))
+    describe(log, columns=[*COLUMNS[:-1], "{name: dwell, role: ignore}"])
+    ignored = run(log / "ignored", *options(log, "log.csv", *more))
+    for split in ("train", "val"):
+        tables = [table_of(manifest, split) for manifest in (weighted, ignored)]
+        without = ["dwell"] if split == "val" else ["dwell", TARGET]
+        assert tables[0].drop_columns(without) == tables[1].drop_columns(without[1:])
 
 
 @pytest.mark.parametrize("end", ["first", "last"])

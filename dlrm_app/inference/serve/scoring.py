@@ -23,8 +23,10 @@ from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocessing.read.parser import Parser, RejectedLine, without
 from dlrm_app.preprocessing.units.unit_text import PADDING
 
-Answer = list[float] | RequestError
-"""A probability for every row of a request, or the reason why there is none."""
+Scores = dict[str, list[float]]
+"""A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
+Answer = Scores | RequestError
+"""The scores of a request, or the reason why there are none."""
 ScoreRequests = Callable[[Sequence[list[str]]], Awaitable[list[Answer]]]
 """Scores several requests, each a list of lines, and returns an answer for each."""
 
@@ -61,17 +63,20 @@ class ServedExport:
         lines = [line for request in requests for line in request]
         rejects = self._parse(lines)
         encoded = self._encoder.encode(self._parser.take())
-        scores = np.zeros(len(lines), np.float64)
+        labels = self._scorer.labels or ["click"]
+        scores = np.zeros((len(lines), len(labels)), np.float64)
         if len(encoded):
             numbers = without(0, len(lines), [reject.line for reject in rejects])
             inputs = self._inputs(encoded)
-            scores[numbers] = probabilities(self._scorer.logits(inputs).numpy())
+            found = probabilities(self._scorer.logits(inputs).numpy())
+            scores[numbers] = found.reshape(len(numbers), -1)
         answers: list[Answer] = []
         begin = 0
         for request in requests:
             end = begin + len(request)
             wrong = [RowProblem(r.line - begin, r.column, r.reason) for r in rejects if begin <= r.line < end]
-            answers.append(bad_rows(wrong) if wrong else scores[begin:end].tolist())
+            columns = zip(labels, scores[begin:end].T.tolist(), strict=True)
+            answers.append(bad_rows(wrong) if wrong else dict(columns))
             begin = end
         return answers
 
@@ -112,7 +117,7 @@ def open_served(path: Path, capacity: int) -> ServedExport:
 class _Waiting(NamedTuple):
     lines: list[str]
     since: float
-    answer: "asyncio.Future[list[float]]"
+    answer: "asyncio.Future[Scores]"
 
 
 class Batcher:
@@ -137,8 +142,8 @@ class Batcher:
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, lines: list[str], timeout: float) -> list[float]:
-        """The probability of each of ``lines``.
+    async def score(self, lines: list[str], timeout: float) -> Scores:
+        """The probabilities of each of ``lines``.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.
         """
