@@ -58,7 +58,7 @@ class OrderDraws(NamedTuple):
     are_known: NDArray[np.bool_]
 
 
-class Block(NamedTuple):
+class DrawnRows(NamedTuple):
     """Rows: the ``text`` of those that the log has, true ``probabilities`` [B] and ``labels`` [B] of clicks."""
 
     text: bytes
@@ -82,7 +82,7 @@ class Source:
     weight_spread: float = 0.0
     orders: Orders | None = None
 
-    def block(self, first_row: int, num_rows: int) -> Block:
+    def block(self, first_row: int, num_rows: int) -> DrawnRows:
         """Rows from ``first_row`` on. The text has only the share of the negatives that is kept."""
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
         probabilities = probability(self.signal.logits(self.shape, values, ranks))
@@ -99,7 +99,7 @@ class Source:
             text = b"".join(self._lines(text, labels, orders, numbers))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
-        return Block(text, probabilities, labels, orders)
+        return DrawnRows(text, probabilities, labels, orders)
 
     def _lines(
         self, text: bytes, labels: NDArray[np.uint8], orders: OrderDraws | None, numbers: NDArray[np.int64]
