@@ -36,7 +36,7 @@ def read_labels(config: DatasetConfig, columns: Sequence[str]) -> tuple[list[Lea
     if config.label is not None:
         rule, cure = (
             f"and {KEY} both name the label",
-            "leave out dataset.label, and list the main label first",
+            f"leave out dataset.label, or add {KEY}=null",
         )
         problems.append(Problem("dataset.label", rule, cure, config.label))
     for index, entry in enumerate(entries):
