@@ -64,15 +64,24 @@ def summary_table(
     train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
 ) -> tuple[Columns, Rows]:
     """A line for each epoch, one for test, and one for the best that the data allows."""
-    by_epoch = {each.epoch: each.metrics for each in evals if each.split == "val"}
-    rows = [
-        [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch, {}))]
-        for epoch, loss in enumerate(train_loss)
-    ]
-    rows += [["test", "", *_cells(each.metrics)] for each in evals if each.split == "test"]
+    by_epoch = {each.epoch: each for each in evals if each.split == "val"}
+    rows = []
+    for epoch, loss in enumerate(train_loss):
+        evaluation = by_epoch.get(epoch)
+        rows.append([f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(evaluation.metrics if evaluation else {})])
+        rows += _label_rows(evaluation)
+    for each in evals:
+        if each.split == "test":
+            rows += [["test", "", *_cells(each.metrics)], *_label_rows(each)]
     if best:
         rows.append(["best reachable", "", *_cells(best)])
     return ["", "train loss", *(metric.title for metric in SHOWN_METRICS.values())], rows
+
+
+def _label_rows(evaluation: Evaluation | None) -> list[list[str]]:
+    """A line for each further label."""
+    labels = evaluation.labels if evaluation else {}
+    return [[f"  {name}", "", *_cells(metrics)] for name, metrics in labels.items()]
 
 
 def _cells(metrics: Mapping[str, float]) -> list[str]:
