@@ -64,12 +64,16 @@ class ValueResult:
 
 @dataclass(frozen=True)
 class LabelResult:
-    """A model's metrics of a further label, over the rows that have it."""
+    """A model's metrics of a further label, over the rows that have it.
+
+    ``difference``: its AUC minus that of the first model, on the same rows; None for the first model itself.
+    """
 
     name: str
     metrics: dict[str, float]
     auc_interval: Interval
     logloss_interval: Interval
+    difference: Interval | None = None
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,9 @@ def resolve_tables(
             )
         if config.pooling == ATTENTION and not attending(groups, weighted):
             rule = "finds no list that has one vocabulary with a column to attend to, and no element weights"
-            cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]], or use tables.pooling=sum"
+            cure = (
+                "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]], or use tables.pooling=sum"
+            )
             raise ConfigError(Problem("tables.pooling=attention", rule, cure))
         specs = _specs_of_dataset(config, feature_rows or {}, groups, weighted)
         rule = "finds no sparse column in the dataset to make a table for"
