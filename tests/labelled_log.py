@@ -1,4 +1,4 @@
-"""A small log with a click, an order that needs the click, and a like that some rows lack; and its description."""
+"""A small log with a click, an order that needs the click, and a like that some rows lack; its description, and its datasets."""
 
 from pathlib import Path
 
@@ -6,7 +6,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.manifest import Manifest
+from tests.preprocessing.running import run
 from tests.weighted_log import describe
+
+HASH = ["encoding=hash", "encoding.num_embeddings=100"]
 
 LABELS = "labels: [clicked, {order: {given: clicked, loss_weight: 2}}, like]"
 COLUMNS = [
@@ -50,3 +54,39 @@ def draw_labelled(num_rows: int, seed: int = 0) -> tuple[pa.Table, NDArray[np.fl
         }
     )
     return table, np.stack([click, click * order, like], axis=1)
+
+
+def made(folder: Path, name: str, source: str, *others: str) -> Manifest:
+    return run(folder / name, f"dataset={folder}/log.yaml", *HASH, f"input.train={folder}/{source}", *others)
+
+
+def stored(table: pa.Table, name: str) -> list[float | None]:
+    """A further label's values, None where a row lacks it."""
+    return [None if np.isnan(value) else value for value in table[name].to_numpy()]
+
+
+ALL_ROLES = [
+    "{name: like, role: label}",
+    "{name: shown_at, role: time, kind: seconds}",
+    "{name: order, role: label}",
+    "{name: clicked, role: label}",
+    "{name: importance, role: weight}",
+    "{name: age, role: dense, kind: float}",
+    "{name: shop, role: sparse, kind: integer}",
+    "{name: user, role: sparse, kind: integer}",
+]
+DERIVED = "derived: [{name: hour, kind: hour, of: shown_at}]"
+
+
+def all_roles(num_rows: int, seed: int = 0) -> pa.Table:
+    """Rows with times and weights, a click that is not the first column, and orders that are missing at times."""
+    rows = draw_labelled(num_rows, seed)[0]
+    random = np.random.default_rng(seed)
+    rows = rows.append_column("shown_at", pa.array(random.integers(0, 10**9, num_rows)))
+    orders = pa.array(rows["order"].to_pylist(), mask=random.random(num_rows) < 0.1)
+    rows = rows.set_column(rows.column_names.index("order"), "order", orders)
+    return rows.select([column.partition(":")[2].partition(",")[0].strip() for column in ALL_ROLES])
+
+
+def describe_all_roles(folder: Path, *more: str) -> Path:
+    return describe(folder, LABELS, DERIVED, *more, columns=ALL_ROLES)

@@ -4,30 +4,32 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.checking.check_dataset import check_dataset, conclude
-from dlrm_app.daily.rows import Earlier, write_rows
-from dlrm_app.dataset.label_counts import label_table
-from dlrm_app.dataset.manifest import LabelCounts, LearntLabel, Manifest, read_manifest, write_manifest
-from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import checksum
+import dlrm_app
+from dlrm_app.dataset.manifest import LabelCounts, LearntLabel
+from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
-from tests.labelled_log import LABELS as LABELS_LINE
-from tests.labelled_log import describe_labels, draw_labelled
-from tests.preprocessing.running import content, make, rejects_of, run, table_of
+from dlrm_app.preprocessing.units.plain_parquet import decode_plain
+from tests.labelled_log import (
+    all_roles,
+    describe_all_roles,
+    describe_labels,
+    draw_labelled,
+    made,
+    stored,
+)
+from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.refusals import refused
 from tests.weighted_log import describe, write_csv
 
 ROWS = 3000
-HASH = ["encoding=hash", "encoding.num_embeddings=100"]
 LABELS = [LearntLabel("clicked"), LearntLabel("order", "clicked", 2.0), LearntLabel("like")]
 
 
@@ -36,15 +38,6 @@ def log(tmp_path: Path) -> Path:
     describe_labels(tmp_path)
     write_csv(tmp_path / "log.csv", draw_labelled(ROWS)[0])
     return tmp_path
-
-
-def made(folder: Path, name: str, source: str, *others: str) -> Manifest:
-    return run(folder / name, f"dataset={folder}/log.yaml", *HASH, f"input.train={folder}/{source}", *others)
-
-
-def stored(table: pa.Table, name: str) -> list[float | None]:
-    """A further label's values, None where a row lacks it."""
-    return [None if np.isnan(value) else value for value in table[name].to_numpy()]
 
 
 def test_further_labels_are_columns_beside_the_main_one(log: Path) -> None:
@@ -56,41 +49,6 @@ def test_further_labels_are_columns_beside_the_main_one(log: Path) -> None:
     assert whole.schema.names[:3] == ["clicked", "order", "like"]
     for name in ("order", "like"):
         assert stored(whole, name) == rows[name].to_pylist()
-
-
-def test_the_manifest_counts_the_rows_that_have_each_label(log: Path) -> None:
-    manifest = made(log, "out", "log.csv", "split.val=0.2")
-    for split in ("train", "val"):
-        table = table_of(manifest, split)
-        for name in ("order", "like"):
-            values = table[name].to_numpy()
-            expected = LabelCounts(int((~np.isnan(values)).sum()), int((values == 1).sum()))
-            assert manifest.splits[split].labels[name] == expected
-
-
-@pytest.mark.parametrize("is_weighted", [False, True])
-@pytest.mark.parametrize("share", [1.0, 0.25])
-def test_rows_count_as_in_metrics(log: Path, is_weighted: bool, share: float) -> None:
-    """By their weights, and 1 / share times without the main label."""
-    describe_labels(log, weighted=is_weighted)
-    sampled = [] if share == 1 else [f"sampling.negatives={share}"]
-    manifest = made(log, "out", "log.csv", *sampled)
-    table = table_of(manifest)
-    weights = table["importance"].to_numpy().astype(float) if is_weighted else np.ones(len(table))
-    weights = np.where(table["clicked"].to_numpy() == 1, weights, weights / share)
-    for label in manifest.further_labels:
-        values = table[label.name].to_numpy()
-        known, positive = ~np.isnan(values), values == 1
-        expected = weights[positive].sum(), weights[known].sum()
-        assert manifest.clicks_and_rows("train", label=label) == pytest.approx(expected, rel=1e-11)
-        expected = weights[positive].sum(), weights[known].sum()
-        counts = manifest.splits["train"].labels[label.name]
-        assert (counts.weights is not None, counts.negatives is not None) == (is_weighted, share < 1)
-        once = np.where(table["clicked"].to_numpy() == 1, 1, 1 / share)
-        unweighted = manifest.without_weights().clicks_and_rows("train", label=label)
-        assert unweighted == pytest.approx((once[positive].sum(), once[known].sum()), rel=1e-11)
-        as_in_loss = manifest.without_weights().clicks_and_rows("train", label=label, all_negatives=False)
-        assert as_in_loss == (positive.sum(), known.sum())
 
 
 def as_strings(column: pa.ChunkedArray) -> pa.Array:
@@ -125,17 +83,6 @@ def test_parquet_gives_the_dataset_of_the_text(log: Path, store: Callable[..., p
     made(log, "text", "log.csv")
     made(log, "parquet", "log.parquet")
     assert content(log / "parquet", ["manifest.json"]) == content(log / "text", ["manifest.json"])
-
-
-def test_the_size_of_units_does_not_matter(log: Path) -> None:
-    rows = draw_labelled(60_000)[0]
-    write_csv(log / "many.csv", rows)
-    parts = ["layout.unit_mib=1", "sampling.negatives=0.5"]
-    one, several = made(log, "one", "many.csv", parts[1]), made(log, "several", "many.csv", *parts)
-    assert (log / "many.csv").stat().st_size > 1 << 20
-    assert one.splits["train"].labels == several.splits["train"].labels
-    for name in ("clicked", "order", "like"):
-        np.testing.assert_array_equal(*(table_of(each)[name].to_numpy() for each in (one, several)))
 
 
 def test_what_is_no_label_is_a_rejected_row_and_missing_is_not(log: Path) -> None:
@@ -246,34 +193,11 @@ def test_a_dataset_with_one_label_has_no_word_of_others(log: Path) -> None:
     assert "order" not in table_of(manifest).schema.names
 
 
-ALL_ROLES = [
-    "{name: like, role: label}",
-    "{name: shown_at, role: time, kind: seconds}",
-    "{name: order, role: label}",
-    "{name: clicked, role: label}",
-    "{name: importance, role: weight}",
-    "{name: age, role: dense, kind: float}",
-    "{name: shop, role: sparse, kind: integer}",
-    "{name: user, role: sparse, kind: integer}",
-]
-DERIVED = "derived: [{name: hour, kind: hour, of: shown_at}]"
-
-
-def all_roles(num_rows: int, seed: int = 0) -> pa.Table:
-    """Rows with times and weights, a click that is not the first column, and orders that are missing at times."""
-    rows = draw_labelled(num_rows, seed)[0]
-    random = np.random.default_rng(seed)
-    rows = rows.append_column("shown_at", pa.array(random.integers(0, 10**9, num_rows)))
-    orders = pa.array(rows["order"].to_pylist(), mask=random.random(num_rows) < 0.1)
-    rows = rows.set_column(rows.column_names.index("order"), "order", orders)
-    return rows.select([column.partition(":")[2].partition(",")[0].strip() for column in ALL_ROLES])
-
-
 @pytest.mark.parametrize("header", ["true", "false"])
 @pytest.mark.parametrize("quote", ["", "quote: '\"'"])
 def test_labels_lie_beside_weights_and_times(tmp_path: Path, header: str, quote: str) -> None:
     """Read by name or by position, in text and in Parquet."""
-    path = describe(tmp_path, LABELS_LINE, DERIVED, quote, columns=ALL_ROLES)
+    path = describe_all_roles(tmp_path, quote)
     path.write_text(path.read_text().replace("header: true", f"header: {header}"))
     rows = all_roles(ROWS)
     write_csv(tmp_path / "log.csv", rows)
@@ -307,22 +231,6 @@ def test_null_words_are_missing_labels(log: Path) -> None:
         assert stored(table_of(manifest), "like") == [None, None, None, 1.0, 0.0, None]
 
 
-def test_rows_with_a_label_and_without_its_given_are_counted(log: Path) -> None:
-    """They are kept, and the summary warns; missing ones do not count."""
-    rows = draw_labelled(6)[0]
-    rows = rows.set_column(0, "clicked", pa.array([0, 0, 1, 0, 1, 0]))
-    rows = rows.set_column(2, "order", pa.array([1, 1, 1, 0, 0, None]))
-    write_csv(log / "few.csv", rows)
-    given = [f"dataset={log}/log.yaml", *HASH, f"input.train={log}/few.csv"]
-    dataset = make(log / "out", *given)
-    train = dataset.manifest.splits["train"]
-    assert (train.rows, train.labels["order"].without_given, train.labels["like"].without_given) == (6, 2, 0)
-    assert "warning: 2 of train's rows have order 1 and clicked 0" in str(dataset)
-    dataset = make(log / "other", *given, "dataset.labels=[clicked,order]")
-    assert dataset.manifest.splits["train"].labels["order"].without_given == 0
-    assert "warning" not in str(dataset)
-
-
 WAYS = {
     "plain": [],
     "full shuffle": ["shuffle=full", "layout.shuffled_shard_rows=3000"],
@@ -334,7 +242,7 @@ WAYS = {
 def test_interruptions_end_in_the_same_bytes(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    describe(tmp_path, LABELS_LINE, DERIVED, columns=ALL_ROLES)
+    describe_all_roles(tmp_path)
     write_csv(tmp_path / "log.csv", all_roles(40_000))
     keys = [*WAYS[way], "sampling.negatives=0.5", "threads=1", "layout.unit_mib=1"]
     made(tmp_path, "whole", "log.csv", *keys)
@@ -360,7 +268,7 @@ def test_interruptions_end_in_the_same_bytes(
 
 @pytest.mark.parametrize("shuffle", ["none", "block", "full"])
 def test_labels_stay_with_their_rows(tmp_path: Path, shuffle: str) -> None:
-    describe(tmp_path, LABELS_LINE, DERIVED, columns=ALL_ROLES)
+    describe_all_roles(tmp_path)
     rows = all_roles(ROWS)
     write_csv(tmp_path / "log.csv", rows)
     more = [f"shuffle={shuffle}", "split.val=0.3", "split.by=content", "keep=[shop]", "dense.transform=none"]
@@ -428,70 +336,56 @@ def test_columns_that_labels_cannot_be_read_from_are_named(log: Path) -> None:
         made(log, "out", "times.parquet")
 
 
-@pytest.mark.parametrize("change", ["value", "count"])
-def test_check_names_labels_that_are_not_as_the_manifest_says(log: Path, change: str) -> None:
-    describe_labels(log, weighted=True)
-    manifest = made(log, "out", "log.csv", "split.val=0.2", "sampling.negatives=0.5")
-    findings = conclude(check_dataset(log / "out"))
-    assert [cell for row in label_table(manifest)[1] for cell in row[:2]] == [
-        "train", "order", "train", "like", "val", "order", "val", "like",
-    ]  # fmt: skip
-    assert all(label in str(findings) for label in ("order", "like"))
-    train = manifest.splits["train"]
-    if change == "count":
-        counts = train.labels["like"]
-        train.labels["like"] = replace(counts, positives=counts.positives - 1)
-        write_manifest(log / "out", manifest)
-        key, rule = "the train split", f"has {counts.positives} positives of like, the manifest says ..."
-    else:
-        path = log / "out" / train.shards[0].path
-        table = pq.read_table(path)
-        likes = table["like"].to_numpy().copy()
-        likes[7] = 2
-        pq.write_table(table.set_column(2, table.schema.field("like"), pa.array(likes)), path)
-        groups = [
-            pq.read_metadata(path).row_group(i).num_rows for i in range(pq.read_metadata(path).num_row_groups)
-        ]
-        train.shards[0] = replace(
-            train.shards[0], bytes=path.stat().st_size, checksum=checksum(path), row_groups=groups
-        )
-        write_manifest(log / "out", manifest)
-        key, rule = train.shards[0].path, "is wrong in column like: 1 labels are neither 0 nor 1, nor NaN..."
-    with refused(DataError, key, rule):
-        conclude(check_dataset(log / "out"))
+def test_labels_are_given_from_python(log: Path) -> None:
+    """As Python's lists and mappings; the dataset is that of the words on the command line."""
+    given = {"dataset": log / "log.yaml", "input.train": log / "log.csv", "encoding": "hash"}
+    given |= {"encoding.num_embeddings": 100, "dense.transform": "none", "encoding.crosses": None}
+    given |= {"dense.bucket_columns": None, "dense.target_columns": None}
+    labels = ["clicked", {"like": {"given": "clicked", "loss_weight": 0.5}}]
+    found = dlrm_app.preprocess({**given, "dataset.labels": labels, "output": log / "python"}).manifest
+    assert found.labels == [LearntLabel("clicked"), LearntLabel("like", "clicked", 0.5)]
+    words = "dataset.labels=[clicked,{like:{given:clicked,loss_weight:0.5}}]"
+    typed = made(log, "typed", "log.csv", words, "dense.transform=none")
+    assert found.labels == typed.labels
+    assert content(log / "python", ["manifest.json"]) == content(typed.folder, ["manifest.json"])
 
 
-def test_rows_of_days_keep_their_labels_and_counts(tmp_path: Path) -> None:
-    describe(tmp_path, LABELS_LINE, DERIVED, columns=ALL_ROLES)
-    datasets = []
-    for number in range(2):
-        write_csv(tmp_path / f"{number}.csv", all_roles(ROWS, seed=number))
-        keys = ["split.val=0.2", "dataset.negatives_kept=0.5"]
-        datasets.append(made(tmp_path, str(number), f"{number}.csv", *keys))
-    first, second = datasets
-    earlier = [Earlier(date(2026, 1, 1), first, "train", 0.25)]
-    write_rows(second, date(2026, 1, 2), earlier, tmp_path / "rows")
-    rows = read_manifest(tmp_path / "rows")
-    assert rows.labels == second.labels
-    for split in rows.splits:
-        table = table_of(rows, split)
-        weights = table["importance"].to_numpy().astype(float)
-        weights = np.where(table["clicked"].to_numpy() == 1, weights, 2 * weights)
-        for label in rows.further_labels:
-            values = table[label.name].to_numpy()
-            expected = weights[values == 1].sum(), weights[~np.isnan(values)].sum()
-            assert rows.clicks_and_rows(split, label=label) == pytest.approx(expected, rel=1e-11)
-            counts = rows.splits[split].labels[label.name]
-            assert (counts.rows, counts.positives) == ((~np.isnan(values)).sum(), (values == 1).sum())
-    assert rows.splits["train"].rows == second.splits["train"].rows + int(0.25 * first.splits["train"].rows)
+def test_a_label_may_be_the_key_of_a_folder(tmp_path: Path) -> None:
+    """Many small files, whose folders say the order, and by their name that it is not known."""
+    describe_labels(tmp_path)
+    rows = draw_labelled(400)[0]
+    for name in ("0", "1", "__HIVE_DEFAULT_PARTITION__"):
+        for number in range(3):
+            folder = tmp_path / "logs" / f"order={name}"
+            folder.mkdir(parents=True, exist_ok=True)
+            part = rows.slice(number * 100, 100).drop_columns(["order"])
+            pq.write_table(part, folder / f"{number}.parquet")
+    manifest = made(tmp_path, "out", "logs")
+    orders = manifest.splits["train"].labels["order"]
+    assert (orders.rows, orders.positives) == (600, 300)
+    whole = table_of(manifest)
+    assert stored(whole, "order") == [None] * 300 + [0.0] * 300 + [1.0] * 300
+    assert stored(whole, "like") == rows["like"].slice(0, 300).to_pylist() * 3
 
 
-def test_days_of_other_labels_are_refused(tmp_path: Path) -> None:
-    describe(tmp_path, LABELS_LINE, DERIVED, columns=ALL_ROLES)
-    write_csv(tmp_path / "log.csv", all_roles(500))
-    first = made(tmp_path, "first", "log.csv", "split.val=0.2", "dataset.labels=[clicked,like]")
-    second = made(tmp_path, "second", "log.csv", "split.val=0.2")
-    with refused(DataError, f"{tmp_path}/first", "has other columns than ... (order)..."):
-        write_rows(
-            second, date(2026, 1, 2), [Earlier(date(2026, 1, 1), first, "train", 1.0)], tmp_path / "rows"
-        )
+def test_polars_and_arrow_decode_the_same_labels(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large units are decoded by polars; nulls, flags and NaN among them."""
+    rows = draw_labelled(ROWS)[0]
+    flags = rows["like"].cast(pa.bool_())
+    doubles = pa.array(
+        [None if i % 7 == 0 else float("nan") if i % 5 == 0 else float(i % 2) for i in range(ROWS)]
+    )
+    rows = rows.set_column(1, "like", flags).set_column(2, "order", doubles)
+    pq.write_table(rows, log / "log.parquet")
+    made(log, "arrow", "log.parquet", "threads=1")
+    decoded = []
+
+    def decode(*given: Any) -> pa.Table | None:
+        decoded.append(given)
+        return decode_plain(*given)
+
+    monkeypatch.setattr("dlrm_app.preprocessing.units.parquet_units.decode_plain", decode)
+    monkeypatch.setattr("dlrm_app.preprocessing.units.parquet_units.FEW_ROWS", 1)
+    made(log, "polars", "log.parquet", "threads=1")
+    assert decoded
+    assert content(log / "polars") == content(log / "arrow")

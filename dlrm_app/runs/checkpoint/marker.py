@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,10 @@ class Evaluation:
     metrics: Mapping[str, float]
     judgement: Judgement | None = None
     labels: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
+
+    def of_label(self, name: str) -> "Evaluation":
+        """The evaluation of a further label."""
+        return replace(self, metrics=self.labels[name], judgement=None, labels={})
 
     @property
     def merit(self) -> tuple[float, float]:
