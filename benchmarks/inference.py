@@ -51,7 +51,7 @@ def main() -> None:
 
 def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str, Times]]:
     record = read_export(given.exports[0])
-    inputs, _ = read_reference(given.exports[0], len(record.dense))
+    inputs, _ = read_reference(given.exports[0], len(record.dense), record.is_weighted)
     if given.onnx:
         yield "onnxruntime fp32", time_batches(onnx(given.onnx, inputs, runtime), inputs, given.seconds)
     for folder in given.exports:

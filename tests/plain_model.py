@@ -8,12 +8,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.tables.specs import Table
+from tests.random_batches import element_weights
 
 
 class PlainModel(nn.Module):
     """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions; or none, with ``stride``."""
 
     stride: int | None = None
+    over_arch = "over_arch"
+    """The names of the top MLP's weights begin so; one of several labels has the numbered part."""
 
     def __init__(self, kind: str, tables: Sequence[Table], dense: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -50,7 +53,10 @@ class PlainModel(nn.Module):
         for feature, table in self.table_of.items():
             flat = torch.tensor([i for bag in ids[feature] for i in bag], dtype=torch.int64)
             offsets = torch.tensor([0, *[len(bag) for bag in ids[feature]]]).cumsum(0)
-            vectors.append(self.bags[table](flat, offsets))
+            weights = [w for bag in ids[feature] for w in element_weights(feature, bag)]
+            of_table = next(each for each in self.tables if each.name == table)
+            given = torch.tensor(weights) if of_table.weighted else None
+            vectors.append(self.bags[table](flat, offsets, given))
         places = list(self.table_of)
         for each in self.tables:
             if each.attention:
@@ -121,11 +127,11 @@ class PlainModel(nn.Module):
         x0 = x = torch.cat([*vectors, *embedded], dim=1)
         for weight, bias in self.layers("inter_arch"):
             x = x0 * (x @ weight.T + bias) + x
-        last = self.dense["over_arch/last/weight"], self.dense["over_arch/last/bias"]
-        return F.linear(torch.cat([x, self.relu_mlp("over_arch/mlp", x0)], dim=1), *last).squeeze(-1)
+        last = self.dense[f"{self.over_arch}/last/weight"], self.dense[f"{self.over_arch}/last/bias"]
+        return F.linear(torch.cat([x, self.relu_mlp(f"{self.over_arch}/mlp", x0)], dim=1), *last).squeeze(-1)
 
     def top(self, crossed: torch.Tensor) -> torch.Tensor:
-        *hidden, (weight, bias) = self.layers("over_arch")
+        *hidden, (weight, bias) = self.layers(self.over_arch)
         for w, b in hidden:
             crossed = F.relu(F.linear(crossed, w, b))
         return F.linear(crossed, weight, bias).squeeze(-1)

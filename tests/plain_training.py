@@ -17,10 +17,11 @@ from dlrm_app.errors import refuse_if
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.tables.specs import Table, table_of
 from dlrm_app.training.optimizers import LearningRates
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+from tests.trainable import trainable_of
 
 SMALL = ["data.path=unused", "model.bottom_mlp=[16]", "model.top_mlp=[16]"]
 NUM_STEPS, BATCH = 10, 32
@@ -151,7 +152,7 @@ def train_both(
     """(our losses, plain torch's losses, our weights at the end, the plain model at the end)."""
     steps = [draw(seed, BATCH, tables) for seed in range(NUM_STEPS)]
     with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, tables, NUM_DENSE, runtime)
+        trainable = trainable_of(config, tables, NUM_DENSE, runtime)
         plain = plain_copy(trainable, config.model.kind)
         change_plain(plain)
         losses = run_sharded(trainable, config, steps)

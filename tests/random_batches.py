@@ -40,13 +40,21 @@ def draw(
     return dense, ids, labels
 
 
+def element_weights(feature: str, bag: Sequence[int]) -> list[float]:
+    """A weight for each id of ``bag``, from 0 to 2.5 for features that end in _w; 1 for others."""
+    is_weighted = feature.endswith("_w")
+    return [(7 * i + 3 * place) % 11 / 4 if is_weighted else 1.0 for place, i in enumerate(bag)]
+
+
 def to_batch(
     dense: torch.Tensor, ids: Ids, labels: torch.Tensor, rank: int = 0, world_size: int = 1
 ) -> Batch:
     """The rows that ``rank`` of ``world_size`` would get."""
     rows = slice(rank * len(labels) // world_size, (rank + 1) * len(labels) // world_size)
     bags = {feature: lists[rows] for feature, lists in ids.items()}
+    weights = [w for name, lists in bags.items() for bag in lists for w in element_weights(name, bag)]
     kjt = KeyedJaggedTensor(
+        weights=torch.tensor(weights) if any(name.endswith("_w") for name in bags) else None,
         keys=list(bags),
         values=torch.tensor([i for lists in bags.values() for bag in lists for i in bag], dtype=torch.int64),
         lengths=torch.tensor([len(bag) for lists in bags.values() for bag in lists], dtype=torch.int64),

@@ -12,10 +12,11 @@ from typing import Any
 from dlrm_app.config.compose import compose_config, conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.columns import repeated_columns
+from dlrm_app.dataset.columns import repeated_columns, weighted_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
+from dlrm_app.tables.specs import attending
 from dlrm_app.text import count
 from dlrm_app.typed import as_typed
 
@@ -109,7 +110,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     recipe = {**chosen, **dict(leaves(files[1])), "trainer.global_batch_size": batch}
     if len(manifest.sparse) > MOST_DOTS and recipe["model"] == "dlrm":
         recipe |= OF_MANY_FEATURES
-    if name == "small_clicks" and repeated_columns(manifest):
+    if name == "small_clicks" and attending(repeated_columns(manifest), weighted_columns(manifest)):
         recipe |= ATTENTION
     return name, recipe
 
@@ -155,7 +156,8 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
 
     total = 0
     feature_rows = {each.name: each.num_embeddings for each in manifest.sparse}
-    for table in resolve_tables(config.tables, feature_rows, repeated_columns(manifest)):
+    groups, weighted = repeated_columns(manifest), weighted_columns(manifest)
+    for table in resolve_tables(config.tables, feature_rows, groups, weighted):
         kind = table_settings(table, config.optimizer.sparse).kind
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)

@@ -24,11 +24,14 @@ from dlrm_app.dataset.arrow import (
     ColumnError,
     numbers_of,
     read_column,
+    read_element_weights,
+    read_further_label,
     read_ids,
     read_weights,
     refuse_wrong,
 )
 from dlrm_app.dataset.encoding_files import encoding_file_problems
+from dlrm_app.dataset.label_counts import Counts, count_labels, given_lines, label_counts, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
@@ -39,6 +42,7 @@ from dlrm_app.preprocessing.encode.dense import is_target
 from dlrm_app.preprocessing.read.parser import REJECTS
 from dlrm_app.preprocessing.units.executor import num_cores
 from dlrm_app.progress import work_bar
+from dlrm_app.records import as_json, leaves
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
 from dlrm_app.text import NONE, bytes_text, count, percent, short
@@ -66,6 +70,8 @@ class Findings(Result):
     positives: Counter[str] = field(default_factory=Counter)
     weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """split → rows read, positives read, and the sum of the weights read."""
+    labels: defaultdict[str, list[Counts]] = field(default_factory=lambda: defaultdict(list))
+    """split → the counts of the further labels read, of each row group."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -90,8 +96,14 @@ class Findings(Result):
             if (kept := self.manifest.kept_share(name)) < 1:
                 clicks, rows = self.manifest.clicks_and_rows(name)
                 yield f"{name}: {kept:g} of the negatives was kept; among all rows {percent(clicks / rows)} are clicks"
+        if self.manifest.labels:
+            yield label_table(self.manifest)
+            yield from given_lines(self.manifest)
         yield ""
         yield sparse_table(self)
+        for column in self.manifest.sparse:
+            if column.weights:
+                yield f"{column.name}: elements count by {column.weights}"
         lineage = self.manifest.lineage
         if lineage and lineage.growth:
             yield f"\nday {lineage.day}:"
@@ -178,14 +190,16 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], the sum of the weights, dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of
-    rows uint64 [R].
+    labels uint8 [R], the sum of the weights, the counts of further labels, dense float32 [R] each, ids int32 [R] each,
+    or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
     weight: float = 0.0
+    further: Counts = ()
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
+    element_weights: list[Bags] = field(default_factory=list)
     hashes: NDArray[np.uint64] | None = None
     faults: list[ColumnError] = field(default_factory=list)
 
@@ -212,9 +226,16 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
             refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
             values.labels = clicks
+        weights, further = None, []
         if manifest.weight is not None:
             with values.keep_fault():
-                values.weight = float(read_weights(table, manifest.weight).sum(dtype=np.float64))
+                weights = read_weights(table, manifest.weight)
+                values.weight = float(weights.sum(dtype=np.float64))
+        for label in manifest.further_labels:
+            with values.keep_fault():
+                further.append(read_further_label(table, label.name))
+        if further and values.labels is not None and not values.faults:
+            values.further = count_labels(manifest.labels, values.labels, np.stack(further), weights).tolist()
     for dense in manifest.dense:
         with values.keep_fault():
             numbers = numbers_of(read_column(table, dense.name, pa.float32()))
@@ -222,11 +243,13 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             values.dense[dense.name] = numbers
     for sparse in manifest.sparse:
         with values.keep_fault():
-            values.ids[sparse.name] = read_ids(table, sparse)
+            values.ids[sparse.name] = ids = read_ids(table, sparse)
+            if sparse.weights and isinstance(ids, Bags):
+                values.element_weights.append(read_element_weights(table, sparse, ids))
     if not values.faults:
         # target columns are left out: they differ between equal rows of train in different folds, and of val
         compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
-        values.hashes = hash_rows([*compared, *values.ids.values()], group.rows)
+        values.hashes = hash_rows([*compared, *values.ids.values(), *values.element_weights], group.rows)
     return values
 
 
@@ -273,6 +296,7 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     findings.weights[group.split] += values.weight
+    findings.labels[group.split].append(values.further)
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -302,6 +326,7 @@ def _disagreements(findings: Findings) -> list[Problem]:
                     "preprocess again",
                 )
             )
+        problems += _label_disagreements(findings, name)
         found, expected = findings.weights[name], split.weights.all if split.weights else 0.0
         if not math.isclose(found, expected, rel_tol=1e-6):
             rule = f"has rows of weight {found:g}, the manifest says {expected:g}"
@@ -323,6 +348,22 @@ def _disagreements(findings: Findings) -> list[Problem]:
                     "preprocess again",
                 )
             )
+    return problems
+
+
+def _label_disagreements(findings: Findings, name: str) -> list[Problem]:
+    """Problems: counts of the further labels of split ``name`` that differ from the manifest's."""
+    manifest = findings.manifest
+    is_weighted, is_sampled = manifest.weight is not None, manifest.kept_share(name) < 1
+    parts = findings.labels[name]
+    found = label_counts(manifest.labels, parts, is_weighted=is_weighted, is_sampled=is_sampled)
+    problems = []
+    for label, expected in manifest.splits[name].labels.items():
+        read, written = (dict(leaves(as_json(each))) for each in (found[label], expected))
+        for key in {**read, **written}:
+            if not math.isclose(read.get(key, 0), written.get(key, 0), rel_tol=1e-6):
+                rule = f"has {read.get(key, 0):,} {key} of {label}, the manifest says {written.get(key, 0):,}"
+                problems.append(Problem(f"the {name} split", rule, "preprocess again"))
     return problems
 
 

@@ -275,6 +275,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
         lines.append(f"null_values: {_flow(sample.nulls)}  # guess: words that mean a missing value")
     if len(labels) > 1:
         lines.append(f"label: {_flow(labels[0])}  # guess: the one to learn; the others are left out")
+        lines.append(f"# labels: {_flow(labels)}  # in place of label: learns several, the main one first")
     roles = {each.role for each in proposed}
     lines += [f"# no {role} column was found" for role in ("label", "sparse") if role not in roles]
     lines.append("columns:")

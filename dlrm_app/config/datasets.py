@@ -43,6 +43,7 @@ class DatasetConfig(Section):
     header: bool = False
     null_values: list[str | None] | None = None
     label: str | None = None
+    labels: list[Any] | None = None
     published_rows: dict[str, Whole] | None = None
     negatives_kept: Any = None
     columns: list[Any] = REQUIRED
@@ -312,6 +313,13 @@ class SignalConfig(Section):
 
 
 @dataclass(slots=True)
+class OrdersConfig(Section):
+    rate: Annotated[float, Meta(ge=0, le=0.99)] = REQUIRED
+    auc: Annotated[float, Meta(ge=0.5, le=0.95)] = REQUIRED
+    missing: Annotated[float, Meta(ge=0, lt=1)] = REQUIRED
+
+
+@dataclass(slots=True)
 class GenerateConfig(Section):
     output: str = REQUIRED
     format: Literal["criteo", "dataset"] = REQUIRED
@@ -326,6 +334,7 @@ class GenerateConfig(Section):
     first_day: str = REQUIRED
     negatives_kept: Annotated[float, Meta(gt=0, le=1)] = REQUIRED
     weights: Annotated[float, Meta(ge=0, le=3)] = REQUIRED
+    orders: OrdersConfig = field(default_factory=OrdersConfig)
     new_ids: Share = REQUIRED
     drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -347,13 +356,15 @@ class GenerateConfig(Section):
         elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
             yield Problem("tables", rule, "add format=dataset, or leave out tables=")
-        if is_dataset and (self.negatives_kept < 1 or self.weights > 0):
-            key, value = (
-                ("weights", self.weights) if self.weights else ("negatives_kept", self.negatives_kept)
-            )
-            yield Problem(key, "is of format=criteo", f"leave out {key}= or format=", value)
-        if is_dataset and self.days > 1:
-            yield Problem("days", "are of format=criteo", "leave out days= or format=", self.days)
+        usual = {
+            "weights": (self.weights, 0),
+            "negatives_kept": (self.negatives_kept, 1),
+            "orders.rate": (self.orders.rate, 0),
+            "days": (self.days, 1),
+        }
+        for key, (value, default) in usual.items():
+            if is_dataset and value != default:
+                yield Problem(key, "is of format=criteo", f"leave out {key}= or format=", value)
         try:
             date.fromisoformat(self.first_day) + timedelta(self.days)
         except (ValueError, OverflowError):

@@ -32,8 +32,11 @@ from dlrm_app.daily.record import (
     UNREPORTED,
     DayRecord,
     Holdout,
+    LabelDay,
     Scores,
     Vocabulary,
+    holdouts_of,
+    labels_of,
     redo,
     write_record,
 )
@@ -175,10 +178,12 @@ class Day:
         """The record of the day before training: its rows, and the scores of earlier models on them."""
         with self._timed("judge"):
             self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
-        scores = self._judge()
-        return self.ranks.on_first(lambda: self._record(dataset, scores))
+        results = self._judge()
+        return self.ranks.on_first(lambda: self._record(dataset, results))
 
-    def _record(self, dataset: Manifest, scores: Mapping[str, Scores]) -> DayRecord:
+    def _record(self, dataset: Manifest, results: Mapping[str, EvaluationResult]) -> DayRecord:
+        scores = {field: Scores.of(result) for field, result in results.items()}
+        of_labels = labels_of(results["next_day"]) if "next_day" in results else {}
         unseen_share, unseen, vocabulary = _growth(dataset)
         rows = read_manifest(self.folder / "rows").splits["test"]
         compared, in_window = (
@@ -199,6 +204,10 @@ class Day:
             shift=shifts(dataset, in_window),
             known_rows=known_rows(self.folder, compared),
             hours={} if self.config.input.are_hours else hours_of(dataset),
+            labels={
+                name: LabelDay(counts.rows, counts.positives, of_labels.get(name))
+                for name, counts in rows.labels.items()
+            },
             published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,
@@ -227,8 +236,8 @@ class Day:
     def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
         self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
 
-    def _judge(self) -> dict[str, Scores]:
-        """Field of the record → scores on all rows of this day.
+    def _judge(self) -> dict[str, EvaluationResult]:
+        """Field of the record → the evaluation on all rows of this day.
 
         They are those of the parent's model, of the first day's, and of the newest one trained from scratch.
         """
@@ -239,7 +248,7 @@ class Day:
         if retrained := [record.day for record in self.published if record.retrained]:
             models["full_retrain"] = self.days / retrained[-1] / "retrain" / "model"
         with self._timed("judge"):
-            return {field: Scores.of(self._evaluate("test", [model])) for field, model in models.items()}
+            return {field: self._evaluate("test", [model]) for field, model in models.items()}
 
     def _train(self, record: DayRecord) -> DayRecord:
         """Trains the day's model. Returns ``record`` with its scores on the held-out rows, beside the parent's."""
@@ -247,9 +256,11 @@ class Day:
         with self._timed("train"):
             self._fit(self.folder / "rows", before, model)
         with self._timed("judge"):
-            holdout = Holdout.of(self._evaluate("val", [model, *([before] if before else [])]))
+            result = self._evaluate("val", [model, *([before] if before else [])])
         judgement = self.ranks.on_first(lambda: read_judgement(model))
-        return replace(record, holdout=holdout, judgement=judgement)
+        holdouts = holdouts_of(result)
+        labels = {name: replace(day, holdout=holdouts.get(name)) for name, day in record.labels.items()}
+        return replace(record, holdout=Holdout.of(result), judgement=judgement, labels=labels)
 
     def _retrain(self) -> bool:
         """Trains from scratch on the last days if that is due. Returns True if it was."""

@@ -11,7 +11,7 @@ chance may explain with so few rows is left out.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -34,6 +34,8 @@ CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation, divided by its median absolute deviation."""
+_OF = " of "
+"""Between a rule and the further label that it judges."""
 _ROUNDING = 1e-9
 """Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
@@ -88,12 +90,13 @@ def converged(aucs: Sequence[float], drop: float) -> Sequence[float]:
 def judge_before(days: Days) -> list[Verdict]:
     """The verdicts of all rules that need no training."""
     rules = (_rows, _labels, _clicks, _missing, _unseen, _shift, _known, _hours, _auc, _ne, _calibration)
-    return _verdicts(rules, days)
+    return [*_verdicts(rules, days), *_of_labels((_labels, _clicks, _auc, _ne, _calibration), days)]
 
 
 def judge_after(days: Days) -> list[Verdict]:
     """The verdicts of the rules on the new model, by the held-out rows."""
-    return _verdicts((_learnt, _new_auc, _new_logloss, _new_calibration), days)
+    of_scores = (_new_auc, _new_logloss, _new_calibration)
+    return [*_verdicts((_learnt, *of_scores), days), *_of_labels(of_scores, days)]
 
 
 COMPARED = ("new auc", "new log loss")
@@ -104,12 +107,29 @@ def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
     return [verdict for rule in rules if (verdict := rule(days)) is not None]
 
 
+def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
+    """The verdicts of ``rules`` for each further label that the day has."""
+    found = []
+    for name, label in days.day.labels.items():
+        if not label.rows:  # the share of rows without it is judged by the rule missing
+            continue
+        before = [record.of_label(name) for record in days.published if name in record.labels]
+        for verdict in _verdicts(rules, replace(days, day=days.day.of_label(name), published=before)):
+            rule, says = f"{verdict.rule}{_OF}{name}", f"{name}: {verdict.says}"
+            found.append(replace(verdict, rule=rule, says=says))
+    return found
+
+
 def reason(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
     """The reasons why the day is held back, in one line; None if it is not.
 
     ``is_accepted``: the user accepts the day, which overrules all rules but COMPARED.
     """
-    held = [each for each in verdicts if each.holds and (not is_accepted or each.rule in COMPARED)]
+    held = [
+        each
+        for each in verdicts
+        if each.holds and (not is_accepted or each.rule.partition(_OF)[0] in COMPARED)
+    ]
     return "; ".join(f"{each.says} ({each.cure})" if each.cure else each.says for each in held) or None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
 from dlrm_app.evaluation.judgement import effective_numbers
-from dlrm_app.evaluation.result import EvaluationResult
+from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
 from dlrm_app.records import ALWAYS, IF_SET, Format
 from dlrm_app.runs.checkpoint.marker import Judgement
@@ -50,7 +50,11 @@ class Scores:
     @classmethod
     def of(cls, result: EvaluationResult, model: int = 0) -> "Scores":
         """The scores of the first model of an evaluation, or of another; undefined ones are None."""
-        scored = result.models[model]
+        return cls.of_metrics(result.models[model])
+
+    @classmethod
+    def of_metrics(cls, scored: ModelResult | LabelResult) -> "Scores":
+        """The scores of a model, or of one of its further labels; undefined ones are None."""
         auc, metrics, loss = scored.auc_interval, scored.metrics, scored.logloss_interval
         low, high = (loss.low, loss.high) if loss else (math.nan, math.nan)
         effective = effective_numbers(metrics)
@@ -95,6 +99,41 @@ class Holdout:
 
 
 @dataclass(frozen=True)
+class LabelDay:
+    """A further label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
+    on them, and those of the new model on the held-out ones.
+    """
+
+    rows: int
+    positives: int
+    next_day: Scores | None = None
+    holdout: Holdout | None = None
+
+
+def labels_of(result: EvaluationResult) -> dict[str, Scores]:
+    """The scores of the further labels of the first model of an evaluation."""
+    return {each.name: Scores.of_metrics(each) for each in result.models[0].labels}
+
+
+def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
+    """For each further label the new model's scores, against the previous model's if there is one."""
+    new, *old = ({each.name: each for each in model.labels} for model in result.models)
+    found = {}
+    for name, label in new.items():
+        scores, before = Scores.of_metrics(label), old[0].get(name) if old else None
+        if before is None:
+            found[name] = Holdout(scores.auc, scores=scores)
+            continue
+        gap, scores_before = (
+            before.difference,
+            Scores.of_metrics(before),
+        )  # of the model before minus the new one
+        difference, low, high = _known(-gap.value, -gap.high, -gap.low) if gap else (None, None, None)
+        found[name] = Holdout(scores.auc, scores_before.auc, difference, low, high, scores, scores_before)
+    return found
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The verdict of a rule of the gate on a day. ``value``: what was measured; ``holds``: the day is held back.
 
@@ -136,6 +175,7 @@ class DayRecord:
     ``shift``: column → its population stability index against the most similar earlier day.
     ``known_rows``: the share of rows that an earlier day or row had.
     ``hours``: hour → rows and files, if files lie in folders of hours.
+    ``labels``: by name, further labels.
     ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
     ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
@@ -155,6 +195,7 @@ class DayRecord:
     shift: dict[str, float] = field(default_factory=dict)
     known_rows: float | None = None
     hours: dict[str, list[int]] = field(default_factory=dict)
+    labels: dict[str, LabelDay] = field(default_factory=dict, metadata=IF_SET)
     rules: list[Verdict] = field(default_factory=list)
     published: bool
     held: str | None = None
@@ -165,6 +206,19 @@ class DayRecord:
     sources: list[ManifestSource]
     format: str = "dlrm-day"
     version: int = field(default=1, metadata=ALWAYS)
+
+    def of_label(self, name: str) -> "DayRecord":
+        """The day as its further label ``name`` shows it."""
+        label = self.labels[name]
+        return replace(
+            self,
+            rows=label.rows,
+            positives=label.positives,
+            next_day=label.next_day,
+            holdout=label.holdout,
+            judgement=None,
+            labels={},
+        )
 
 
 _FORMAT = Format(DayRecord, "delete {folder} and run the same command")
@@ -191,9 +245,11 @@ def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, 
     ``marks``: day → the reason why its files would now give another result.
     """
     keys = [each.name for each in fields(DayRecord) if each.name not in _NOT_IN_LINES]
-    lines = [
-        {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records
-    ]
+    lines = []
+    for record in records:
+        values = asdict(record)
+        known = {key: values[key] for key in keys if key != "labels" or record.labels}
+        lines.append(known | {"mark": marks.get(record.day)})
     write_text(output / LINES, "".join(f"{json_text(line)}\n" for line in lines))
 
 

@@ -19,8 +19,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, read_weights, shard_schema, with_ids
+from dlrm_app.dataset.arrow import (
+    Bags,
+    array_of,
+    numbers_of,
+    read_further_label,
+    read_ids,
+    read_weights,
+    shard_schema,
+    with_ids,
+)
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
+from dlrm_app.dataset.label_counts import add_counts, count_labels, label_counts
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dates import HOURS, Hour, day_number
@@ -70,6 +80,7 @@ def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder:
 
 
 def _sum(splits: Sequence[Split], rejects: int) -> Split:
+    names = dict.fromkeys(name for split in splits for name in split.labels)
     positives = [split.positives for split in splits if split.positives is not None]
     weights = [split.weights for split in splits if split.weights is not None]
     return Split(
@@ -80,6 +91,7 @@ def _sum(splits: Sequence[Split], rejects: int) -> Split:
         weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
         if weights
         else None,
+        labels={name: add_counts([split.labels[name] for split in splits]) for name in names},
     )
 
 
@@ -97,6 +109,7 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
 
 def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
     positives, sums = 0, np.zeros(2)
+    names, labels = [label.name for label in dataset.further_labels], []
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
         group_rows = max(dataset.splits["train"].shards[0].row_groups)
         writer = ShardWriter(file, group_rows, _schema(dataset), name)
@@ -105,17 +118,36 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
             if dataset.label is not None:
                 clicks = numbers_of(table.column(dataset.label))
                 positives += int(clicks.sum())
+                weights = None
                 if dataset.weight is not None:
                     weights = read_weights(table, dataset.weight).astype(np.float64)
                     sums += weights.sum(), weights @ clicks
+                if names:
+                    further = np.stack([read_further_label(table, each) for each in names])
+                    labels.append(count_labels(dataset.labels, clicks, further, weights).tolist())
         shard = writer.finish()
     summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
-    return Split(shard.rows, None if dataset.label is None else positives, 0, [shard], weights=summed)
+    return Split(
+        shard.rows,
+        None if dataset.label is None else positives,
+        0,
+        [shard],
+        weights=summed,
+        labels=label_counts(
+            dataset.labels,
+            labels,
+            is_weighted=dataset.weight is not None,
+            is_sampled=dataset.kept_share("train") < 1,
+        ),
+    )
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    return shard_schema(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight)
+    further = [label.name for label in manifest.further_labels]
+    return shard_schema(
+        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, further
+    )
 
 
 def _other_columns(first: Manifest, second: Manifest) -> list[str]:

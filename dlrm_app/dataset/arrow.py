@@ -4,7 +4,7 @@ pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, impor
 a seventh of a second at a command's start. Reading raises the first ColumnError; dlrm-check collects all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 """The type of a multi-hot column in a shard."""
+WEIGHT_LISTS = pa.list_(pa.field("element", pa.float32(), nullable=False))
+"""The type of a column with the weights of lists' elements."""
 
 
 def array_of(values: NDArray[np.generic]) -> pa.Array:
@@ -79,15 +81,19 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
 def shard_schema(
     label: str | None,
     dense: Iterable[DenseColumn],
-    sparse: Iterable[SparseColumn],
+    sparse: Sequence[SparseColumn],
     kept: Iterable[KeptColumn] = (),
     weight: str | None = None,
+    further: Iterable[str] = (),
 ) -> pa.Schema:
-    """The columns of a shard. ``weight``: the name of the weights' column; rows without a label have none."""
+    """The columns of a shard. ``weight``: the name of the weights' column; ``further``: those of further labels. Rows
+    without a label have none."""
     fields = [(label, pa.uint8())] if label else []
+    fields += [(name, pa.float32()) for name in further if label]
     fields += [(weight, pa.float32())] if label and weight else []
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
+    fields += [(column.weights, WEIGHT_LISTS) for column in sparse if column.weights]
     fields += [(part, pa.int32()) for column in kept for part in column.parts]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
@@ -95,9 +101,16 @@ def shard_schema(
 def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
     """The weights [R] of rows. Raises ColumnError unless they are finite numbers from 0 on."""
     weights: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
-    is_good = (weights >= 0) & (weights < np.inf)
-    refuse_wrong(weights[~is_good], name, "weights are negative or not finite")
+    _check_weights(weights, name)
     return weights
+
+
+def read_further_label(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """The values [R] of a further label, NaN where a row lacks it. Raises ColumnError unless the others are 0 or 1."""
+    values: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
+    is_good = (values == 0) | (values == 1) | np.isnan(values)
+    refuse_wrong(values[~is_good], name, "labels are neither 0 nor 1, nor NaN")
+    return values
 
 
 def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:
@@ -127,6 +140,28 @@ def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
     ids = numbers_of(array.values)[offsets[0] : offsets[-1]]
     _check_ids(ids, column)
     return Bags(ids, offsets - offsets[0])
+
+
+def read_element_weights(table: pa.Table, column: SparseColumn, ids: Bags) -> Bags:
+    """The bits of the weights (float32) of the ``ids`` of ``column``, to be copied as ids are.
+
+    Raises ColumnError unless each id has one, a finite number from 0 on.
+    """
+    name = column.weights or ""
+    array = read_column(table, name, pa.list_(pa.float32()))
+    if missing := array.flatten().null_count:
+        raise ColumnError(name, "weights inside lists are missing", missing)
+    offsets = numbers_of(array.offsets)
+    if wrong := int((np.diff(offsets) != np.diff(ids.offsets)).sum()):
+        raise ColumnError(name, f"lists have other numbers of elements than those of {column.name}", wrong)
+    weights: NDArray[np.float32] = numbers_of(array.values)[offsets[0] : offsets[-1]]
+    _check_weights(weights, name)
+    return Bags(weights.view(np.int32), ids.offsets)
+
+
+def _check_weights(weights: NDArray[np.float32], name: str) -> None:
+    is_good = (weights >= 0) & (weights < np.inf)
+    refuse_wrong(weights[~is_good], name, "weights are negative or not finite")
 
 
 def with_ids(ids: NDArray[np.int32] | Bags, others: NDArray[np.int32]) -> NDArray[np.int32] | Bags:

@@ -31,6 +31,7 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
                 "num_embeddings": c.num_embeddings,
                 "encoding": c.encoding,
                 "multi_hot": c.multi_hot,
+                **({"weights": c.weights} if c.weights else {}),
             }
             for c in manifest.sparse
         ],
@@ -126,6 +127,11 @@ def column_problems(
         if name not in features:
             continue
         keys = ("num_embeddings", "multi_hot", "encoding")
+        if name in there and column.get("weights") != there[name].get("weights"):
+            weights = [each.get("weights") or "none" for each in (there[name], column)]
+            problems.append(
+                Problem(name, f"has the element weights {weights[0]}, the model reads {weights[1]}")
+            )
         if name not in there:
             problems.append(Problem(name, "is not one of its sparse columns"))
         elif all(column[key] == there[name][key] for key in keys):
@@ -175,6 +181,11 @@ def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
         if one_hot and len(one_hot) < len(group):
             found.append((one_hot[0], *(column.name for column in group if column.multi_hot)))
     return found
+
+
+def weighted_columns(manifest: Manifest) -> list[str]:
+    """The columns of lists whose elements have weights."""
+    return [column.name for column in manifest.sparse if column.weights]
 
 
 def attention_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:

@@ -117,8 +117,8 @@ class IndexedRows:
         values: NDArray[Any] = numbers_of(self._plain(number))
         return values
 
-    def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(ids of all rows of the sparse column ``number``, number of ids in each row)."""
+    def bags(self, number: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """(ids of all rows of the sparse column ``number``, or their weights; number of ids in each row)."""
         column: Any = self.columns[number]
         if not pa.types.is_list(self.schema.field(number).type):
             return self.values(number), np.ones(self.num_rows, np.int32)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import LearntLabel, Manifest
 from dlrm_app.records import from_json
 
 
@@ -26,13 +26,19 @@ def label_in(manifest: Manifest) -> Label | None:
 
 
 def described_label(manifest: Manifest) -> dict[str, Any]:
-    """The entry ``label`` in a description of columns: that of the rows, or of the
-    target columns; nothing if they have none.
+    """The entries ``label`` and, of rows with several, ``labels`` in a description of columns: those of the rows, or
+    of the target columns; nothing if they have none.
     """
     label = label_in(manifest) or (
         Label(manifest.target_label) if manifest.target_label is not None else None
     )
-    return {"label": asdict(label)} if label else {}
+    several = {"labels": [asdict(each) for each in manifest.labels]} if manifest.labels else {}
+    return {"label": asdict(label), **several} if label else {}
+
+
+def known_labels(columns: Mapping[str, Any]) -> list[LearntLabel]:
+    """The labels of rows with several in a description of columns."""
+    return [from_json(LearntLabel, each) for each in columns.get("labels", [])]
 
 
 def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, Label] | None:

@@ -5,14 +5,16 @@
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (uint8, null where a row
-lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column (int32, or list<int32> if multi-hot), under the names given
-here; then the parts of kept columns.
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (float32, NaN where a row
+lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column
+(int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>)
+and the parts of kept columns.
 """
 
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,8 @@ class SparseColumn:
 
     ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value at serving
     time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share
-    their id with another one (None if not counted); with ``estimated`` both are estimates.
+    their id with another one (None if not counted); with ``estimated`` both are estimates. ``weights``: the column with
+    a weight for each id of the lists, if they have any.
     """
 
     name: str
@@ -54,6 +57,7 @@ class SparseColumn:
     missing_rate: float = 0.0
     collisions: int | None = None
     estimated: bool = False
+    weights: str | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,18 @@ class LearntLabel:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """The ``rows`` of a split that have a further label, and those where it is 1.
+    """The ``rows`` of a split that have a further label, those where it is 1, and the sums of their weights, if rows
+    have weights.
 
-    ``weights``: the sums of the weights by which these rows count in metrics, if they do not count alike: their own
-    weights, and 1 / the kept share of a row without the main label.
+    ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
+    rows where the label is 1 and its ``given`` is 0.
     """
 
     rows: int
     positives: int
     weights: WeightSums | None = field(default=None, metadata=IF_SET)
+    negatives: "LabelCounts | None" = field(default=None, metadata=IF_SET)
+    without_given: int = field(default=0, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,8 @@ class Manifest:
     """The column with the weights of the rows, if they have any."""
     labels: list[LearntLabel] = field(default_factory=list, metadata=IF_SET)
     """All labels of rows with several, the main one (``label``) first; empty for rows with one."""
+    further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
+    """Further label → its best reachable ``auc`` and ``logloss``, if they are known."""
     negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
@@ -226,21 +235,38 @@ class Manifest:
         """The labels beside the main one."""
         return self.labels[1:]
 
+    def with_labels(self, labels: Sequence[LearntLabel]) -> "Manifest":
+        """This dataset for a model of ``labels``, the main one first; rows lack those that it does not have."""
+        return self if [*labels] == self.labels else replace(self, labels=[*labels])
+
     def kept_share(self, split: str) -> float:
         """The share of the negatives of ``split`` that sampling has kept: 1 if it kept all."""
         return self.negatives_kept.get(split, 1.0)
 
-    def clicks_and_rows(self, split: str, *, all_negatives: bool = True) -> tuple[float, float]:
+    def clicks_and_rows(
+        self, split: str, *, all_negatives: bool = True, label: LearntLabel | None = None
+    ) -> tuple[float, float]:
         """(the sum of the weights of the positives of ``split``, that of all its rows); without weights, their numbers.
 
         ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
+        ``label``: another one than the main label, of rows that have it.
         """
-        part = self.splits[split]
-        clicks, rows = float(part.positives or 0), float(part.rows)
-        if self.weight is not None and part.weights is not None:
-            clicks, rows = part.weights.positives, part.weights.all
-        share = self.kept_share(split) if all_negatives else 1.0
+        part, share = self.splits[split], self.kept_share(split) if all_negatives else 1.0
+        if label is not None and label.name != self.label:
+            counts = part.labels[label.name]
+            clicks, rows = self._clicks_and_rows(counts.positives, counts.rows, counts.weights)
+            if (less := counts.negatives) is not None:
+                of_clicks, of_rows = self._clicks_and_rows(less.positives, less.rows, less.weights)
+                clicks, rows = clicks + of_clicks * (1 / share - 1), rows + of_rows * (1 / share - 1)
+            return clicks, rows
+        clicks, rows = self._clicks_and_rows(part.positives or 0, part.rows, part.weights)
         return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
+
+    def _clicks_and_rows(self, clicks: int, rows: int, weights: WeightSums | None) -> tuple[float, float]:
+        """The sums of ``weights`` if rows count by them; otherwise the numbers."""
+        if self.weight is not None and weights is not None:
+            return weights.positives, weights.all
+        return float(clicks), float(rows)
 
     def without_weights(self) -> "Manifest":
         """This dataset with rows that all count once."""
@@ -251,7 +277,10 @@ class Manifest:
         content: dict[str, Any] = {
             "label": self.label,
             "dense": [(c.name, c.transform) for c in self.dense],
-            "sparse": [(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in self.sparse],
+            "sparse": [
+                (c.name, c.num_embeddings, c.encoding, c.multi_hot, *([c.weights] if c.weights else []))
+                for c in self.sparse
+            ],
             "splits": {
                 name: [(s.path, s.checksum, s.row_groups) for s in split.shards]
                 for name, split in self.splits.items()
@@ -313,6 +342,14 @@ def _faults(manifest: Manifest) -> list[str]:
         sums = split.weights or WeightSums(0.0, 0.0)
         if not 0 <= sums.positives <= sums.all:
             faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")
+        further = [each.name for each in manifest.further_labels] if split.positives is not None else []
+        if further != [*split.labels]:
+            faults.append(f"{name} counts the labels {[*split.labels]}, not {further}")
+        for label, of_label in split.labels.items():
+            if not 0 <= of_label.positives <= of_label.rows <= split.rows:
+                faults.append(
+                    f"{name} has {of_label.positives} positives in {of_label.rows} rows with {label} of {split.rows}"
+                )
         if not 0 < manifest.kept_share(name) <= 1:
             faults.append(f"{name} keeps {manifest.kept_share(name)} of its negatives")
     for shard in manifest.shards:
@@ -326,9 +363,11 @@ def _faults(manifest: Manifest) -> list[str]:
     labels: list[str | None] = [each.name for each in manifest.labels] or [manifest.label]
     if labels[0] != manifest.label:
         faults.append(f"{labels[0]} comes before the label {manifest.label}")
-    counts = Counter(
-        [*labels, *filter(None, [manifest.weight]), *(name for name, _ in rules), *parts, *paths]
-    )
+    weights = filter(None, [manifest.weight, *(column.weights for column in manifest.sparse)])
+    counts = Counter([*labels, *weights, *(name for name, _ in rules), *parts, *paths])
+    faults += [
+        f"{c.name} has element weights and no lists" for c in manifest.sparse if c.weights and not c.multi_hot
+    ]
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     files = [rule.get("file") for rule in filed]

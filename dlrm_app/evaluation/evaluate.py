@@ -4,9 +4,9 @@ While a forward pass is computed, the next batch is copied to the device and its
 """
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -19,8 +19,13 @@ from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
 
-Scored = tuple[Batch, torch.Tensor]
-"""A batch on the device, and its logits [B]."""
+
+class Scored(NamedTuple):
+    """A batch on the device, and its logits [B]; ``further`` [B, L - 1]: those of further labels, if there are any."""
+
+    batch: Batch
+    logits: torch.Tensor
+    further: torch.Tensor | None = None
 
 
 LEAST_ROWS = 4096
@@ -49,8 +54,8 @@ class ForwardPasses:
 
     def _score(self, batch: Batch | None) -> tuple[torch.Tensor, Scored]:
         assert batch is not None
-        loss, (_, logits, *_) = self.model(batch)
-        return loss, (batch, logits)
+        loss, (_, logits, _, _, further) = self.model(batch)
+        return loss, Scored(batch, logits, further)
 
     def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
         """Every batch with its logits by the model, which is in evaluation mode and which no pipeline is attached to.
@@ -72,28 +77,39 @@ def evaluate(
     metrics: ClickMetrics,
     runtime: Runtime,
     title: str,
+    further: Sequence[ClickMetrics] = (),
 ) -> dict[str, float]:
     """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``.
 
-    The same on every rank. Adds ``seconds``, the time it took.
+    The same on every rank. Adds ``seconds``, the time it took. ``further`` get the rows that have each further label.
     """
     started = time.perf_counter()
-    metrics.reset()
+    for each in (metrics, *further):
+        each.reset()
     group_by = metrics.group_by
     kept = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
     seen = 0
 
-    def add(batch: Batch, logits: torch.Tensor) -> None:
+    def add(scored: Scored) -> None:
         nonlocal seen
+        batch, logits, others = scored
         rows, groups = slice(batch.num_valid), None
         if kept is not None:
             groups = kept[seen : seen + batch.num_valid].to(logits.device)
         elif group_by is not None:
             groups = batch.sparse_features[group_by].values()[rows]
         seen += batch.num_valid
-        metrics.update(
-            logits, batch.labels[rows], groups, None if batch.weights is None else batch.weights[rows]
-        )
+        weights = None if batch.weights is None else batch.weights[rows]
+        metrics.update(logits, batch.labels[rows], groups, weights)
+        for number, each in enumerate(further):
+            assert others is not None
+            assert batch.further is not None
+            labels = batch.further[number, rows]
+            known = ~labels.isnan()
+            its_groups, its_weights = (
+                None if values is None else values[known] for values in (groups, weights)
+            )
+            each.update(others[:, number][known], labels[known], its_groups, its_weights)
 
     score_rows(passes, batches, runtime, title, add)
     values = metrics.compute()
@@ -107,12 +123,13 @@ def score_rows(
     batches: EvalBatches,
     runtime: Runtime,
     title: str,
-    take: Callable[[Batch, torch.Tensor], None],
+    take: Callable[[Scored], None],
 ) -> None:
     """Gives ``take`` every batch, on the device, with the logits [n] of its rows, as ``evaluate`` does."""
     model, closed = passes.model.eval(), closing(passes.over(batches))
     with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), closed as scored:
-        for batch, logits in scored:
-            take(batch, logits[: batch.num_valid])
+        for batch, logits, further in scored:
+            rows = slice(batch.num_valid)
+            take(Scored(batch, logits[rows], None if further is None else further[rows]))
             bar.update(1)
     model.train()

@@ -3,8 +3,8 @@
 import gc
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
     Interval,
+    LabelResult,
     ModelResult,
     PairedTest,
     ValueResult,
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 class Measured:
     """A model's metrics on a split, and ``logits``, ``labels`` and ``weights`` (if any) of this rank's rows.
 
-    ``step`` is None but for checkpoints.
+    ``step`` is None but for checkpoints. ``further``: the metrics of further labels.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Measured:
     labels: torch.Tensor
     weights: torch.Tensor | None
     ne_error: float
+    further: Mapping[str, ClickMetrics] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
@@ -103,6 +105,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.judged(config.split),
                     logloss_interval(each.logits, each.labels, config.confidence, each.weights),
                     its_values,
+                    label_results(each, measured[0], config.confidence),
                 )
                 for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
@@ -217,12 +220,36 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
     metrics = ClickMetrics(config.split, config.group_by)
+    stored = manifest.splits[config.split].labels
+    further = {
+        name: ClickMetrics(f"{name} in {config.split}", config.group_by)
+        for name in (label.name for label in manifest.further_labels)
+    }
     with batches:
-        values = evaluate(passes, batches, metrics, runtime, f"evaluate {trained.name}")
+        title = f"evaluate {trained.name}"
+        values = evaluate(passes, batches, metrics, runtime, title, [*further.values()])
+    of_labels = {name: each for name, each in further.items() if name in stored}
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured.of(str(trained.folder), step, metrics, values)
+    return replace(Measured.of(str(trained.folder), step, metrics, values), further=of_labels)
+
+
+def label_results(model: Measured, first: Measured, confidence: float) -> list[LabelResult]:
+    """The results of the further labels of ``model``, compared with the ``first`` model. Every rank must call it."""
+    found = []
+    for name, metrics in model.further.items():
+        values, (logits, labels), weights = metrics.compute(), metrics.rows(), metrics.row_weights()
+        interval, difference = Interval(values["auc"], *[math.nan] * 3), None
+        if not math.isnan(values["auc"]):
+            interval = auc_interval(logits, labels, confidence, weights)
+            if model is not first and name in first.further:
+                others, their_labels = first.further[name].rows()
+                if all(all_gather_objects(torch.equal(labels, their_labels))):
+                    difference = compare_aucs(logits, others, labels, confidence, weights).difference
+        loss = logloss_interval(logits, labels, confidence, weights)
+        found.append(LabelResult(name, values, interval, loss, difference))
+    return found
 
 
 def measure_by(

@@ -1,7 +1,7 @@
 """Results of an evaluation of checkpoints: records for the JSON file, and their tables. Does not import torch."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,20 @@ class ValueResult:
 
 
 @dataclass(frozen=True)
+class LabelResult:
+    """A model's metrics of a further label, over the rows that have it.
+
+    ``difference``: its AUC minus that of the first model, on the same rows; None for the first model itself.
+    """
+
+    name: str
+    metrics: dict[str, float]
+    auc_interval: Interval
+    logloss_interval: Interval
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True)
 class ModelResult:
     """One model's part of ``output``.
 
@@ -77,6 +91,8 @@ class ModelResult:
     logloss_interval: Interval | None = None
     by: list[ValueResult] = field(default_factory=list)
     """The metrics by values of the columns ``by=`` names."""
+    labels: list[LabelResult] = field(default_factory=list)
+    """The metrics of further labels; all others are of the main one."""
 
     @property
     def name(self) -> str:
@@ -109,20 +125,16 @@ class EvaluationResult(Result):
     def paragraphs(self) -> Iterable[Paragraph]:
         """A row for each model, and the differences between their AUCs."""
         interval = f"{100 * self.confidence:g}% interval"
-        first = self.models[0].metrics
-        shown = {key: title for key, title in HEADINGS.items() if key in first}
-        rows = [
-            [
-                model.name + ", averaged" * (self.ema and model.step is not None),
-                f"{model.auc_interval.value:.5f}",
-                f"{model.auc_interval.low:.5f} to {model.auc_interval.high:.5f}",
-                *(f"{model.metrics[key]:.5f}" for key in shown),
-            ]
-            for model in self.models
-        ]
-        weighed = f"; of weight {first['weight']:,.6g}, by which they count" if "weight" in first else ""
-        yield f"{self.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive{weighed}"
-        yield ["", "AUC", interval, *shown.values()], rows
+        names = [model.name + ", averaged" * (self.ema and model.step is not None) for model in self.models]
+        yield from _metric_table(self.split, names, self.models, interval)
+        for label in dict.fromkeys(each.name for model in self.models for each in model.labels):
+            found = {
+                name: each
+                for name, model in zip(names, self.models, strict=True)
+                for each in model.labels
+                if each.name == label
+            }
+            yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)
         for model in self.models:
             if model.judgement is not None and model.judgement.verdict != LEARNT:
                 yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
@@ -157,6 +169,26 @@ class EvaluationResult(Result):
                 ]
                 yield f"by {column}" + f", {model.name}" * (len(self.models) > 1) + ":"
                 yield [column, "rows", "clicks", "AUC", interval, "log loss", "NE", "calibration"], rows
+
+
+def _metric_table(
+    title: str, names: Sequence[str], results: Sequence[ModelResult | LabelResult], interval: str
+) -> Iterable[Paragraph]:
+    """The numbers of rows, and a row of metrics for each of ``results``."""
+    first = results[0].metrics
+    shown = {key: heading for key, heading in HEADINGS.items() if key in first}
+    weighed = f"; of weight {first['weight']:,.6g}, by which they count" if "weight" in first else ""
+    yield f"{title}: {first['num_samples']:,} rows, {first['positives']:,} of them positive{weighed}"
+    rows = [
+        [
+            name,
+            f"{each.auc_interval.value:.5f}",
+            f"{each.auc_interval.low:.5f} to {each.auc_interval.high:.5f}",
+            *(f"{each.metrics[key]:.5f}" for key in shown),
+        ]
+        for name, each in zip(names, results, strict=True)
+    ]
+    yield ["", "AUC", interval, *shown.values()], rows
 
 
 def _cells(interval: Interval) -> list[str]:

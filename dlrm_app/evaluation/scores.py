@@ -123,7 +123,7 @@ def _read_rows(
             for each in decoded
         ]
         labels, beside, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
-        weights = beside[:, 0] if reader.is_weighted else None
+        weights = beside[:, -1] if reader.is_weighted else None
         groups = ids[0] if ids else None
         for column in kept:
             groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from dlrm_app.inference.tables import QuantizedTables
+from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.model.attention import AttentivePooling, units_of
 from dlrm_app.tables.specs import Table
 
@@ -20,7 +20,12 @@ class AttentiveTables(nn.Module):
     """
 
     def __init__(
-        self, tables: Sequence[Table], sums: QuantizedTables, pooling: AttentivePooling, *, stacked: bool
+        self,
+        tables: Sequence[Table],
+        sums: QuantizedTables | ShardedTables,
+        pooling: AttentivePooling,
+        *,
+        stacked: bool,
     ) -> None:
         super().__init__()
         self.sums = sums
@@ -29,8 +34,8 @@ class AttentiveTables(nn.Module):
         self._widths = [table.dim for table in tables for _ in table.features]
         self._features_and_dim = (len(self._widths), tables[0].dim) if stacked else None
 
-    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, lengths = ids
+    def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        values, lengths = ids[0], ids[1]
         split = torch.split(self.sums(ids), self._widths, dim=1)
         parts = [split[place] for place in range(len(self._widths))]  # a traced tuple has no length
         ends, places = lengths.sum(1).cumsum(0), torch.arange(values.size(0), device=values.device)

@@ -18,7 +18,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import Measurements, judge
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
@@ -57,7 +57,7 @@ from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import Columns, Rows
-from dlrm_app.text import bytes_text, listed
+from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -188,9 +188,6 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)
-    if config.shards > 1 and (names := [table.name for table in trained.tables if table.attention]):
-        rule = f"cannot be given for a model with lists pooled by attention, of {listed(names)}"
-        raise ConfigError(Problem(f"shards={config.shards}", rule, "give shards=1"))
     split = _held_out(config.split, manifest)
     return _Source(trained, types, manifest, split, Loading(config.data.prefetch_batches))
 
@@ -225,6 +222,10 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
             yield folder
 
 
+_Scored = tuple[ClickMetrics, torch.Tensor]
+"""The held-out rows' scores by the trained model, see ``score_split``."""
+
+
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     """Writes all files but the record to ``folder``, and verifies those that score. Raises DlrmError."""
     trained = source.trained
@@ -243,7 +244,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         gc.collect()  # a model's parts refer to one another, and the next one may need the memory
         scored = _score_trained(source, config.batch_size, runtime)
         gc.collect()
-        _refuse_judged(trained, source.split, scored, config.judgement)
+        _refuse_judged(trained, source.split, scored[0], config.judgement)
         proofs = [_verified(config, source, folder, name, scored, example) for name in scoring]
     return ExportRecord(
         checkpoint=trained.name,
@@ -263,12 +264,12 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
 
 
 def _verified(
-    config: ExportConfig, source: _Source, folder: Path, name: str, scored: ClickMetrics, example: Inputs
+    config: ExportConfig, source: _Source, folder: Path, name: str, scored: _Scored, example: Inputs
 ) -> Verification:
     """Verifies the file of the format ``name`` against the scores of the trained model. Raises DlrmError."""
     file, load = LOADERS[name]
     run = load(folder / file)
-    refuse_other_scores(folder, file, run, len(source.trained.dense_names))
+    refuse_other_scores(folder, file, run, len(source.trained.dense_names), is_weighted=len(example) > 3)
     found = verify(folder / file, run, scored, source.batches(config.batch_size), example)
     refuse_loss(found, config.max_auc_loss)
     return found
@@ -313,6 +314,8 @@ def _write_models(
                 "dlrm.torch": installed()["torch"],
                 "dlrm.cpu": " ".join(cpu),
             }
+            if weighted := [feature.name for feature in features if feature.weighted]:
+                interface["dlrm.weighted"] = "\n".join(weighted)
             write_package(path, model, example, config.cpu, interface)
         rows[path.name] = locate_rows(path, model.tables.named_rows())
     # the kernels of training are installed only now, because the files must not contain them
@@ -354,13 +357,16 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
     """The features in the order of the tables that they read."""
     columns = {column["name"]: column for column in trained.columns["sparse"]}
     return [
-        ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
+        ExportedFeature(
+            *(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"]),
+            weighted=name in table.weighted,
+        )
         for table in trained.tables
         for name in table.features
     ]
 
 
-def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickMetrics:
+def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Scored:
     """Scores the held-out rows with the trained model, of whose tables it reads only the rows that they need."""
     defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
     trained = source.trained
@@ -370,8 +376,10 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> ClickM
     model.eval()
 
     def score(batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor = model(_renumbered(batch, by_feature))[1][1]
-        return logits
+        logits: torch.Tensor
+        further: torch.Tensor | None
+        _, (_, logits, _, _, further) = model(_renumbered(batch, by_feature))
+        return logits if further is None else torch.cat([logits.unsqueeze(1), further], dim=1)
 
     with undisturbed(model):
         return score_split(score, source.batches(batch_size), source.split, f"score {trained.name}")
@@ -394,6 +402,10 @@ def _renumbered(batch: Batch, rows: Mapping[str, torch.Tensor]) -> Batch:
     sparse = batch.sparse_features
     places = [torch.searchsorted(rows[name], ids.values()) for name, ids in sparse.to_dict().items()]
     renumbered = KeyedJaggedTensor(
-        keys=sparse.keys(), values=torch.cat(places), lengths=sparse.lengths(), stride=sparse.stride()
+        keys=sparse.keys(),
+        values=torch.cat(places),
+        weights=sparse.weights_or_none(),
+        lengths=sparse.lengths(),
+        stride=sparse.stride(),
     )
     return replace(batch, sparse_features=renumbered)

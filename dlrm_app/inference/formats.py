@@ -18,9 +18,10 @@ from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.files import ensure_room
 from dlrm_app.kernels.memory import keep_freed_memory
 
-Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Inputs = tuple[torch.Tensor, ...]
 """dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on),
-lengths [F, B] int32, the number of ids in each row."""
+lengths [F, B] int32, the number of ids in each row. For a model with element weights also weights [V] float32, one for
+each id: 1 for those of features that have none."""
 Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
@@ -65,6 +66,7 @@ def write_package(
     """
     rows = torch.export.Dim("rows", min=1, max=1 << 24)
     ids = torch.export.Dim("ids", min=0, max=(1 << 31) - 1)
+    shapes = ({0: rows}, {0: ids}, {1: rows}, {0: ids})[: len(example)]
     settings: dict[str, bool | int | str | dict[str, str] | None] = {
         "freezing": True,  # stores the linear layers' weights in the layout of the CPU's products
         "cpp.dynamic_threads": True,  # uses the threads of the process that loads it, not of this one
@@ -76,7 +78,7 @@ def write_package(
         settings |= dict(zip(("cpp.march", "cpp.simdlen"), _CPUS[cpu][:2], strict=True))
     with torch.no_grad(), _quiet_tracing(), _to_compile(model):
         ensure_room(path.parent, scored_bytes(model))
-        program = torch.export.export(model, example, dynamic_shapes=({0: rows}, {0: ids}, {1: rows}))
+        program = torch.export.export(model, example, dynamic_shapes=shapes)
         try:
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(path), inductor_configs=settings

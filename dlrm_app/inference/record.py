@@ -13,7 +13,7 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, describe_files, differences, escapes
-from dlrm_app.records import ALWAYS, Format, R
+from dlrm_app.records import ALWAYS, IF_SET, Format, R
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
 _CURE = "export again"
@@ -52,12 +52,16 @@ class ExportedTable:
 
 @dataclass(frozen=True)
 class ExportedFeature:
-    """A feature in an export. Its ids lie in [0, ``num_embeddings``); a one-hot feature has one id in every row."""
+    """A feature in an export. Its ids lie in [0, ``num_embeddings``); a one-hot feature has one id in every row.
+
+    ``weighted``: its ids have weights.
+    """
 
     name: str
     table: str
     num_embeddings: int
     multi_hot: bool
+    weighted: bool = field(default=False, metadata=IF_SET)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,11 @@ class ExportRecord:
     rows: dict[str, list[RowsAt]] = field(default_factory=dict)
     format: str = field(default="dlrm-export", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
+
+    @property
+    def is_weighted(self) -> bool:
+        """True if the model takes a weight for each id."""
+        return any(feature.weighted for feature in self.features)
 
 
 @dataclass(frozen=True)

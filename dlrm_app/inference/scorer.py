@@ -3,7 +3,7 @@
 Shapes: B batch rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,8 @@ from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
 class Scorer:
     """A model to score with.
 
-    ``logits``: inputs → logits [B]; ``features``: the sparse ones, in the order that it reads them.
+    ``logits``: inputs → logits [B], or [B, L] of several ``labels``; ``features``: the sparse ones, in the order that
+    it reads them.
 
     ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a
     dataset's manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
@@ -44,16 +45,19 @@ class Scorer:
     logits: Callable[[Inputs], torch.Tensor]
     check: Callable[[Manifest], Manifest]
     trained: TrainedModel | None = None
+    labels: Sequence[str] = ()
+    """The names of several labels, the main one first."""
 
     def of_rows(self, manifest: Manifest, batch_size: int) -> Callable[[Rows], NDArray[np.float32]]:
-        """Makes a function from any number of rows, encoded as ``manifest`` says, to their logits.
+        """Makes a function from any number of rows, encoded as ``manifest`` says, to their logits [R], or [R, L].
 
         Each batch is padded to ``batch_size`` rows: a row's logit does not depend on how many rows there are.
         """
         maker = BatchMaker(manifest, self.features, batch_size)
+        none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
 
         def score(rows: Rows) -> NDArray[np.float32]:
-            logits = [np.empty(0, np.float32)]
+            logits = [none]
             for start in range(0, len(rows), batch_size):
                 stop = min(start + batch_size, len(rows))
                 (batch,) = maker.make(Ranges([rows], np.array([[start, stop, 0]]), batch_size, 1))
@@ -88,6 +92,7 @@ def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool =
         logits,
         partial(known_rows, trained, label=WITHOUT_LABELS),
         trained,
+        [label.name for label in trained.spec.labels],
     )
 
 
@@ -100,4 +105,5 @@ def scorer_of_export(export: ExportedModel) -> Scorer:
         export.folder / ENCODING,
         lambda inputs: export.score(inputs)[1],
         export.check_columns,
+        labels=export.labels,
     )

@@ -32,11 +32,15 @@ def to_inputs(batch: Batch) -> Inputs:
     """Turns the rows of ``batch``, padding included, into a scoring model's inputs."""
     sparse = batch.sparse_features
     lengths = sparse.lengths().view(len(sparse.keys()), -1)
-    return batch.dense_features, sparse.values().to(torch.int32), lengths.to(torch.int32)
+    weights = sparse.weights_or_none()
+    inputs = batch.dense_features, sparse.values().to(torch.int32), lengths.to(torch.int32)
+    return inputs if weights is None else (*inputs, weights)
 
 
 class ScoringModel(nn.Module):
-    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32."""
+    """A model whose ``forward(dense, values, lengths)`` returns probabilities [B] and logits [B], both float32; [B, L]
+    of L labels.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,6 +58,18 @@ class ScoringModel(nn.Module):
         self, dense: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.model(dense, (values, lengths)).float().squeeze(-1)
+        return torch.sigmoid(logits), logits
+
+
+class WeightedScoringModel(ScoringModel):
+    """A ScoringModel that also takes a weight for each id. It is a class of its own, because the formats take no
+    arguments that may be left out.
+    """
+
+    def forward(  # type: ignore[override]  # one argument more
+        self, dense: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(dense, (values, lengths, weights)).float().squeeze(-1)
         return torch.sigmoid(logits), logits
 
 
@@ -109,11 +125,17 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_sha
     model = weights.model
     stacked = ARCHITECTURES[trained.spec.config.kind].interacts
     attentive = [module for module in model.modules() if isinstance(module, AttentivePooling)]
-    if attentive:
-        sums = QuantizedTables(trained.tables, types, weights.blocks, stacked=False)
-        model.sparse_arch = AttentiveTables(trained.tables, sums, attentive[0], stacked=stacked)
-    elif num_shards > 1:
-        model.sparse_arch = ShardedTables(trained.tables, types, weights.blocks, num_shards, stacked=stacked)
-    else:
-        model.sparse_arch = QuantizedTables(trained.tables, types, weights.blocks, stacked=stacked)
-    return ScoringModel(model).eval().requires_grad_(False)
+    attends = any(table.attention for table in trained.tables)
+    given = trained.tables, types, weights.blocks
+    stacks = stacked and not attends
+    tables = (
+        ShardedTables(*given, num_shards, stacked=stacks)
+        if num_shards > 1
+        else QuantizedTables(*given, stacked=stacks)
+    )
+    model.sparse_arch = (
+        AttentiveTables(trained.tables, tables, attentive[0], stacked=stacked) if attends else tables
+    )
+    is_weighted = any(table.weighted for table in trained.tables)
+    scoring = WeightedScoringModel(model) if is_weighted else ScoringModel(model)
+    return scoring.eval().requires_grad_(False)

@@ -77,7 +77,8 @@ class QuantizedTables(nn.Module):
     else [B, W].
 
     ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` the number
-    of ids in each; both int32. They are not checked here. Features are in the order of the tables.
+    of ids in each; both int32. A third tensor, weights [V], has a factor for the vector of each id. They are not
+    checked here. Features are in the order of the tables.
     """
 
     is_mean: torch.Tensor
@@ -130,10 +131,10 @@ class QuantizedTables(nn.Module):
             rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
             yield table.name, 0, rows.numpy()
 
-    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, lengths = ids
+    def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        values, lengths, *weights = ids
         offsets = torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.reshape(-1))
-        pooled = self._look_up(slice(None), self.D_offsets, self._width, values, offsets)
+        pooled = self._look_up(slice(None), self.D_offsets, self._width, values, offsets, *weights)
         if self._has_means:
             counts = torch.where(self.is_mean, lengths.clamp(min=1), 1).t().to(torch.float32)
             pooled = pooled / counts.index_select(1, self.feature_of_column)
@@ -147,11 +148,17 @@ class QuantizedTables(nn.Module):
         return self._look_up(own, columns - columns[0], self._widths[feature], values, offsets)
 
     def _look_up(
-        self, features: slice, columns: torch.Tensor, width: int, values: torch.Tensor, offsets: torch.Tensor
+        self,
+        features: slice,
+        columns: torch.Tensor,
+        width: int,
+        values: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The sums [B, ``width``] of the bags into which ``offsets`` [features · B + 1] divide ``values``.
 
-        ``columns``: the first column of each of them, and the end of the last one's.
+        ``columns``: the first column of each of them, and the end of the last one's. ``weights``: factors [V].
         """
         sums: torch.Tensor = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
             self.weights_host,
@@ -165,7 +172,7 @@ class QuantizedTables(nn.Module):
             values,
             offsets,
             _SUM,
-            None,
+            weights,
             SparseType.FP32.as_int(),
             self.no_bytes,
             self.no_places,
@@ -211,6 +218,14 @@ def to_jagged(features: list[str], values: torch.Tensor, lengths: torch.Tensor) 
     return KeyedJaggedTensor(keys=features, values=values, lengths=lengths)
 
 
+@torch.fx.wrap
+def to_weighted(
+    features: list[str], values: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor
+) -> KeyedJaggedTensor:
+    """``to_jagged`` with a weight for each id."""
+    return KeyedJaggedTensor(keys=features, values=values, lengths=lengths, weights=weights)
+
+
 class ShardedTables(nn.Module):
     """Like QuantizedTables, in ``num_shards`` shards. ``shard_of``: table name → its shard."""
 
@@ -227,7 +242,9 @@ class ShardedTables(nn.Module):
     ) -> None:
         super().__init__()
         self._features = [name for table in tables for name in table.features]
+        self._widths = [table.dim for table in tables for _ in table.features]
         bags = _Bags(tables, types, weights)
+        self._is_weighted = bags.bags.is_weighted()
         state = bags.state_dict()
         with _propagated_device():
             self._sharded, plan = shard_quant_model(
@@ -254,16 +271,30 @@ class ShardedTables(nn.Module):
     def _find_columns(self, tables: Sequence[Table]) -> torch.Tensor:
         """The places of the features' columns in torchrec's output, which is ordered by shard."""
         ids = torch.empty(0, dtype=torch.int32), torch.zeros(len(self._features), dtype=torch.int32)
-        given = self._sharded(to_jagged(self._features, *ids))
+        given = self._look_up(*ids, None)
         widths = {name: table.dim for table in tables for name in table.features}
         begins = dict(zip(given.keys(), given.offset_per_key(), strict=False))
         return torch.cat([begins[name] + torch.arange(widths[name]) for name in self._features])
 
-    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, lengths = ids
-        pooled = self._sharded(to_jagged(self._features, values, lengths.reshape(-1))).values()
+    def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        values, lengths, *weights = ids
+        pooled = self._look_up(values, lengths.reshape(-1), weights[0] if weights else None).values()
         pooled = pooled.index_select(1, self.columns)
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
+
+    def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
+        """As of QuantizedTables. Rows of the other features are empty bags, since the shards take all features."""
+        own = torch.ones_like(values)
+        lengths = [own if place == feature else torch.zeros_like(own) for place in range(len(self._features))]
+        begin = sum(self._widths[:feature])
+        columns = self.columns[begin : begin + self._widths[feature]]
+        return self._look_up(values, torch.cat(lengths), None).values().index_select(1, columns)
+
+    def _look_up(self, values: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor | None) -> Any:
+        if not self._is_weighted:
+            return self._sharded(to_jagged(self._features, values, lengths))
+        given = torch.ones_like(values, dtype=torch.float32) if weights is None else weights
+        return self._sharded(to_weighted(self._features, values, lengths, given))
 
 
 class _Bags(nn.Module):
@@ -277,7 +308,7 @@ class _Bags(nn.Module):
                 replace(to_bag_config(table), data_type=DataType[types[table.name].upper()])
                 for table in tables
             ],
-            is_weighted=False,
+            is_weighted=any(table.weighted for table in tables),
             device=torch.device("cpu"),
             output_dtype=torch.float32,
             table_name_to_quantized_weights=quantized,

@@ -28,35 +28,43 @@ _QUIET_PREEMPTIONS = 75
 @torch.no_grad()
 def score_split(
     score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
-) -> ClickMetrics:
-    """Scores all rows of ``split`` with ``score``, which returns logits [B]."""
-    scored = ClickMetrics(split)
+) -> tuple[ClickMetrics, torch.Tensor]:
+    """Scores all rows of ``split`` with ``score``, which returns logits [B], or [B, L] of several labels.
+
+    Returns (the main label's rows, all logits [R, L]).
+    """
+    scored, all_logits = ClickMetrics(split), []
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
             rows = slice(batch.num_valid)
             weights = None if batch.weights is None else batch.weights[rows]
-            scored.update(score(batch)[rows], batch.labels[rows], weights=weights)
+            logits = score(batch)[rows].reshape(batch.num_valid, -1)
+            scored.update(logits[:, 0], batch.labels[rows], weights=weights)
+            all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
-    return scored
+    return scored, torch.cat(all_logits)
 
 
 def verify(
-    path: Path, run: Run, trained: ClickMetrics, batches: EvalBatches, example: Inputs
+    path: Path, run: Run, trained: tuple[ClickMetrics, torch.Tensor], batches: EvalBatches, example: Inputs
 ) -> Verification:
-    """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores."""
+    """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores, both of
+    ``score_split``. AUCs are the main label's, differences those of all labels.
+    """
+    metrics, all_trained = trained
 
     def score(batch: Batch) -> torch.Tensor:
         return run(to_inputs(batch))[1]
 
-    exported, _ = score_split(score, batches, trained.split, f"verify {path.name}").rows()
-    logits, labels = trained.rows()
-    differences = (exported.double().sigmoid() - logits.double().sigmoid()).abs()
-    comparison = compare_aucs(logits, exported, labels, weights=trained.row_weights())
+    found, all_exported = score_split(score, batches, metrics.split, f"verify {path.name}")
+    differences = (all_exported.double().sigmoid() - all_trained.double().sigmoid()).abs()
+    (exported, _), (logits, labels) = found.rows(), metrics.rows()
+    comparison = compare_aucs(logits, exported, labels, weights=metrics.row_weights())
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(
         file=path.name,
-        split=trained.split,
+        split=metrics.split,
         rows=len(logits),
         max_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
@@ -87,7 +95,8 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
 def repeated(inputs: Inputs, num_rows: int) -> Inputs:
     """``num_rows`` rows: those of ``inputs``, repeated."""
     lines = to_lines(inputs)
-    return from_lines([lines[row % len(lines)] for row in range(num_rows)], inputs[0].shape[1])
+    wanted = [lines[row % len(lines)] for row in range(num_rows)]
+    return from_lines(wanted, inputs[0].shape[1], is_weighted=len(inputs) > 3)
 
 
 def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:

@@ -57,8 +57,10 @@ def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
 class Batch(Pipelineable):
     """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
-    ``weights`` [B] float32, or None if every row counts once. Rows from ``num_valid`` on are padding: dense 0, empty
-    bags, label 0, weight 0. ``is_one_hot``: every bag holds one id, and
+    ``further``: the further labels [L - 1, B] float32, NaN where a row lacks one; None without any. ``weights`` [B]
+    float32, or None if every row counts once. ``sparse_features`` has a weight for each id if the elements of a feature
+    have weights: 1 for the others'. Rows from ``num_valid`` on are padding: dense 0, empty bags, labels 0, weight 0.
+    ``is_one_hot``: every bag holds one id, and
     ``sparse_features`` uses the shared ``one_hot_lengths``.
     """
 
@@ -68,16 +70,20 @@ class Batch(Pipelineable):
     num_valid: int
     is_one_hot: bool = False
     weights: torch.Tensor | None = None
+    further: torch.Tensor | None = None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; tensors that are there already are not copied."""
         sparse = self.sparse_features
         dense = self.dense_features.to(device, non_blocking=non_blocking)
         labels = self.labels.to(device, non_blocking=non_blocking)
-        weights = None if self.weights is None else self.weights.to(device, non_blocking=non_blocking)
+        weights, further = (
+            None if each is None else each.to(device, non_blocking=non_blocking)
+            for each in (self.weights, self.further)
+        )
         if not self.is_one_hot:
             moved = sparse.to(device, non_blocking=non_blocking)
-            return Batch(dense, moved, labels, self.num_valid, weights=weights)
+            return Batch(dense, moved, labels, self.num_valid, weights=weights, further=further)
         moved = KeyedJaggedTensor(
             keys=sparse.keys(),
             values=sparse.values().to(device, non_blocking=non_blocking),
@@ -86,18 +92,18 @@ class Batch(Pipelineable):
             length_per_key=sparse.length_per_key(),
             offset_per_key=sparse.offset_per_key(),
         )
-        return Batch(dense, moved, labels, self.num_valid, is_one_hot=True, weights=weights)
+        return Batch(dense, moved, labels, self.num_valid, True, weights, further)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Records for the allocator that ``stream`` uses the tensors."""
-        for values in (self.dense_features, self.sparse_features, self.labels):
-            values.record_stream(stream)
-        if self.weights is not None:
-            self.weights.record_stream(stream)
+        for values in (self.dense_features, self.sparse_features, self.labels, self.weights, self.further):
+            if values is not None:
+                values.record_stream(stream)
 
 
 class BatchMaker:
-    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys. ``is_weighted``: rows have weights.
+    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys. ``num_further``: the number of further
+    labels. ``is_weighted``: rows have weights.
 
     For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to
     the device are done.
@@ -109,28 +115,34 @@ class BatchMaker:
         features: Sequence[str],
         batch_size: int,
         device: torch.device = CPU,
+        num_further: int = 0,
         is_weighted: bool = False,
     ) -> None:
         multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
+        have_weights = {column.name for column in manifest.sparse if column.weights}
         self._features = list(features)
+        self._weighed = [place for place, name in enumerate(features) if name in have_weights]
+        """The places of the features whose elements have weights."""
         self._num_dense = len(manifest.dense)
         self._batch_size = batch_size
         self._device = device
         self._pinned = device.type == "cuda"
         self._is_one_hot = not multi_hot & set(features)
-        self._is_weighted = is_weighted
+        self._num_labels, self._is_weighted = 1 + num_further, is_weighted
 
     def make(self, rows: Ranges) -> list[Batch]:
         """The consecutive batches in ``rows``; a batch with too few rows is padded."""
         size, num_features = self._batch_size, len(self._features)
-        addresses = rows.addresses(num_features)
+        num_copied = num_features + len(self._weighed)  # behind the ids the bits of weights
+        addresses = rows.addresses(num_copied)
         num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
         # one-hot batches differ only in their values; their lengths are made once and shared
         is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
         dense = self._empty((len(num_rows), size, self._num_dense), torch.float32)
-        supervision = self._empty((len(num_rows), 1 + self._is_weighted, size), torch.float32)
+        num_beside = self._num_labels + self._is_weighted
+        supervision = self._empty((len(num_rows), num_beside, size), torch.float32)
         ids = self._empty((int(num_ids.sum()),), torch.int32)
-        lengths = self._empty((len(num_rows), num_features, 0 if is_one_hot else size), torch.int32)
+        lengths = self._empty((len(num_rows), num_copied, 0 if is_one_hot else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
         arrays = dense.numpy(), supervision.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
         copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
@@ -145,17 +157,40 @@ class BatchMaker:
                     lengths[k, :, num_valid:],
                 ):
                     padding.zero_()
+            num_of_each = counts[k][:num_features]
+            values, weights_of_ids = self._with_weights(bags[k], num_of_each)
+            of_rows = (
+                one_hot_lengths(num_features * size, CPU)
+                if is_one_hot
+                else lengths[k, :num_features].view(-1)
+            )
             sparse = KeyedJaggedTensor(
                 keys=self._features,
-                values=bags[k],
-                lengths=one_hot_lengths(num_features * size, CPU) if is_one_hot else lengths[k].view(-1),
+                values=values,
+                weights=weights_of_ids,
+                lengths=of_rows,
                 stride=size,
-                length_per_key=counts[k],
-                offset_per_key=[0, *accumulate(counts[k])],
+                length_per_key=num_of_each,
+                offset_per_key=[0, *accumulate(num_of_each)],
             )
-            labels, weights = supervision[k, 0], supervision[k, 1] if self._is_weighted else None
-            batches.append(Batch(dense[k], sparse, labels, num_valid, is_one_hot, weights))
+            labels, weights = supervision[k, 0], supervision[k, -1] if self._is_weighted else None
+            further = supervision[k, 1 : self._num_labels] if self._num_labels > 1 else None
+            batches.append(Batch(dense[k], sparse, labels, num_valid, is_one_hot, weights, further))
         return batches
+
+    def _with_weights(
+        self, copied: torch.Tensor, num_ids: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(ids, a weight for each: 1 unless its feature has weights; None if no feature has)."""
+        if not self._weighed:
+            return copied, None
+        ids, bits = torch.split(copied, [sum(num_ids), len(copied) - sum(num_ids)])
+        weights = self._empty(ids.shape, torch.float32).fill_(1.0)
+        parts = torch.split(weights, list(num_ids))
+        given = torch.split(bits.view(torch.float32), [num_ids[place] for place in self._weighed])
+        for place, values in zip(self._weighed, given, strict=True):
+            parts[place].copy_(values)
+        return ids, weights
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
@@ -216,7 +251,14 @@ class TrainBatches(_Batches):
     def __init__(self, source: SplitReader, plan: BatchPlan, loading: Loading = PLAIN) -> None:
         orders = plan.orders(source.group_rows)
         batch_size = sum(order.batch_size for order in orders)
-        maker = BatchMaker(source.manifest, source.features, batch_size, loading.device, source.is_weighted)
+        maker = BatchMaker(
+            source.manifest,
+            source.features,
+            batch_size,
+            loading.device,
+            len(source.further),
+            source.is_weighted,
+        )
         self.dense_columns = [column.name for column in source.manifest.dense]
         super().__init__(source, orders, maker, plan.start_batch, loading)
 
@@ -252,7 +294,9 @@ class EvalBatches(_Batches):
         reader = SplitReader(manifest, split, features, all_negatives=True)
         self._kept = {column.name: column for column in manifest.kept}
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
-        maker = BatchMaker(manifest, features, batch_size, loading.device, reader.is_weighted)
+        maker = BatchMaker(
+            manifest, features, batch_size, loading.device, len(reader.further), reader.is_weighted
+        )
         super().__init__(reader, [order], maker, 0, loading)
 
     def kept_keys(self, name: str) -> torch.Tensor | None:

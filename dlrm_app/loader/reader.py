@@ -15,6 +15,8 @@ from dlrm_app.dataset.arrow import (
     ColumnError,
     numbers_of,
     read_column,
+    read_element_weights,
+    read_further_label,
     read_ids,
     read_keys,
     read_weights,
@@ -53,6 +55,9 @@ ROWS_TOGETHER = 256
 class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
+    Rows lack further labels that the dataset does not have: those of a model that has learnt from another one. The
+    weights of features' elements come with them, if they have any.
+
     ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
     assigned later are read as the rare id.
     """
@@ -62,6 +67,8 @@ class TableReader:
         self._dense = [column.name for column in manifest.dense]
         self._sparse = [columns[name] for name in features]
         self.label = manifest.label
+        self.further = [each.name for each in manifest.further_labels]
+        self._stored = {name for split in manifest.splits.values() for name in split.labels}
         self.weight = manifest.weight if with_weights else None
         day = manifest.known_on
         self._known: dict[str, NDArray[np.int32]] = {
@@ -73,27 +80,41 @@ class TableReader:
     def columns(self, has_label: bool) -> list[str]:
         """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
-        beside = [name for name in (self.label, self.weight) if name is not None]
+        names += [column.weights for column in self._sparse if column.weights]
+        further = [name for name in self.further if name in self._stored]
+        beside = [name for name in (self.label, *further, self.weight) if name is not None]
         return [*names, *beside] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
-        """The columns of ``table``; labels are 0 without ``has_label``.
+        """The columns of ``table``; without ``has_label`` labels are 0, and there are no further ones.
 
         Raises DataError naming ``origin`` and the column.
         """
         labels, weights = np.zeros(len(table), np.uint8), None
+        further: list[NDArray[np.float32]] = []
         try:
             if has_label and self.label is not None:
                 labels = numbers_of(read_column(table, self.label, pa.uint8()))
+                further = [self._read_further(table, name) for name in self.further]
                 weights = None if self.weight is None else read_weights(table, self.weight)
             dense = [numbers_of(read_column(table, name, pa.float32())) for name in self._dense]
             sparse = [read_ids(table, column) for column in self._sparse]
             for number, column in enumerate(self._sparse):
                 if (known := self._known.get(column.name)) is not None:
                     sparse[number] = with_ids(sparse[number], known)
-            return Columns(dense, sparse, labels, weights)
+            element_weights = [
+                read_element_weights(table, column, ids)
+                for column, ids in zip(self._sparse, sparse, strict=True)
+                if column.weights and isinstance(ids, Bags)
+            ]
+            return Columns(dense, sparse, labels, weights, further, element_weights)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
+
+    def _read_further(self, table: pa.Table, name: str) -> NDArray[np.float32]:
+        if name in self._stored:
+            return read_further_label(table, name)
+        return np.full(len(table), np.nan, np.float32)
 
 
 class SplitReader:
@@ -118,6 +139,7 @@ class SplitReader:
         self.manifest, self.features = manifest, features
         self._folder = manifest.folder
         self._tables = TableReader(manifest, features, with_weights=True)
+        self.further = self._tables.further
         self._kept_share = manifest.kept_share(split) if all_negatives else 1.0
         self.is_weighted = manifest.weight is not None or self._kept_share < 1
         shards = manifest.splits[split].shards

@@ -25,26 +25,31 @@ class Columns:
     """Decoded rows: a contiguous array, or Bags, for each column.
 
     Ids are int32 as in the files. A table has fewer than 2^31 rows, and 64 bits would double memory, copies to the
-    device and the exchange between ranks.
+    device and the exchange between ranks. ``element_weights``: the bits of a weight for each id, of the
+    features that have them.
     """
 
     dense: Sequence[NDArray[np.float32]]
     features: Sequence[NDArray[np.int32] | Bags]
     labels: NDArray[np.uint8] | NDArray[np.float32]
     weights: NDArray[np.float32] | None = None
+    further: Sequence[NDArray[np.float32]] = ()
+    """Further labels, NaN where a row lacks one."""
+    element_weights: Sequence[Bags] = ()
 
     @property
     def supervision(self) -> list[NDArray[Any]]:
-        """Numbers that loss and metrics read, but no model: the label, and the weight if rows have one."""
-        return [self.labels] if self.weights is None else [self.labels, self.weights]
+        """Numbers that loss and metrics read, but no model: the labels, and the weight if rows have one."""
+        return [self.labels, *self.further, *([] if self.weights is None else [self.weights])]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label, and
-    the weight if rows have one.
+    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label,
+    further labels if there are any, and the weight if rows have one.
 
-    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor.
+    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind them come
+    the bits of element weights, which are copied like ids.
     """
 
     dense: NDArray[np.float32]
@@ -59,11 +64,6 @@ class Rows:
     def labels(self) -> NDArray[np.float32]:
         """The labels [rows]."""
         return self.supervision[:, 0]
-
-    @property
-    def weights(self) -> NDArray[np.float32] | None:
-        """The weights [rows], if rows have any."""
-        return self.supervision[:, 1] if self.supervision.shape[1] > 1 else None
 
     @cached_property
     def addresses(self) -> NDArray[np.uint64]:
@@ -114,7 +114,7 @@ def arrange(
     """
     size, num_dense = len(columns.labels), len(columns.dense)
     one_hot = [ids for ids in columns.features if not isinstance(ids, Bags)]
-    bags = [ids for ids in columns.features if isinstance(ids, Bags)]
+    bags = [ids for ids in columns.features if isinstance(ids, Bags)] + [*columns.element_weights]
     supervision = columns.supervision
     sizes = [size * num_dense, size * len(supervision), size * len(one_hot)]
     for each in bags:
@@ -136,7 +136,7 @@ def arrange(
         gather_bags(each.values, each.offsets, rows, out.values, out.offsets)
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
-    return Rows(dense, features, beside, memory)
+    return Rows(dense, [*features, *next_bags], beside, memory)
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.config.values import one_of
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
 from dlrm_app.tables.specs import Table
 
@@ -36,7 +37,8 @@ class Architecture:
     build: (configuration, tables, number of dense inputs N, widths of the bottom MLP, widths of the top MLP)
     → model. The model's ``forward(dense_features [B, N], sparse_features KJT)`` gives logits [B, 1]. Its
     tables are in ``sparse_arch``, and it reads dense inputs through ``dense_arch``: with
-    ``dense_embedding_dim`` the features' embeddings are put before it.
+    ``dense_embedding_dim`` the features' embeddings are put before it. Its top MLP is ``over_arch``,
+    of which every one of several labels has its own.
     needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
     interacts: the features' vectors interact, so they and the dense features' vector must have one width, and
     ``sparse_arch`` gives them stacked, [B, F, D]; otherwise it gives them side by side, [B, W].
@@ -146,7 +148,8 @@ def find_architecture(kind: str) -> Architecture | None:
 class ModelSpec:
     """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
 
-    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all. ``labels``: of rows with several,
+    the main one first.
     """
 
     config: ModelConfig
@@ -154,6 +157,7 @@ class ModelSpec:
     num_dense: int
     seed: int = 0
     numbers: Sequence[int] | None = None
+    labels: Sequence[LearntLabel] = ()
 
     @property
     def embedded(self) -> Sequence[int]:

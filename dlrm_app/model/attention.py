@@ -9,6 +9,7 @@ of each.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,24 +28,30 @@ Vectors = Mapping[str, JaggedTensor]
 """Feature → the vectors of its ids, with the number of ids in each row."""
 
 
-def make_bags(tables: Sequence[Table], num_models: int = 1) -> "EmbeddingBagCollection | AttentiveBags":
-    """Makes ``tables`` on the meta device, an EmbeddingBagCollection if none of them pools by attention.
+def make_bags(tables: Sequence[Table], num_models: int = 1) -> "EmbeddingBagCollection | MixedBags":
+    """Makes ``tables`` on the meta device, an EmbeddingBagCollection if all of them just add up a row's vectors.
 
     ``num_models``: the models of an ensemble, each with its own columns and its own unit. Units are drawn on the CPU.
     """
-    if not any(table.attention for table in tables):
+    if not any(table.attention or table.weighted for table in tables):
         return meta_bags(tables)
-    return AttentiveBags(tables, num_models)
+    return MixedBags(tables, num_models)
 
 
-class AttentiveBags(nn.Module):
-    """Looks like an EmbeddingBagCollection of ``tables``, of which some pool their lists by attention."""
+class MixedBags(nn.Module):
+    """Looks like an EmbeddingBagCollection of ``tables``, of which some pool their lists by attention or by weights.
+
+    Tables with weighted features have a collection of their own, so that the ids of the others travel without weights
+    and are looked up by the faster operators.
+    """
 
     def __init__(self, tables: Sequence[Table], num_models: int) -> None:
         super().__init__()
-        pooled = [table for table in tables if table.attention is None]
+        plain = [table for table in tables if not table.attention and not table.weighted]
+        weighted = [table for table in tables if table.weighted]
         attentive = [table for table in tables if table.attention is not None]
-        self.bags = meta_bags(pooled) if pooled else None
+        self.bags = meta_bags(plain) if plain else None
+        self.weighted_bags = meta_bags(weighted, is_weighted=True) if weighted else None
         self.vectors = nn.ModuleDict({torch_name(table.name): meta_vectors(table) for table in attentive})
         self.pooling = AttentivePooling(attentive, num_models)
         self._configs = [to_bag_config(table) for table in tables]
@@ -55,14 +62,17 @@ class AttentiveBags(nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """The pooled vectors of all features, those of attentive tables last; or an awaitable of them."""
-        pooled = None if self.bags is None else self.bags(features)
+        pooled = [bags(features) for bags in (self.bags, self.weighted_bags) if bags is not None]
         vectors = {name: table(features) for name, table in self.vectors.items()}
         combined: KeyedTensor = self.pooling(pooled, vectors)
         return combined
 
 
 class AttentivePooling(nn.Module):
-    """Pools the vectors of ``tables``. It holds no table, so that the pipelines trace it as one node."""
+    """Pools the vectors of ``tables``, if any, beside what is pooled already.
+
+    It holds no table, so that the pipelines trace it as one node.
+    """
 
     def __init__(self, tables: Sequence[Table], num_models: int) -> None:
         super().__init__()
@@ -71,20 +81,20 @@ class AttentivePooling(nn.Module):
             {torch_name(table.name): _make_units(table, num_models) for table in tables}
         )
 
-    def forward(self, pooled: Any, vectors: Mapping[str, Any]) -> Any:
-        """``pooled`` (None: no table pools otherwise) with the features of ``vectors``, table → feature → vectors.
+    def forward(self, pooled: Sequence[Any], vectors: Mapping[str, Any]) -> Any:
+        """``pooled``, of the tables that pool otherwise, with the features of ``vectors``, table → feature → vectors.
 
         If they are on their way, the result is too.
         """
-        if any(isinstance(each, LazyAwaitable) for each in vectors.values()):
+        if any(isinstance(each, LazyAwaitable) for each in (*pooled, *vectors.values())):
             return _PendingVectors(self, pooled, vectors)
         return self.combine(pooled, vectors)
 
-    def combine(self, pooled: KeyedTensor | None, vectors: Mapping[str, Vectors]) -> KeyedTensor:
+    def combine(self, pooled: Sequence[KeyedTensor], vectors: Mapping[str, Vectors]) -> KeyedTensor:
         """``pooled`` with the pooled vectors of all features in ``vectors`` behind it."""
-        keys = list(pooled.keys()) if pooled is not None else []
-        widths = list(pooled.length_per_key()) if pooled is not None else []
-        parts = [pooled.values()] if pooled is not None else []
+        keys = list(chain.from_iterable(part.keys() for part in pooled))
+        widths = list(chain.from_iterable(part.length_per_key() for part in pooled))
+        parts = [part.values() for part in pooled]
         for table in self._tables:
             of_features = self.pool(table, vectors[torch_name(table.name)])
             keys += table.features
@@ -111,13 +121,13 @@ class AttentivePooling(nn.Module):
 
 
 class _PendingVectors(LazyAwaitable[KeyedTensor]):
-    def __init__(self, pooling: AttentivePooling, pooled: Any, vectors: Mapping[str, Any]) -> None:
+    def __init__(self, pooling: AttentivePooling, pooled: Sequence[Any], vectors: Mapping[str, Any]) -> None:
         super().__init__()
         self._pooling, self._pooled, self._vectors = pooling, pooled, vectors
 
     def _wait_impl(self) -> KeyedTensor:
         vectors = {name: _arrived(each) for name, each in self._vectors.items()}
-        return self._pooling.combine(_arrived(self._pooled), vectors)
+        return self._pooling.combine([_arrived(each) for each in self._pooled], vectors)
 
 
 def _arrived(value: Any) -> Any:

@@ -9,11 +9,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.attention import AttentivePooling, make_bags
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
+from dlrm_app.model.labels import LabelTops
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
@@ -22,7 +23,8 @@ from dlrm_app.tables.specs import Table
 def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """Builds the model with its tables on the meta device and its dense part on ``device``.
 
-    ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
+    ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1], or [B, L] of L labels
+    (``LabelTops``). The dense weights
     depend on ``spec.seed`` alone: they are always drawn on the CPU. With ``ensemble_size`` above 1 training
     takes that many times the rows, see ``Ensemble``. Raises ConfigError.
     """
@@ -46,7 +48,15 @@ def _build(spec: ModelSpec, tables: Sequence[Table], bags: nn.Module) -> nn.Modu
     config, embedded, dim = spec.config, spec.embedded, spec.config.dense_embedding_dim or 0
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
     num_inputs = spec.num_dense + len(embedded) * dim
-    model = ARCHITECTURES[config.kind].build(config, bags, num_inputs, bottom, top)
+    build = ARCHITECTURES[config.kind].build
+    model = build(config, bags, num_inputs, bottom, top)
+    if spec.labels:
+        if not hasattr(model, "over_arch"):
+            rule = "has no over_arch, of which each of several labels needs its own"
+            raise ConfigError(Problem(f"model.kind={config.kind}", rule, "preprocess with one label"))
+        others = [build(config, meta_bags(tables), num_inputs, bottom, top) for _ in spec.labels[1:]]
+        tops = [each.get_submodule("over_arch") for each in (model, *others)]
+        model.over_arch = LabelTops(tops, spec.labels)
     if embedded:
         embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
         model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.model.labels import LabelTops
 from dlrm_app.tables.specs import Table, table_of
 
 BLOCK_ROWS = 8192
@@ -113,18 +114,21 @@ def _draw(table: Table, block: int, seed: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def set_base_rate(model: nn.Module, rate: float) -> None:
+def set_base_rate(model: nn.Module, rate: float, label: int = 0) -> None:
     """Sets the last bias of every ``over_arch`` in ``model`` to the logit of ``rate``, in (0, 1).
+
+    ``label``: the number of the label, of several, whose top MLP it is.
 
     The initial bias of focal loss (Lin et al. 2017, arXiv:1708.02002, section 4.1): where positives are rare, the first
     steps would only lower all logits, and one epoch may not be enough for that.
     """
-    for bias in last_biases(model):
+    for bias in last_biases(model, label):
         bias.fill_(math.log(rate / (1 - rate)))
 
 
-def last_biases(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The last bias, [1], of every ``over_arch`` in ``model``."""
+def last_biases(model: nn.Module, label: int = 0) -> Iterator[torch.Tensor]:
+    """The last bias, [1], of every ``over_arch`` in ``model``, or of the part of it that ``label`` has of several."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
+            module = module[label] if isinstance(module, LabelTops) else module
             yield [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1].bias

@@ -1,22 +1,25 @@
 """Computes logits and their binary cross-entropy for a training step, in fp32 or bf16.
 
-Shapes: B batch rows of this rank, N dense features.
+Shapes: B batch rows of this rank, N dense features, L labels.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 from dlrm_app.loader.batch import Batch
 from dlrm_app.model.ensemble import Ensemble
+from dlrm_app.model.labels import givens, joint_logits
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
-StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
-"""(loss [], logits [B], labels [B], weights [B] if rows have any)."""
+StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""(loss [], logits [B], labels [B], weights [B] if rows have any, logits [B, L - 1] of further labels in evaluation)."""
 
 
 class ClickLoss(nn.Module):
@@ -27,33 +30,73 @@ class ClickLoss(nn.Module):
     these the odds of a click are 1 / share times the true ones, so training adds -log(share) to every logit, and
     logits are of the true odds (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook",
     section 6.3, correct predictions afterwards instead).
+
+    With several ``labels`` the loss l of a row is the sum of those of the labels that it has, each times its
+    ``loss_weight``. So a label counts the same in every row that has it, whatever other rows its batch holds.
     """
 
-    def __init__(self, num_pieces: int = 1) -> None:
+    def __init__(self, num_pieces: int = 1, labels: Sequence[LearntLabel] = ()) -> None:
         super().__init__()
         self.kept_share = 1.0
         self._num_pieces = num_pieces
+        self.labels, self._given = labels, givens(labels)
 
     def forward(
-        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        further: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """[B], [B], [B] → []. The mean of the ranks' results is that of the global batch, as are their gradients.
 
-        A batch whose weights are all 0 has loss 0, without a gradient. Outside of training every row counts once.
+        With several labels ``logits`` [B, L] are of each label given its condition, and ``further`` [L - 1, B] are
+        the further labels, NaN where a row lacks one. A batch whose weights are all 0 has loss 0, without a gradient.
+        Outside of training every row counts once, by its (main) label alone.
         """
         if not self.training:
-            return F.binary_cross_entropy_with_logits(logits, labels)
-        if self.kept_share < 1:
-            logits = logits - math.log(self.kept_share)
+            return F.binary_cross_entropy_with_logits(logits[:, 0] if self.labels else logits, labels)
+        if self.labels and further is not None:
+            losses = self._sum_of_labels(logits, labels, further)
+        else:
+            if self.kept_share < 1:
+                logits = logits - math.log(self.kept_share)
+            if weights is None:
+                return F.binary_cross_entropy_with_logits(logits, labels)
+            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         if weights is None:
-            return F.binary_cross_entropy_with_logits(logits, labels)
-        losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").double()
+            return losses.mean()
         losses, parts = (
-            torch.unflatten(each, 0, (self._num_pieces, -1)) for each in (losses, weights.double())
+            torch.unflatten(each, 0, (self._num_pieces, -1)) for each in (losses.double(), weights.double())
         )
         sums = all_reduce_sum(parts.sum(1))
         shares = torch.where(sums > 0, num_ranks() / sums, 0.0)
         return ((losses * parts).sum(1) * shares).mean().float()
+
+    def _sum_of_labels(
+        self, logits: torch.Tensor, labels: torch.Tensor, further: torch.Tensor
+    ) -> torch.Tensor:
+        """The losses [B] of rows with several labels.
+
+        Rows of a sampled log: a label that is given the main one has the same odds given it in every sample, so
+        adding -log(share) to the main label's logit is all that it needs. Others are as frequent as in the log if
+        rows with the main label, all of which were kept, count ``kept_share`` times.
+        """
+        shift = [-math.log(self.kept_share), *[0.0] * (len(self.labels) - 1)]
+        joint = joint_logits(logits + logits.new_tensor(shift), self._given)
+        truth = torch.cat([labels.unsqueeze(0), further]).t()
+        is_known = ~truth.isnan()
+        each = F.binary_cross_entropy_with_logits(joint, torch.where(is_known, truth, 0.0), reduction="none")
+        counts = is_known * each.new_tensor([label.loss_weight for label in self.labels])
+        if self.kept_share < 1:
+            alone = [float(not self._depends_on_main(number)) for number in range(len(self.labels))]
+            thinned = torch.where(labels > 0, self.kept_share, 1.0).unsqueeze(1)
+            counts = torch.where(counts.new_tensor(alone) > 0, counts * thinned, counts)
+        return (each * counts).sum(1)
+
+    def _depends_on_main(self, number: int) -> bool:
+        before = self._given[number]
+        return number == 0 if before is None else self._depends_on_main(before)
 
 
 def learn_from_kept(model: nn.Module, share: float) -> None:
@@ -64,18 +107,25 @@ def learn_from_kept(model: nn.Module, share: float) -> None:
 
 
 class ClickTask(nn.Module):
-    """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B], weights) detached), all float32.
+    """Wraps a model so that a batch gives (loss [], StepOutput detached), all float32. ``labels``: the model's, of
+    rows with several.
 
     ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation
     never uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        trains_in_bf16: bool = False,
+        labels: Sequence[LearntLabel] = (),
+    ) -> None:
         super().__init__()
         self.model = model
         self._device = device
         self._trains_in_bf16 = trains_in_bf16
-        self.loss = ClickLoss(len(model.models) if isinstance(model, Ensemble) else 1)
+        self.loss = ClickLoss(len(model.models) if isinstance(model, Ensemble) else 1, labels)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss.
@@ -86,8 +136,11 @@ class ClickTask(nn.Module):
         with torch.autocast(self._device.type, torch.bfloat16, enabled=is_on):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
-        loss = self.loss(logits, batch.labels, batch.weights)
-        return loss, (loss.detach(), logits.detach(), batch.labels.detach(), batch.weights)
+        loss = self.loss(logits, batch.labels, batch.weights, batch.further)
+        main, others = logits.detach(), None
+        if self.loss.labels:
+            main, others = main[:, 0], None if self.training else main[:, 1:]
+        return loss, (loss.detach(), main, batch.labels.detach(), batch.weights, others)
 
 
 def multiplies_bf16(device: torch.device) -> bool:

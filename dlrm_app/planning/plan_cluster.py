@@ -61,7 +61,8 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    floor = floor_text(config, plan, ModelSpec(config.model, tables, num_dense))
+    labels = [] if manifest is None else manifest.labels
+    floor = floor_text(config, plan, ModelSpec(config.model, tables, num_dense, labels=labels))
     smallest = path = None
     if config.smallest and config.sharding.plan is None:  # a plan from a file is only for its own ranks
         smallest = smallest_cluster(work, cluster)

@@ -11,7 +11,9 @@ from typing import Any
 
 from isal import isal_zlib
 
+from dlrm_app.dataset.label_counts import label_counts
 from dlrm_app.dataset.manifest import (
+    LabelCounts,
     Manifest,
     ManifestSource,
     Shard,
@@ -33,7 +35,7 @@ from dlrm_app.preprocessing.passes.contents import (
     read_contents,
     warn_of_copies,
 )
-from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import learnt_rows, own_click_share
 from dlrm_app.preprocessing.read.parser import REJECTS, write_rejects
@@ -84,6 +86,7 @@ def complete(
     rates = [sum(counts) / max(rows, 1) for counts in missing]
     num_dense = len(columns.dense)
     label = plan.spec.label if any(split.positives is not None for split in splits.values()) else None
+    labels, bests = [*plan.spec.labels] if label is not None else [], _bests(plan)
     manifest = Manifest(
         dataset=plan.spec.name,
         label=label,
@@ -92,13 +95,15 @@ def complete(
         splits=splits,
         sources=_sources(plan, journal, units),
         config=config,
-        best=_best(plan),
+        best=bests.get(plan.spec.label or ""),
+        further_best={label.name: bests[label.name] for label in labels[1:] if label.name in bests},
         lineage=columns.lineage,
         kept=list(plan.kept),
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
         weight=plan.spec.weight if label is not None else None,
+        labels=labels,
         negatives_kept=plan.kept_shares,
         path=plan.output,
     )
@@ -120,6 +125,16 @@ def _summarize(
         ],
         left_out=sum(part.left_out for part in parts),
         weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
+        labels=_count_labels(plan, split, parts) if plan.has_label(split) else {},
+    )
+
+
+def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
+    return label_counts(
+        plan.spec.labels,
+        [part.labels for part in parts],
+        is_weighted=plan.spec.weight is not None,
+        is_sampled=split in plan.kept_shares,
     )
 
 
@@ -175,24 +190,33 @@ def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iter
         yield source, replace(part, lines=part.lines - rejects[plan.sources[source].path])
 
 
-def _best(plan: Plan) -> dict[str, float] | None:
-    """The mean, by rows, of the best reachable scores that dlrm-generate wrote beside the sources.
+def _bests(plan: Plan) -> dict[str, dict[str, float]]:
+    """Label → the mean, by rows, of the best reachable scores that dlrm-generate wrote beside the sources.
 
-    None if one is missing or damaged.
+    Labels are left out if a file is missing or damaged, or does not name them.
     """
-    paths, keys = [Path(f"{source.path}.best.json") for source in plan.sources], ("auc", "logloss")
+    paths = [Path(f"{source.path}.best.json") for source in plan.sources]
     if not all(path.is_file() for path in paths):
-        return None
+        return {}
     try:
         values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        if any(value.get(key) is None for value in values for key in keys):
-            return None
-        rows = [value.get("rows", 1) for value in values]
-        totals = {key: sum(float(v[key]) * n for v, n in zip(values, rows, strict=True)) for key in keys}
-        return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
+        further = [label.name for label in plan.spec.labels[1:]]
+        bests = {name: _mean([value.get("labels", {}).get(name, {}) for value in values]) for name in further}
+        bests[plan.spec.label or ""] = _mean(values)
+        return {name: best for name, best in bests.items() if best is not None}
     except (ValueError, TypeError, AttributeError) as error:
         logger.warning(f"{listed(paths)} are not all what dlrm-generate wrote ({error}): left out")
+        return {}
+
+
+def _mean(scores: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """The mean of best ``scores``, by rows; None if one is not known."""
+    keys = ("auc", "logloss")
+    if any(each.get(key) is None for each in scores for key in keys):
         return None
+    rows = [each.get("rows", 1) for each in scores]
+    totals = {key: sum(float(v[key]) * n for v, n in zip(scores, rows, strict=True)) for key in keys}
+    return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
 
 
 def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:

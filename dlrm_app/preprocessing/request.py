@@ -16,6 +16,7 @@ from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, kno
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems
 from dlrm_app.preprocessing.read.beginning import source_spec
+from dlrm_app.preprocessing.read.labels import with_one_label
 from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
 from dlrm_app.preprocessing.read.parser import body
 from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
@@ -74,6 +75,7 @@ class DatasetPlan:
 
 def read_request(config: PreprocessConfig) -> Request:
     """Checks ``config`` and finds its input files. Raises ConfigError with every problem."""
+    config = replace(config, dataset=with_one_label(config.dataset))
     known, encoding, dense = read_known(config.encoding), config.encoding, config.dense
     if known is not None:
         encoding = replace(encoding, crosses=known.config.get("encoding", {}).get("crosses"))
@@ -103,11 +105,13 @@ def read_request(config: PreprocessConfig) -> Request:
 
 
 def _without_unset(settings: dict[str, Any]) -> dict[str, Any]:
-    """``settings`` without the keys of sampling unless they are given: other manifests do not have them."""
+    """``settings`` without the keys of sampling and of several labels unless they are given: other manifests do not
+    have them."""
     if settings["sampling"]["negatives"] is None:
         del settings["sampling"]
-    if settings["dataset"]["negatives_kept"] is None:
-        del settings["dataset"]["negatives_kept"]
+    for key in ("negatives_kept", "labels"):
+        if settings["dataset"][key] is None:
+            del settings["dataset"][key]
     return settings
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import Bags, read_ids
+from dlrm_app.dataset.label_counts import given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
@@ -52,6 +53,9 @@ class Dataset(Result):
                 for name, split in splits.items()
             ],
         )
+        if manifest.labels:
+            yield label_table(manifest)
+            yield from given_lines(manifest)
         if self.seconds is not None:
             rows = sum(split.rows for split in splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"
@@ -83,6 +87,8 @@ class Dataset(Result):
                 )
         if manifest.best is not None:
             yield f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+        for label, best in manifest.further_best.items():
+            yield f"best reachable of {label}: AUC {best['auc']:.4f}, log loss {best['logloss']:.4f}"
         if manifest.lineage and manifest.lineage.growth:
             yield f"vocabularies on day {manifest.lineage.day}:"
             yield growth_table(manifest.lineage)

@@ -127,8 +127,17 @@ def _charts(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, flo
     number: Callable[[float], str] = "{:,.0f}".format
     days = [record.day for record in records]
     unseen = [record.unseen_share for record in records]
+    labels = dict.fromkeys(name for record in records for name in record.labels)
+    of_labels: dict[str, Values] = {
+        name: [
+            day.next_day.auc if (day := record.labels.get(name)) and day.next_day else None
+            for record in records
+        ]
+        for name in labels
+    }
     charts = [
         _chart("AUC on the next day", days, of_models("auc"), bars=bars),
+        _chart("AUC of further labels on the next day", days, of_labels),
         _chart("log loss on the next day, nats", days, of_models("logloss")),
         _chart("calibration on the next day", days, of_models("calibration")),
         _chart("rows", days, {"": [record.rows for record in records]}, number),

@@ -124,12 +124,14 @@ def evaluations(record: RunRecord) -> str:
     }
     for key in [key for event in record.evals for key in event.metrics]:
         columns.setdefault(key, (key.replace("_", " "), 5))
-    rows: Rows = [
-        [
-            f"{event.split}, step {event.step:,}",
-            *(metric_cell(event, key, decimals) for key, (_, decimals) in columns.items()),
-        ]
+    shown = [
+        (f"{event.split}, step {event.step:,}{of}", each)
         for event in record.evals
+        for of, each in [("", event), *((f": {name}", event.of_label(name)) for name in event.labels)]
+    ]
+    rows: Rows = [
+        [title, *(metric_cell(each, key, decimals) for key, (_, decimals) in columns.items())]
+        for title, each in shown
     ]
     headings = ["split", *(name for name, _ in columns.values())]
     return f"<h2>Evaluations</h2>{html_table(headings, rows)}"
@@ -199,7 +201,8 @@ def learning_charts(record: RunRecord) -> list[Chart]:
             chart.note = "; ".join(
                 filter(None, [chart.note, f"each point is the mean of {group} log events"])
             )
-    charts = [of_training[0], _metric_chart(record, "AUC", "auc", x, {}), *of_training[1:]]
+    aucs = [_metric_chart(record, "AUC", "auc", x, {}), _label_chart(record, x)]
+    charts = [of_training[0], *aucs, *of_training[1:]]
     return [chart for chart in charts if chart is not None]
 
 
@@ -217,6 +220,16 @@ def _metric_chart(
         chart.guide((x.low, best), (x.high, best))
         chart.note = f"dashed: best reachable, {best:.5f}"
     return chart
+
+
+def _label_chart(record: RunRecord, x: Axis) -> Chart | None:
+    """The AUC of each further label on val, by step."""
+    names = dict.fromkeys(name for event in record.evals for name in event.labels)
+    lines = {
+        name: [(e.step, e.labels[name]["auc"]) for e in record.evals if e.split == "val" and name in e.labels]
+        for name in names
+    }
+    return line_chart("AUC of further labels on val", x, lines, _at_step) if lines else None
 
 
 def _at_step(step: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.estimator.annotations import use_block_usage_penalty, use_min_dim_for_lookup
@@ -160,7 +161,7 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
         sharding_types=sorted(allowed.sharding_types or []),
         compute_kernels=sorted(allowed.compute_kernels or []),
     )
-    kind = "/unpooled" if table.attention else ""
+    kind = "/unpooled" if table.attention else "/weighted" if table.weighted else ""
     return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}{kind}/{anonymous!r}"
 
 
@@ -175,11 +176,17 @@ class CpuConfig(EmbeddingPerfEstimatorConfig):
     """
 
 
-_EMPTY_BAGS = EmbeddingBagCollection([])
+_EMPTY_BAGS, _EMPTY_WEIGHTED_BAGS = EmbeddingBagCollection([]), EmbeddingBagCollection([], is_weighted=True)
 _EMPTY_VECTORS = EmbeddingCollection(
     [EmbeddingConfig(name="_", num_embeddings=1, embedding_dim=4, feature_names=["_"])], torch.device("meta")
 )
 """Of the types of modules that hold the tables."""
+
+
+def _module_like(table: Table) -> nn.Module:
+    if table.attention:
+        return _EMPTY_VECTORS
+    return _EMPTY_WEIGHTED_BAGS if table.weighted else _EMPTY_BAGS
 
 
 def _sharder_argument(sharders: dict[str, Any]) -> dict[str, Any]:
@@ -233,7 +240,7 @@ class _Estimator:
         estimated = ShardingOption(
             name=table.name,
             tensor=weight,
-            module=("", _EMPTY_VECTORS if table.attention else _EMPTY_BAGS),
+            module=("", _module_like(table)),
             input_lengths=allowed.pooling_factors,
             batch_size=self._batch_size,
             sharding_type=kind,

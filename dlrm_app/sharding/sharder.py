@@ -94,7 +94,9 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         return super().create_embedding_bag_sharding(sharding_infos, *arguments, **options)
 
     def input_dist(self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor) -> Any:
-        """Calls torchrec's, and keeps the divisors of these bags' sums."""
+        """Calls torchrec's, and keeps the divisors of these bags' sums. Weights that are not read stay behind."""
+        if not self._is_weighted:
+            features = without_weights(features)
         awaitable = super().input_dist(ctx, features)
         if self._to_divide:
             ctx.divisor = self._divisor(features)
@@ -117,6 +119,20 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
             rows = [row_of.get(key, len(lengths)) for key in self._embedding_names]
             self._rows = torch.tensor(rows, device=lengths.device)
         return rows_and_one[self._rows].T
+
+
+def without_weights(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    """``features`` without weights: torchrec would send them, and multiply by them, even if tables are not weighted."""
+    if features.weights_or_none() is None:
+        return features
+    return KeyedJaggedTensor(
+        keys=features.keys(),
+        values=features.values(),
+        lengths=features.lengths(),
+        stride=features.stride(),
+        length_per_key=features.length_per_key(),
+        offset_per_key=features.offset_per_key(),
+    )
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int, int]]) -> KeyedTensor:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from isal import igzip
@@ -33,6 +34,37 @@ from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probabi
 logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 1 << 14
+_ORDERS, _ORDERS_DRIFT = 4, 5
+"""Random streams of a seed; those of clicks are 0, 1 and 3, that of ``inputs`` is 2."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The truth of orders, which only clicked rows may have: ``signal`` gives their log-odds after a click.
+
+    ``missing``: the share of the rows, clicked or not, whose order the log does not know.
+    """
+
+    signal: Signal
+    row_key: int
+    missing: float = 0.0
+
+
+class OrderDraws(NamedTuple):
+    """Orders of B rows: true probabilities of a click and an order, 0 or 1, and True for those that the log knows."""
+
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    are_known: NDArray[np.bool_]
+
+
+class DrawnRows(NamedTuple):
+    """Rows: the ``text`` of those that the log has, true ``probabilities`` [B] and ``labels`` [B] of clicks."""
+
+    text: bytes
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    orders: OrderDraws | None = None
 
 
 @dataclass(frozen=True)
@@ -48,35 +80,44 @@ class Source:
     is_compressed: bool = False
     negatives_kept: float = 1.0
     weight_spread: float = 0.0
+    orders: Orders | None = None
 
-    def block(self, first_row: int, num_rows: int) -> tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]:
-        """Rows from ``first_row`` on: their text, true probabilities [B] and labels [B].
-
-        The text has only the share of the negatives that is kept.
-        """
+    def block(self, first_row: int, num_rows: int) -> DrawnRows:
+        """Rows from ``first_row`` on. The text has only the share of the negatives that is kept."""
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
         probabilities = probability(self.signal.logits(self.shape, values, ranks))
         labels = (label_draws < probabilities).astype(np.uint8)
         text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
-        if self.negatives_kept < 1 or self.weight_spread > 0:
-            numbers = np.arange(first_row, first_row + num_rows)
-            text = b"".join(self._sampled_lines(text, labels, numbers))
+        numbers, orders = np.arange(first_row, first_row + num_rows), None
+        if self.orders is not None:
+            draws = [uniform(numbers, self.orders.row_key, purpose) for purpose in range(1, 3)]
+            after_click = probability(self.orders.signal.logits(self.shape, values, ranks))
+            is_order = (labels == 1) & (draws[0] < after_click)
+            are_known = draws[1] >= self.orders.missing
+            orders = OrderDraws(probabilities * after_click, is_order.astype(np.uint8), are_known)
+        if self.negatives_kept < 1 or self.weight_spread > 0 or orders is not None:
+            text = b"".join(self._lines(text, labels, orders, numbers))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
-        return text, probabilities, labels
+        return DrawnRows(text, probabilities, labels, orders)
 
-    def _sampled_lines(
-        self, text: bytes, labels: NDArray[np.uint8], numbers: NDArray[np.int64]
+    def _lines(
+        self, text: bytes, labels: NDArray[np.uint8], orders: OrderDraws | None, numbers: NDArray[np.int64]
     ) -> Iterator[bytes]:
-        """The lines of ``text`` that are kept, with their weights. ``numbers``: the rows' in the log."""
+        """The lines of ``text`` that are kept, with orders and weights. ``numbers``: the rows' in the log."""
         draws = [uniform(numbers, self.row_key, purpose) for purpose in range(1, 4)]
         is_kept = (labels == 1) | (draws[0] < self.negatives_kept)
         # Box and Muller's normal draws
         normal = np.sqrt(-2 * np.log1p(-draws[1])) * np.cos(2 * np.pi * draws[2])
-        weights = np.exp(self.weight_spread * normal)
-        for line, kept, weight in zip(text.splitlines(), is_kept.tolist(), weights.tolist(), strict=True):
+        ends = [b"\n"] * len(labels)
+        if self.weight_spread > 0:
+            ends = [f"\t{weight:.4f}\n".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
+        if orders is not None:
+            known = zip(orders.labels.tolist(), orders.are_known.tolist(), ends, strict=True)
+            ends = [(b"\t%d" % order if is_known else b"\t") + end for order, is_known, end in known]
+        for line, kept, end in zip(text.splitlines(), is_kept.tolist(), ends, strict=True):
             if kept:
-                yield line + (f"\t{weight:.4f}\n".encode() if self.weight_spread > 0 else b"\n")
+                yield line + end
 
 
 def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
@@ -95,40 +136,61 @@ def make_source(config: GenerateConfig) -> Source:
     """
     shape = criteo_shape(config.max_cardinality, config.zipf)
     keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
+    signal = plant_signal(shape, [config.seed, 0], config.signal.auc, config.signal.click_rate)
+    row_key, column_keys = int(keys.integers(2**63)), keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32)
+    orders = None
+    if config.orders.rate > 0:
+        after_click = plant_signal(
+            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, given=signal
+        )
+        orders = Orders(after_click, int(keys.integers(2**63)), config.orders.missing)
     return Source(
         shape,
-        plant_signal(shape, config.seed, config.signal.auc, config.signal.click_rate),
-        row_key=int(keys.integers(2**63)),
-        column_keys=keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32),
+        signal,
+        row_key=row_key,
+        column_keys=column_keys,
         lives=make_lives(shape, config.new_ids),
         is_compressed=config.days == 1 and config.output.endswith(".gz"),
         negatives_kept=config.negatives_kept,
         weight_spread=config.weights,
+        orders=orders,
     )
 
 
 def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
     """The source of ``day``, counted from 0, of the log that begins with ``first``."""
-    return replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
+    source = replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
+    if first.orders is None:
+        return source
+    signal = drifted(first.orders.signal, first.lives, day, drift, seed, _ORDERS_DRIFT)
+    return replace(source, orders=replace(first.orders, signal=signal))
 
 
 @dataclass(frozen=True)
 class Clicks(Result):
-    """A click log in ``path``, a file or a folder of days. ``bests``: file → the best scores that its rows allow."""
+    """A click log in ``path``, a file or a folder of days. ``bests``: file → the best scores that its rows allow.
+
+    ``orders``: those of orders, over all rows whose order the log knows.
+    """
 
     path: Path
     bests: dict[Path, Best]
     described_by: Mapping[str, object] = field(default_factory=lambda: {"dataset": "criteo_kaggle"})
     """The settings of dlrm-preprocess that describe the log."""
+    orders: dict[Path, Best] = field(default_factory=dict)
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """A line for each file."""
+        """A line for each label of each file."""
         for file, best in self.bests.items():
-            auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
-            yield (
-                f"{file}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
-                f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({best_path(file)})"
-            )
+            yield f"{_line(file, best, 'clicks')} ({best_path(file)})"
+            if file in self.orders:
+                yield _line(file, self.orders[file], "orders")
+
+
+def _line(file: Path, best: Best, label: str) -> str:
+    auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
+    share = f"{best.positives / best.rows:.1%} {label}"
+    return f"{file}: {best.rows:,} rows, {share}; best reachable AUC {auc}, log loss {best.logloss:.4f}"
 
 
 def best_path(file: Path) -> Path:
@@ -150,7 +212,8 @@ def write_clicks(config: GenerateConfig) -> Clicks:
     refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
     keys = ["format", "seed", "start_row", "max_cardinality", "zipf", "signal"]
     keys += [key for key, usual in (("negatives_kept", 1), ("weights", 0)) if getattr(config, key) != usual]
-    bests = {}
+    keys += ["orders"] * (first.orders is not None)
+    bests, orders = {}, {}
     for day in range(config.days):
         first_row = config.start_row + day * config.rows
         path = output
@@ -160,17 +223,33 @@ def write_clicks(config: GenerateConfig) -> Clicks:
             path = output / f"dt={date}" / "clicks.tsv"
             asked |= {"day": day, "new_ids": config.new_ids, "drift": config.drift}
         source = source_of_day(first, day, config.drift, config.seed) if day else first
-        best = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
-        write_json(best_path(path), {**asdict(best), **asked})
-        bests[path] = best
-    described_by: dict[str, object] = {"dataset": "criteo_weighted" if config.weights else "criteo_kaggle"}
+        best, of_orders = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
+        bests[path], labels = best, {}
+        if of_orders is not None:
+            orders[path], labels = of_orders, {"labels": {"order": asdict(of_orders)}}
+        write_json(best_path(path), {**asdict(best), **labels, **asked})
+    described_by: dict[str, object] = {"dataset": _DATASETS[config.orders.rate > 0, config.weights > 0]}
     if config.negatives_kept < 1:
         described_by["dataset.negatives_kept"] = config.negatives_kept
-    return Clicks(output, bests, described_by)
+    return Clicks(output, bests, described_by, orders)
 
 
-def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:
-    """Writes rows from ``first_row`` on; returns their best scores."""
+_DATASETS = {
+    (False, False): "criteo_kaggle",
+    (False, True): "criteo_weighted",
+    (True, False): "criteo_orders",
+    (True, True): "criteo_orders_weighted",
+}
+"""(has orders, has weights) → the description of the log."""
+
+
+def _write(
+    path: Path, source: Source, first_row: int, num_rows: int, threads: int
+) -> tuple[Best, Best | None]:
+    """Writes rows from ``first_row`` on; returns the best scores of clicks, and of orders if there are any.
+
+    A log that knows no order has no best scores of them.
+    """
     stop = first_row + num_rows
     blocks = map_in_order(
         lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
@@ -178,18 +257,21 @@ def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: i
         threads,
         2 * threads,
     )
-    tally = Tally()
+    tally, of_orders, num_known = Tally(), Tally(), 0
     path.parent.mkdir(exist_ok=True)
     with (
         written_whole(path) as temporary,
         temporary.open("wb") as file,
         work_bar(total=num_rows, unit=" rows", unit_scale=True, desc=path.name) as bar,
     ):
-        for text, probabilities, labels in blocks:
+        for text, probabilities, labels, orders in blocks:
             file.write(text)
             tally.add(probabilities, labels)
+            if orders is not None:
+                of_orders.add(orders.probabilities[orders.are_known], orders.labels[orders.are_known])
+                num_known += int(orders.are_known.sum())
             bar.update(len(labels))
-    return tally.best()
+    return tally.best(), of_orders.best() if num_known else None
 
 
 _MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1

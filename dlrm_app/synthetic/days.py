@@ -43,9 +43,9 @@ def make_lives(shape: Shape, new_ids: float) -> Lives:
     return Lives(shape.cardinality, births, shape.cardinality // np.maximum(births, 1))
 
 
-def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> Signal:
-    """The signal on ``day``. ``signal``: that of the first day, number 0."""
-    keys = np.random.Generator(np.random.Philox(key=[seed, 3])).integers(2**63, size=4)
+def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int, stream: int = 3) -> Signal:
+    """The signal on ``day``. ``signal``: that of the first day, number 0. ``stream``: another one for each signal."""
+    keys = np.random.Generator(np.random.Philox(key=[seed, stream])).integers(2**63, size=4)
     spread, paired = signal.effect_spread, list(PAIRED_COLUMNS)
     effects, latent = signal.effects[..., None].copy(), signal.latent.copy()
     curves = signal.curves[:, None].copy()

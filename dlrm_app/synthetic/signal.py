@@ -5,6 +5,7 @@ vectors of ids in a few columns. Ids beyond the ``NUM_TELLING`` most frequent ha
 one from a few rows, and the best score would then be known but out of reach.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,9 +48,14 @@ class Signal(NamedTuple):
         return self.bias + _parts(self, shape, values, ranks) @ self.weights
 
 
-def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Signal:
-    """The true model of ``seed``, scaled so that a pilot sample has the expected ``auc`` and ``click_rate``."""
-    random = np.random.Generator(np.random.Philox(key=seed))
+def plant_signal(
+    shape: Shape, key: Sequence[int], auc: float, click_rate: float, given: Signal | None = None
+) -> Signal:
+    """The true model of ``key`` [2], scaled so that a pilot sample has the expected ``auc`` and ``click_rate``.
+
+    ``given``: the true model of another label, which the rows of the sample have.
+    """
+    random = np.random.Generator(np.random.Philox(key=key))
     curve_spread = _strengths(random, NUM_DENSE)
     curves = curve_spread[:, None] * random.normal(size=(NUM_DENSE, 2))
     effect_spread = _strengths(random, NUM_SPARSE)
@@ -58,7 +64,10 @@ def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Sign
     latent = random.normal(size=(len(PAIRED_COLUMNS), NUM_PAIRING + 1, LATENT_DIM))
     latent[:, NUM_PAIRING] = 0.0
     unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0, curve_spread, effect_spread)
-    values, ranks, _ = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
+    values, ranks, draws = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
+    if given is not None:
+        rows = np.flatnonzero(draws < probability(given.logits(shape, values, ranks)))
+        values, ranks = values[rows], ranks[rows]
     parts = _parts(unscaled, shape, values, ranks)
     spread = parts.std(axis=0)
     weights = np.sqrt(SHARES) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread

@@ -20,9 +20,13 @@ POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 
 
-def meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
-    """Makes ``tables`` on the meta device. Weights are set once the tables are sharded, see model/initial_weights."""
-    return EmbeddingBagCollection([to_bag_config(table) for table in tables], device=torch.device("meta"))
+def meta_bags(tables: Sequence[Table], is_weighted: bool = False) -> EmbeddingBagCollection:
+    """Makes ``tables`` on the meta device. Weights are set once the tables are sharded, see model/initial_weights.
+
+    ``is_weighted``: vectors are multiplied by the weights of their ids.
+    """
+    configs = [to_bag_config(table) for table in tables]
+    return EmbeddingBagCollection(configs, is_weighted=is_weighted, device=torch.device("meta"))
 
 
 def meta_vectors(table: Table) -> EmbeddingCollection:

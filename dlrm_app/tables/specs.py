@@ -22,7 +22,7 @@ A spec names an embedding table and the features that read it:
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -79,6 +79,8 @@ class Table:
     """
     init_from: str | None = None
     """A file of initial vectors by raw value."""
+    weighted: tuple[str, ...] = ()
+    """The features whose elements have weights, in the order of ``features``: their vectors are multiplied by these."""
 
     @property
     def expected_pooling_factors(self) -> list[float]:
@@ -123,13 +125,16 @@ MAX_MISFITS = 5
 
 
 def resolve_tables(
-    config: TablesConfig, feature_rows: Mapping[str, int] | None, groups: Sequence[Sequence[str]] = ()
+    config: TablesConfig,
+    feature_rows: Mapping[str, int] | None,
+    groups: Sequence[Sequence[str]] = (),
+    weighted: Collection[str] = (),
 ) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first and lists behind it. Raises ConfigError with every problem: unknown features, too few rows, a feature read
-    twice, and so on.
+    first and lists behind it. ``weighted``: features whose elements have weights. Raises ConfigError with every
+    problem: unknown features, too few rows, a feature read twice, and so on.
     """
     specs, lacking = (
         config.specs,
@@ -140,11 +145,13 @@ def resolve_tables(
             raise ConfigError(
                 Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
             )
-        if config.pooling == ATTENTION and not any(len(group) > 1 for group in groups):
-            rule = "finds no list that has one vocabulary with a column to attend to"
-            cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]]"
+        if config.pooling == ATTENTION and not attending(groups, weighted):
+            rule = "finds no list that has one vocabulary with a column to attend to, and no element weights"
+            cure = (
+                "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]], or use tables.pooling=sum"
+            )
             raise ConfigError(Problem("tables.pooling=attention", rule, cure))
-        specs = _specs_of_dataset(config, feature_rows or {}, groups)
+        specs = _specs_of_dataset(config, feature_rows or {}, groups, weighted)
         rule = "finds no sparse column in the dataset to make a table for"
         lacking = Problem(
             "tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all"
@@ -165,6 +172,8 @@ def resolve_tables(
         fault.within(f"{where[0]}{f' and {len(where) - 1} more' * (len(where) > 1)}")
         for fault, where in faults.values()
     ]
+    tables = [replace(t, weighted=tuple(name for name in t.features if name in weighted)) for t in tables]
+    problems += _unsummed(tables)
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         problems += first_problems(_misfits(tables, feature_rows), MAX_MISFITS)
@@ -172,10 +181,18 @@ def resolve_tables(
     return tables
 
 
+def attending(groups: Sequence[Sequence[str]], weighted: Collection[str]) -> list[Sequence[str]]:
+    """The ``groups`` of a feature and lists that tables.pooling=attention is for; lists with weights are summed."""
+    return [group for group in groups if len(group) > 1 and not {*group} & {*weighted}]
+
+
 def _specs_of_dataset(
-    config: TablesConfig, feature_rows: Mapping[str, int], groups: Sequence[Sequence[str]]
+    config: TablesConfig,
+    feature_rows: Mapping[str, int],
+    groups: Sequence[Sequence[str]],
+    weighted: Collection[str],
 ) -> list[dict[str, Any]]:
-    """A spec for each feature, or group of features."""
+    """A spec for each feature, or group of features. With pooling=attention, lists with weights are summed by these."""
     group_of = {group[0]: group for group in groups if len(group) > 1}
     lists = {name for group in group_of.values() for name in group[1:]}
     specs = []
@@ -185,7 +202,7 @@ def _specs_of_dataset(
             # a CSV's header may have dots, torch's module names may not
             spec = {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": group}
             if config.pooling == ATTENTION:
-                spec["pooling"] = {ATTENTION: feature} if len(group) > 1 else "sum"
+                spec["pooling"] = {ATTENTION: feature} if attending([group], weighted) else "sum"
             specs.append(spec)
     return specs
 
@@ -303,6 +320,19 @@ def _conflicts(tables: list[Table]) -> list[Problem]:
                 )
             owner[feature] = table.name
     return problems
+
+
+def _unsummed(tables: Sequence[Table]) -> list[Problem]:
+    return [
+        Problem(
+            f"table {table.name}",
+            f"has pooling {table.pooling}, and the elements of {listed(table.weighted)} have weights, "
+            "which are for sums",
+            "give it pooling: sum, or preprocess with role: ignore for the weights",
+        )
+        for table in tables
+        if table.weighted and table.pooling != "sum"
+    ]
 
 
 def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[Problem]:

@@ -3,17 +3,20 @@
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import batch_rows, evaluate, score_rows
+from dlrm_app.evaluation.evaluate import Scored, batch_rows, evaluate, score_rows
 from dlrm_app.evaluation.evidence import gather
 from dlrm_app.evaluation.judgement import Measurements, TrainedSoFar, judge, needs_evidence
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
-from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
+from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
+from dlrm_app.model.labels import conditional_logits, givens
 from dlrm_app.runs.checkpoint.marker import Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
@@ -28,24 +31,31 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     ema, progress = run.state.ema, run.progress
-    scores = measure(run, split, metrics, f"evaluate {split}")
+    further = {
+        label.name: ClickMetrics(f"{label.name} in {split}", run.config.evaluation.group_by)
+        for label in run.manifest.further_labels
+    }
+    scores = measure(run, split, metrics, f"evaluate {split}", [*further.values()])
+    labels = {name: each.compute() for name, each in further.items()}
     curves = measure_curves(*metrics.rows(), metrics.row_weights())
     if ema:
         with ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     judgement = judge_scores(run, split, scores, metrics.ne_error)
-    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement)
+    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
     run.folder.write_curves(evaluation, curves or {})
     log_evaluation(evaluation)
 
 
-def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> dict[str, float]:
+def measure(
+    run: TrainingRun, split: str, metrics: ClickMetrics, title: str, further: Sequence[ClickMetrics] = ()
+) -> dict[str, float]:
     """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
-        return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
+        return evaluate(run.forward_passes, batches, metrics, run.runtime, title, further)
 
 
 def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
@@ -85,8 +95,8 @@ def train_ne(run: TrainingRun) -> float | None:
     loss = run.state.meter.mean_so_far() if progress.batch else (progress.train_loss or [math.nan])[-1]
     clicks, rows = run.manifest.clicks_and_rows("train", all_negatives=False)  # as the loss counts them
     constant = entropy(clicks / (rows or 1))
-    # a teacher's scores have an entropy of their own
-    if run.soft_labels is not None or not constant or math.isnan(loss):
+    # a teacher's scores have an entropy of their own, and several labels have a loss each
+    if run.soft_labels is not None or run.manifest.labels or not constant or math.isnan(loss):
         return None
     return loss / constant
 
@@ -119,54 +129,119 @@ def fit_final_bias(run: TrainingRun) -> None:
     Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
     shifted by the same number, found for the mean of their probabilities.
     """
-    to_train, _ = _shift_to_split(run, "train")
-    to_val = 0.0
+    to_train = [shift for shift, _ in _shifts_to_split(run, "train")]
+    to_val = [0.0] * len(to_train)
     _shift_biases(run, to_train)
     if "val" in run.manifest.splits and run.manifest.splits["val"].positives is not None:
-        to_val = beyond_chance(*_shift_to_split(run, "val"))
+        to_val = [beyond_chance(*found) for found in _shifts_to_split(run, "val")]
         _shift_biases(run, to_val)
-    logger.info(
-        "trainer.calibrate: the last bias is shifted by %+.4f to the train split's clicks, and by %+.4f to val's",
-        to_train,
-        to_val,
-    )
+    names = [f" of {label.name}" for label in run.manifest.labels] or [""]
+    for name, *shifts in zip(names, to_train, to_val, strict=True):
+        logger.info(
+            "trainer.calibrate: the last bias%s is shifted by %+.4f to the train split's clicks, and by %+.4f to val's",
+            name,
+            *shifts,
+        )
 
 
-def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
-    """``shift_to_labels`` of the rows of ``split``."""
-    kept: list[torch.Tensor] = []
-    weights: list[torch.Tensor] = []
-    held: list[tuple[torch.Tensor, torch.Tensor]] = []
-    clicks = 0.0
+@dataclass
+class _Kept:
+    """Rows of this rank in host memory, in parts: ``logits`` and ``labels`` [n, L], NaN where a row lacks a label, and
+    ``weights`` [n] float64, if rows have any.
+    """
 
-    def keep(batch: Batch, logits: torch.Tensor) -> None:
+    logits: list[torch.Tensor] = field(default_factory=list)
+    labels: list[torch.Tensor] = field(default_factory=list)
+    weights: list[torch.Tensor] = field(default_factory=list)
+
+    def of_label(self, label: int, logits: Sequence[torch.Tensor]) -> "_Known":
+        """The rows that have ``label``, with their ``logits`` [n]."""
+        known = [~part[:, label].isnan() for part in self.labels]
+        labels = [part[:, label][rows] for part, rows in zip(self.labels, known, strict=True)]
+        weights = [part[rows] for part, rows in zip(self.weights, known, strict=False)] or None
+        if weights is not None:
+            labels = [part.double() * its for part, its in zip(labels, weights, strict=True)]
+        clicks = sum(float(part.sum(dtype=torch.float64)) for part in labels)
+        return _Known([part[rows] for part, rows in zip(logits, known, strict=True)], clicks, weights, known)
+
+
+class _Known(NamedTuple):
+    """Logits [n] in parts, the sum of the labels' weights, the weights [n] if rows have any, and which rows they are."""
+
+    logits: list[torch.Tensor]
+    clicks: float
+    weights: list[torch.Tensor] | None
+    rows: list[torch.Tensor]
+
+
+def _shifts_to_split(run: TrainingRun, split: str) -> list[tuple[float, float]]:
+    """``shift_to_labels`` of the rows of ``split``, for each label.
+
+    The bias of a label that is given another one is fitted with that one's probabilities, once they are shifted.
+    """
+    kept = _keep_rows(run, split)
+    found: list[tuple[float, float]] = []
+    chances: list[list[torch.Tensor]] = []
+    for number, before in enumerate(givens(run.manifest.labels) or (None,)):
+        logits = [part[:, number] for part in kept.logits]
+        if before is None:
+            known = kept.of_label(number, logits)
+            found.append(shift_to_labels(known.logits, known.clicks, known.weights))
+        else:
+            logits = [conditional_logits(part[:, number], part[:, before]) for part in kept.logits]
+            known = kept.of_label(number, logits)
+            factors = [part[rows] for part, rows in zip(chances[before], known.rows, strict=True)]
+            found.append(shift_to_labels(known.logits, known.clicks, known.weights, factors))
+        if run.manifest.labels:
+            shifted = [torch.sigmoid(part.double() + found[-1][0]) for part in logits]
+            if before is not None:
+                shifted = [own * part for own, part in zip(shifted, chances[before], strict=True)]
+            chances.append(shifted)
+    return found
+
+
+def _keep_rows(run: TrainingRun, split: str) -> _Kept:
+    kept, held = _Kept(), _Kept()
+
+    def keep(scored: Scored) -> None:
         # copies: a view would keep its batch alive
-        labels = batch.labels[: batch.num_valid]
+        batch, logits, further = scored
+        labels = batch.labels[: batch.num_valid].unsqueeze(1)
+        if further is not None and batch.further is not None:
+            labels = torch.cat([labels, batch.further[:, : batch.num_valid].t()], dim=1)
+            logits = torch.cat([logits.unsqueeze(1), further], dim=1)
+        held.logits.append(logits.reshape(batch.num_valid, -1).to(torch.float32, copy=True))
+        held.labels.append(labels.clone())
         if batch.weights is not None:
-            weights.append(batch.weights[: batch.num_valid].to("cpu", torch.float64, copy=True))
-            labels = labels.double() * batch.weights[: batch.num_valid]
-        held.append((logits.to(torch.float32, copy=True), labels.sum()))
-        if len(held) == BATCHES_HELD:
+            held.weights.append(batch.weights[: batch.num_valid].clone())
+        if len(held.logits) == BATCHES_HELD:
             move()
 
     def move() -> None:
         # to host memory: a GPU may have no room for the whole split; many at a time, for each copy waits for the GPU
-        nonlocal clicks
-        if held:
-            logits, counts = zip(*held, strict=True)
-            kept.extend(torch.split(torch.cat(logits).cpu(), [len(part) for part in logits]))
-            clicks += torch.stack(counts).double().sum().item()
-            held.clear()
+        kept.logits.extend(_to_host(held.logits))
+        kept.labels.extend(_to_host(held.labels))
+        kept.weights.extend(part.double() for part in _to_host(held.weights))
 
     with split_batches(run, split) as batches:
         score_rows(run.forward_passes, batches, run.runtime, f"calibrate on {split}", keep)
     move()
-    return shift_to_labels(kept, clicks, weights or None)
+    return kept
 
 
-def _shift_biases(run: TrainingRun, shift: float) -> None:
-    for bias in last_biases(run.trainable.model):
-        bias.data.add_(shift)
+def _to_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Empties ``parts``; returns them in host memory."""
+    if not parts:
+        return []
+    moved = torch.split(torch.cat(parts).cpu(), [len(part) for part in parts])
+    parts.clear()
+    return moved
+
+
+def _shift_biases(run: TrainingRun, shifts: Sequence[float]) -> None:
+    for label, shift in enumerate(shifts):
+        for bias in last_biases(run.trainable.model, label):
+            bias.data.add_(shift)
 
 
 def beyond_chance(shift: float, error: float) -> float:
@@ -178,12 +253,16 @@ def beyond_chance(shift: float, error: float) -> float:
 
 
 def shift_to_labels(
-    logits: Sequence[torch.Tensor], clicks: float, weights: Sequence[torch.Tensor] | None = None
+    logits: Sequence[torch.Tensor],
+    clicks: float,
+    weights: Sequence[torch.Tensor] | None = None,
+    factors: Sequence[torch.Tensor] | None = None,
 ) -> tuple[float, float]:
     """Finds, by Newton's method, the shift of all logits that fits the number of clicks, and its standard error.
 
     logits: this rank's, in parts [n]; clicks: the number in this rank's rows, or the sum of their weights if rows have
-    ``weights`` (float64, in the same parts). The shift is within ±LARGEST. It is 0, with an infinite error, if every
+    ``weights`` (float64, in the same parts). ``factors``, as well: the probabilities of what a label is given, whose
+    product with its own is the label's. The shift is within ±LARGEST. It is 0, with an infinite error, if every
     probability is 0 or 1, so that no shift changes them.
     """
     shift, error = 0.0, math.inf
@@ -193,11 +272,15 @@ def shift_to_labels(
             p = torch.sigmoid(part.double() + shift)
             slopes = p * (1 - p)
             spread = slopes
+            if factors is not None:
+                p, slopes = p * factors[number], slopes * factors[number]
+                spread = p * (1 - p)
             if weights is not None:
-                p, slopes, spread = (each * weights[number] for each in (p, slopes, slopes * weights[number]))
+                p, slopes, spread = (each * weights[number] for each in (p, slopes, spread * weights[number]))
             sums += torch.stack([-p.sum(), slopes.sum(), spread.sum()])
         missing, slope, spread_sum = sum_in_rank_order(sums).tolist()
         if slope:
             shift = min(max(shift + missing / slope, -LARGEST), LARGEST)
-            error = slope**-0.5 if weights is None else math.sqrt(spread_sum) / slope
+            is_plain = weights is None and factors is None
+            error = slope**-0.5 if is_plain else math.sqrt(spread_sum) / slope
     return shift, error

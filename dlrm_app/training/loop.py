@@ -121,7 +121,7 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
     with instruments.parts.step(may_profile=not instruments.trace.is_active):
-        loss, logits, labels, weights = run.trainable.pipeline.progress(stream)
+        loss, logits, labels, weights, _ = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
     progress.batch += 1

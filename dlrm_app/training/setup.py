@@ -17,6 +17,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.distributed.collectives import all_gather_objects
@@ -28,6 +29,7 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
 from dlrm_app.model.initial_weights import set_base_rate
+from dlrm_app.model.labels import givens
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
@@ -76,21 +78,18 @@ def _refuse_shared_groups(manifest: Manifest, group_by: str | None) -> None:
             refuse_shared(manifest, split, group_by)
 
 
-def build_trainable(
-    config: TrainConfig,
-    tables: Sequence[Table],
-    num_dense: int,
-    runtime: Runtime,
-    numbers: Sequence[int] | None = None,
-    draws: bool = True,
-) -> Trainable:
-    """Builds the model on the meta device, plans and shards it, and sets every weight from ``trainer.seed``.
+def model_of(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> ModelSpec:
+    """The model of ``config`` for the rows of a dataset."""
+    numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
+    return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, manifest.labels)
 
-    ``numbers``: the dense features that may be embedded; None: all. ``draws``: False leaves the tables uninitialised,
-    for a checkpoint to be loaded into.
+
+def build_trainable(config: TrainConfig, spec: ModelSpec, runtime: Runtime, draws: bool = True) -> Trainable:
+    """Builds the model on the meta device, plans and shards it, and sets every weight from ``spec.seed``.
+
+    ``draws``: False leaves the tables uninitialised, for a checkpoint to be loaded into.
     """
-    trainer, device = config.trainer, runtime.device
-    spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
+    trainer, device, tables = config.trainer, runtime.device, spec.tables
     set_tf32(trainer.tf32, device)
     if trainer.precision == "bf16" and not multiplies_bf16(device):
         logger.warning(
@@ -99,7 +98,7 @@ def build_trainable(
             runtime.rank,
         )
     model = install(build_model(spec, device), device, trainer.kernels)
-    task = ClickTask(model, device, trains_in_bf16=trainer.precision == "bf16")
+    task = ClickTask(model, device, trainer.precision == "bf16", spec.labels)
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
@@ -118,11 +117,17 @@ def build_trainable(
 def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
     """Sets the last bias from the train split's share of positives, if it has rows of both classes.
 
-    Rows count by their weights, and negatives for those that sampling left out.
+    Rows count by their weights, and negatives for those that sampling left out. The bias of a label that is given
+    another one is set from the share that it has of that one's positives.
     """
-    clicks, rows = manifest.clicks_and_rows("train")
-    if 0 < clicks < rows:
-        set_base_rate(model, clicks / rows)
+    counts = [manifest.clicks_and_rows("train", label=label) for label in manifest.labels]
+    counts = counts or [manifest.clicks_and_rows("train")]
+    for number, before in enumerate(givens(manifest.labels) or (None,)):
+        clicks, rows = counts[number]
+        if before is not None and counts[before][1]:
+            rows *= counts[before][0] / counts[before][1]
+        if 0 < clicks < rows:
+            set_base_rate(model, clicks / rows, number)
 
 
 SAMPLED_GROUPS = 16

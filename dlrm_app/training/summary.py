@@ -71,6 +71,9 @@ def log_evaluation(evaluation: Evaluation) -> None:
         metrics_text(metrics),
         f"{metrics['num_samples']:,.0f} rows" + _weighed(metrics),
     )
+    for name, each in evaluation.labels.items():
+        rows = f"{each['num_samples']:,.0f} rows" + _weighed(each)
+        logger.info("  %s: %s (%s)", name, metrics_text(each), rows)
     if "ema_auc" in metrics:
         logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
     log_judgement(evaluation)

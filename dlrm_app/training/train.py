@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.train import TrainConfig, WarmStartConfig
-from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -41,6 +40,7 @@ from dlrm_app.training.setup import (
     begin_at_base_rate,
     begin_at_moments,
     build_trainable,
+    model_of,
     open_dataset,
     set_deterministic,
 )
@@ -105,9 +105,9 @@ def prepare(
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
-    numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
     draws = checkpoint is None  # a checkpoint has every weight
-    trainable = runtime.together(build_trainable, config, tables, num_dense, runtime, numbers, draws)
+    spec = model_of(config, manifest, tables)
+    trainable = runtime.together(build_trainable, config, spec, runtime, draws)
     learn_from_kept(trainable.model, manifest.kept_share("train"))
     if draws:
         runtime.together(set_initial_weights, trainable, manifest)
@@ -226,6 +226,7 @@ def finish(run: TrainingRun) -> Run:
         wall_seconds=time.perf_counter() - run.started,
         samples_per_second=progress.samples_per_second,
         world_size=run.runtime.world_size,
+        further_best=run.manifest.further_best,
     )
     run.folder.write_result(result)
     if run.runtime.is_first:

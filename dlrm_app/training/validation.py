@@ -12,7 +12,7 @@ from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.columns import attention_problems, repeated_columns, sharing_problems
+from dlrm_app.dataset.columns import attention_problems, repeated_columns, sharing_problems, weighted_columns
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
@@ -64,7 +64,7 @@ def check_training(
             needs = ["model", "optimizer", "tables"]
             checks.result(lambda: check_warm_start(Path(earlier), config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        spec = ModelSpec(config.model, tables, len(manifest.dense))
+        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=manifest.labels)
         checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:  # the others take its plan, and may not see the file
         checks.plan_file(tables, cluster)
@@ -189,6 +189,10 @@ class _Checks:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # imports pyarrow
 
                 self.add(lambda: soft_label_problems(Path(scores), manifest))
+                if manifest.labels:
+                    rule = f"has the scores of one label, and {manifest.path} has several"
+                    cure = "leave it out, or preprocess with dataset.label=NAME"
+                    self.add(lambda: [Problem("distillation.scores", rule, cure)])
 
     def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
         """The tables, checked against the dataset and the device if these are known."""
@@ -197,7 +201,8 @@ class _Checks:
         if manifest is not None or not config.tables.from_dataset:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             groups = [] if manifest is None else repeated_columns(manifest)
-            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups))
+            weighted = [] if manifest is None else weighted_columns(manifest)
+            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups, weighted))
         if manifest is not None and tables is not None:
             self.add(lambda: [*sharing_problems(tables, manifest), *attention_problems(tables, manifest)])
             if any(table.init_from for table in tables):

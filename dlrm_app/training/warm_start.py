@@ -147,6 +147,7 @@ def check_warm_start(
     problems = [
         *_changed_columns("features", previous.features, _features(tables), previous.folder, allow),
         *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
+        *_label_problems(previous, manifest, allow),
         *_model_problems(config, then, previous.folder),
         *_table_problems(previous, tables),
     ]
@@ -191,6 +192,26 @@ def _changed_columns(
             kind,
             f"differ from {folder}: {' and '.join(filter(None, said))}",
             f"begin with what both have by warm_start.allow={as_typed([*allow, kind], str)}",
+        )
+    ]
+
+
+def _label_problems(previous: TrainedModel, manifest: Manifest, allow: Sequence[str]) -> list[Problem]:
+    """Problems: further labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
+
+    Top MLPs are matched by the places of their labels.
+    """
+    then, now = (
+        [(each.name, each.given) for each in labels[1:]] for labels in (previous.spec.labels, manifest.labels)
+    )
+    if then == now or "label" in allow:
+        return []
+    texts = ["[" + ", ".join(name for name, _ in labels) + "]" for labels in (now, then)]
+    return [
+        Problem(
+            "dataset.labels",
+            f"has {texts[0]} beside the main label, {previous.folder} has {texts[1]}",
+            f"begin with the top MLPs of the same places by warm_start.allow={as_typed([*allow, 'label'], str)}",
         )
     ]
 

@@ -13,6 +13,8 @@ from dlrm_app.checking.check_dataset import check_dataset, conclude
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
+from dlrm_app.loader.reader import SplitReader
+from tests import dwell_log
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, table_of
@@ -221,6 +223,33 @@ def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> Non
     findings = check_dataset(tmp_path / "out")
     assert findings.studied == ["test"]
     assert findings.overlap == {}
+
+
+def test_element_weights_that_fit_no_list_are_named(tmp_path: Path) -> None:
+    """In dlrm-check, and where rows are read."""
+    dwell_log.describe(tmp_path)
+    dwell_log.write_csv(tmp_path / "log.csv", dwell_log.draw_rows(200))
+    run(tmp_path / "out", f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv")
+    findings = check_dataset(tmp_path / "out")
+    assert findings.problems == []
+    assert "seen: elements count by dwell" in [*map(str, findings.paragraphs())]
+    name = "train/part-00000.parquet"
+    good = pq.read_table(tmp_path / "out" / name)["dwell"].to_pylist()
+    (place, *_) = [number for number, row in enumerate(good) if row]
+    for value in (-1.0, np.nan, np.inf):
+        wrong = [[value, *row[1:]] if number == place else row for number, row in enumerate(good)]
+        assert "dwell: 1 weights are negative or not finite" in problems_with(tmp_path / "out", name, wrong)
+    longer = [[*row, 1.0] if number == place else row for number, row in enumerate(good)]
+    rule = "dwell: 1 lists have other numbers of elements than those of seen"
+    assert rule in problems_with(tmp_path / "out", name, longer)
+    reader = SplitReader(read_manifest(tmp_path / "out"), "train", ["seen"])
+    with pytest.raises(DataError, match=rule):
+        reader.decode(0)
+
+
+def problems_with(folder: Path, name: str, dwell: list[list[float]]) -> str:
+    rewrite(folder, name, {"dwell": pa.array(dwell, pa.list_(pa.float32()))})
+    return problems_of(folder)
 
 
 def test_weights_that_are_none_are_named(tmp_path: Path) -> None:

@@ -422,6 +422,18 @@ def test_what_is_known_only_afterwards_is_left_out(tmp_path: Path, monkeypatch: 
     assert not {*outcomes, "like"} & {column.name for column in (*manifest.dense, *manifest.sparse)}
 
 
+def test_a_comment_says_how_to_learn_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it in place of the line of one label, both are learnt."""
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(as_csv(outcomes_log()))
+    check_raw("log.csv", "log.yaml")
+    text = Path("log.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("label: ")]
+    Path("several.yaml").write_text("\n".join(lines).replace("# labels: ", "labels: ") + "\n")
+    manifest = run(Path("out"), "dataset=several.yaml", "input.train=log.csv", "rejects.max_fraction=0")
+    assert [label.name for label in manifest.labels] == ["click", "like"]
+
+
 @pytest.mark.parametrize(("no", "yes"), [("-1", "1"), ("1", "2"), ("-1.0", "1.0")])
 def test_labels_of_other_numbers_are_named_with_the_line(tmp_path: Path, no: str, yes: str) -> None:
     rows = "".join(f"{(no, yes)[row % 3 % 2]},{row % 7},u{row % 9}\n" for row in range(200))

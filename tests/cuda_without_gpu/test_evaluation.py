@@ -10,6 +10,7 @@ import torch
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
+from dlrm_app.evaluation.evaluate import Scored
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training import evaluation as module
@@ -56,8 +57,10 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
 
     def score(*arguments: Any) -> None:
         for part in (slice(600), slice(600, 1000)):
-            rows = SimpleNamespace(labels=labels[part].to(GPU), weights=None, num_valid=len(labels[part]))
-            arguments[-1](rows, logits[part].to(GPU))
+            rows = SimpleNamespace(
+                labels=labels[part].to(GPU), weights=None, further=None, num_valid=len(labels[part])
+            )
+            arguments[-1](Scored(rows, logits[part].to(GPU)))
 
     def shift(parts: Sequence[torch.Tensor], clicks: float, *more: Any) -> tuple[float, float]:
         kept.extend(part.is_cuda for part in parts)
@@ -66,9 +69,9 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "score_rows", score)
     monkeypatch.setattr(module, "shift_to_labels", shift)
     monkeypatch.setattr(module, "split_batches", lambda *_: nullcontext())
-    monkeypatch.setattr(module, "last_biases", lambda _: [bias])
+    monkeypatch.setattr(module, "last_biases", lambda *_: [bias])
     run: Any = SimpleNamespace(trainable=SimpleNamespace(model=None), forward_passes=None, runtime=None)
-    run.manifest = SimpleNamespace(splits={})
+    run.manifest = SimpleNamespace(splits={}, labels=[])
     with MakeBelieveGpu():
         fit_final_bias(run)
     assert kept == [False, False]
@@ -83,14 +86,16 @@ def test_fitting_the_bias_waits_once_for_many_batches(monkeypatch: pytest.Monkey
     def score(*arguments: Any) -> None:
         for some in torch.arange(1000).split(100):
             part = slice(int(some[0]), int(some[-1]) + 1)
-            rows = SimpleNamespace(labels=labels[part].to(GPU), weights=None, num_valid=len(labels[part]))
-            arguments[-1](rows, logits[part].to(GPU))
+            rows = SimpleNamespace(
+                labels=labels[part].to(GPU), weights=None, further=None, num_valid=len(labels[part])
+            )
+            arguments[-1](Scored(rows, logits[part].to(GPU)))
 
     monkeypatch.setattr(module, "score_rows", score)
-    run: Any = SimpleNamespace(forward_passes=None, runtime=None)
+    run: Any = SimpleNamespace(forward_passes=None, runtime=None, manifest=SimpleNamespace(labels=[]))
     with MakeBelieveGpu() as gpu:
-        shift = module._shift_to_split(run, "train")
-    assert shift[0] == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])
+        ((shift, _),) = module._shifts_to_split(run, "train")
+    assert shift == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])
     assert (
         len([wait for wait in gpu.waits if wait != TO_GPU]) == 2 * 3
     )  # logits and clicks of 4, 4 and 2 batches

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.daily.gate import Days, converged, judge_after, judge_before, reason, usual
-from dlrm_app.daily.record import DayRecord, Holdout, Scores
+from dlrm_app.daily.record import DayRecord, Holdout, LabelDay, Scores
 from dlrm_app.runs.checkpoint.marker import CONSTANT, LEARNT, UNDECIDED, Judgement
 
 
@@ -234,3 +234,34 @@ def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig
     for new, rule in ((of(0.41), None), (of(0.45), "new log loss"), (of(0.39, 1.9), "new calibration")):
         day = a_day(holdout=Holdout(0.7, 0.7, 0.0, -0.01, 0.01, new, of(0.4)))
         assert held(day, [], gate) == ([rule] if rule else [])
+
+
+def test_each_further_label_has_a_gate_of_its_own(gate: GateConfig) -> None:
+    """A day whose clicks are as ever is held back for its orders, by the rule that would hold it for its clicks."""
+
+    def with_orders(**order: Any) -> DayRecord:
+        usual_label: dict[str, Any] = {"rows": 1000, "positives": 100, "next_day": calibrated(1.0)}
+        return a_day(**{**USUAL, "labels": {"order": LabelDay(**{**usual_label, **order})}})
+
+    before = [with_orders() for _ in range(6)]
+    worse = Holdout(0.6, 0.7, -0.1, -0.12, -0.08, scores(0.6), scores(0.7))
+    for change, rule in (
+        ({}, None),
+        ({"positives": 0}, "labels of order"),
+        ({"positives": 500}, "clicks of order"),
+        ({"next_day": scores(0.5)}, "auc of order"),
+        ({"next_day": calibrated(4.0)}, "calibration of order"),
+        ({"holdout": worse}, "new auc of order"),
+        ({"rows": 0, "positives": 0, "next_day": None}, None),
+    ):
+        assert held(with_orders(**change), before, gate) == ([] if rule is None else [rule])
+
+
+def test_accepting_a_day_does_not_publish_worse_orders(gate: GateConfig) -> None:
+    worse = Holdout(0.6, 0.7, -0.1, -0.12, -0.08, scores(0.6), scores(0.7))
+    day = a_day(**USUAL, labels={"order": LabelDay(1000, 500, calibrated(1.0), worse)})
+    before = [a_day(**USUAL, labels={"order": LabelDay(1000, 100, calibrated(1.0))}) for _ in range(6)]
+    days = Days(day, before, gate, {"item"})
+    assert reason(judge_before(days)) is not None
+    assert reason(judge_before(days), is_accepted=True) is None
+    assert "order: " in str(reason(judge_after(days), is_accepted=True))

@@ -15,12 +15,12 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.evaluation import evaluate as evaluation
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows
 from dlrm_app.loader.batch import Batch
-from dlrm_app.training.setup import build_trainable
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.ranks import on_ranks
 from tests.small_run import train_here
+from tests.trainable import trainable_of
 
 ROWS = 24
 NUM_BATCHES = 5
@@ -44,7 +44,7 @@ class Batches:
 
 def sharded_model(runtime: Runtime) -> Any:
     config = compose_train("optimizer=rowwise_adagrad", "sharding.types=[row_wise,column_wise]")
-    return build_trainable(config, TABLES, NUM_DENSE, runtime).model.eval()
+    return trainable_of(config, TABLES, NUM_DENSE, runtime).model.eval()
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def plain(model: Any, batches: Batches) -> list[torch.Tensor]:
 @torch.no_grad()
 def piped(passes: ForwardPasses, batches: Batches) -> list[torch.Tensor]:
     with closing(passes.over(batches)) as scored:
-        return [logits for _, logits in scored]
+        return [logits for _, logits, _ in scored]
 
 
 def both_ways(runtime: Runtime) -> tuple[list[torch.Tensor], ...]:

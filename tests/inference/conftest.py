@@ -20,6 +20,7 @@ from dlrm_app.inference.record import ExportRecord
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.commands import MadeOnce
+from tests.inference.mixed import make_mixed
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import AUTO
@@ -79,6 +80,19 @@ def package_export(trained: Path, made_once: MadeOnce) -> Path:
     keys = [f"checkpoint={trained}/run", "format=[aoti,torchscript]", "quantize=int8"]
     keys += ["quantize_tables={t_c0: fp16}", "max_auc_loss=0.01"]
     return made_once("package", lambda folder: export_here(*keys, f"output={folder}"))
+
+
+@pytest.fixture(scope="session")
+def mixed(made_once: MadeOnce) -> Path:
+    """A folder with ``data``, ``run`` and ``test.csv`` of a model with attention and weights of elements."""
+    return made_once("mixed", make_mixed)
+
+
+@pytest.fixture(scope="session")
+def mixed_export(mixed: Path, made_once: MadeOnce) -> Path:
+    """Its compiled export, and TorchScript."""
+    keys = [f"checkpoint={mixed}/run", "format=[aoti,torchscript]", "max_auc_loss=0.01"]
+    return made_once("mixed-package", lambda folder: export_here(*keys, f"output={folder}"))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import torch
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.errors import ConfigError
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs, trained_module
 from dlrm_app.inference.tables import table_types
@@ -16,7 +15,6 @@ from dlrm_app.runs.checkpoint.load import open_trained
 from tests.commands import MadeOnce
 from tests.inference.conftest import LEARNS, export_here
 from tests.loader.dataset_fixture import write_dataset
-from tests.refusals import refused
 from tests.small_run import train_here
 
 TABLES = """
@@ -63,12 +61,31 @@ def test_an_export_gives_them_in_int8_to_its_rounding(run: Path, tmp_path: Path)
     assert open_export(tmp_path / "export").features == ["c1", "m0", "c0", "m1"]
 
 
-def test_shards_are_refused(run: Path, tmp_path: Path) -> None:
-    words = ["format=torchscript", "quantize=int8", "shards=2", f"output={tmp_path}/export"]
-    with refused(
-        ConfigError,
-        "shards=2",
-        "cannot be given for a model with lists pooled by attention...",
-        "give shards=1",
-    ):
-        export_here(f"checkpoint={run}/run", *words)
+@pytest.mark.parametrize("architecture", ["stacked", "side by side"])
+def test_shards_score_as_the_whole_tables(mixed: Path, architecture: str, tmp_path: Path) -> None:
+    """With attention and with weights of elements, in TorchScript too."""
+    run = mixed / "run"
+    if architecture == "side by side":
+        keys = [
+            f"data.path={mixed}/data",
+            f"tables={mixed}/tables.yaml",
+            "model=concat",
+            "model.bottom_mlp=[]",
+        ]
+        train_here(tmp_path / "concat", *keys, "trainer.max_steps=20", *LEARNS)
+        run = tmp_path / "concat"
+    with start_runtime(num_threads=1) as runtime:
+        trained = open_trained(run, runtime)
+    types = table_types(trained.tables, "int8", {})
+    whole, sharded = (build_scoring_model(trained, types, num_shards) for num_shards in (1, 2))
+    keys = ["format=torchscript", "quantize=int8", "max_auc_loss=1"]
+    export_here(f"checkpoint={run}", *keys, "shards=2", f"output={tmp_path}/two")
+    export = open_export(tmp_path / "two")
+    manifest = read_manifest(mixed / "data")
+    with torch.no_grad(), EvalBatches(manifest, "test", trained.features, batch_size=256) as batches:
+        for batch in batches:
+            inputs = to_inputs(batch)
+            expected = whole(*inputs)[1]
+            for found in (sharded(*inputs)[1], export.score(inputs)[1]):
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert export.record.shards == 2

@@ -1,6 +1,7 @@
 """The C++ program: built here, it scores an export as Python does, and says what is wrong."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from dlrm_app import load
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.files import checksum
+from dlrm_app.inference.export import export_model
 from dlrm_app.inference.exported_model import open_export, to_lines
+from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import first_rows
+from tests.inference.mixed import TEST, rows_with_carts
+from tests.labelled_log import describe_labels, draw_labelled
+from tests.preprocessing.running import run as preprocess_here
+from tests.small_run import SMALL, train_here
+from tests.weighted_log import write_csv
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -45,6 +58,35 @@ def test_reference_rows_have_the_scores_that_python_gave_them(built: Path, packa
     done = run(built / "dlrm_score", str(package_export), "--check")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("64 reference rows, largest difference ")
+
+
+def test_attention_and_weights_score_as_in_python(built: Path, mixed_export: Path, mixed: Path) -> None:
+    """The reference rows, others, and the model as it was trained; weights that are wrong are named."""
+    done = run(built / "dlrm_score", str(mixed_export), "--check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("64 reference rows, largest difference ")
+    model, trained = open_export(mixed_export), load(mixed / "run")
+    with EvalBatches(read_manifest(mixed / "data"), "test", model.features, batch_size=TEST) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    lines = to_lines(inputs)
+    assert any(":" in line for line in lines)
+    done = run(built / "dlrm_score", str(mixed_export), rows="\n".join(lines))
+    scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
+    torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+    rows = rows_with_carts()[-TEST:].drop_columns(["clicked"])
+    torch.testing.assert_close(scores, torch.from_numpy(trained.predict(rows)), rtol=0, atol=1e-5)
+    weighted = next(line for line in lines if ":" in line)
+    for wrong, message in ((":-1", "must be a number from 0 on"), (":x", "'x' is no number")):
+        done = run(built / "dlrm_score", str(mixed_export), rows=re.sub(":[^,\t]*", wrong, weighted))
+        assert done.returncode == 1
+        assert message in done.stderr
+
+
+def test_weights_are_no_ids_of_models_without_them(built: Path, package_export: Path) -> None:
+    row = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0].split("\t")
+    done = run(built / "dlrm_score", str(package_export), rows="\t".join([*row[:3], f"{row[3]}:2", *row[4:]]))
+    assert done.returncode == 1
+    assert f"'{row[3]}:2' is no id" in done.stderr
 
 
 def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: Path, trained: Path) -> None:
@@ -111,3 +153,30 @@ def test_other_bytes_than_were_verified_are_refused(
     done = run(built / "dlrm_score", str(copy), "--check")
     assert done.returncode == 1
     assert "model.pt2 has other bytes than were verified (checksum)" in done.stderr
+
+
+def test_every_label_scores_as_in_python(built: Path, tmp_path: Path) -> None:
+    """A line has a probability for each label."""
+    describe_labels(tmp_path)
+    rows = draw_labelled(3000)[0]
+    write_csv(tmp_path / "log.csv", rows)
+    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "split.test=0.2"]
+    preprocess_here(tmp_path / "data", *given, "encoding=hash", "encoding.num_embeddings=100")
+    train_here(tmp_path / "run", f"data.path={tmp_path}/data", *SMALL, "report.enabled=false")
+    words = [
+        f"checkpoint={tmp_path}/run",
+        f"output={tmp_path}/export",
+        "threads=1",
+        "quantize=int8",
+        "judgement=ignore",
+    ]
+    export_model(compose_config("export", ExportConfig, [*words, "max_auc_loss=1"]))
+    done = run(built / "dlrm_score", str(tmp_path / "export"), "--check")
+    assert done.returncode == 0, done.stderr
+    model = open_export(tmp_path / "export")
+    with EvalBatches(read_manifest(tmp_path / "data"), "test", model.features, batch_size=600) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    done = run(built / "dlrm_score", str(tmp_path / "export"), rows="\n".join(to_lines(inputs)))
+    scores = [[float(score) for score in line.split("\t")] for line in done.stdout.splitlines()]
+    torch.testing.assert_close(torch.tensor(scores), model.score(inputs)[0], rtol=0, atol=1e-6)
+    assert len(scores[0]) == 3

@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import RowsAt, read_export
+from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import TABLES, export_here
 from tests.refusals import refused
 from tests.small_run import train_here
@@ -90,6 +94,28 @@ def test_base_and_delta_give_the_files_of_the_full_export(
     assert size < code + 0.5 * (sum(map(len, full.values())) - code)
     if kind != "plain":
         assert open_export(tmp_path / "applied").record.checkpoint == "later/step-000000002"
+
+
+def test_deltas_keep_attention_and_weights(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is applied has the files, and the scores, of the full export."""
+    keys = [f"data.path={mixed}/data", f"tables={mixed}/tables.yaml", "trainer.max_steps=3"]
+    train_here(tmp_path / "later", *keys, f"warm_start.checkpoint={mixed}/run")
+    words = ["format=[torchscript,parquet]"]
+    full = make_delta(tmp_path, mixed / "run", tmp_path / "later", monkeypatch, *words)
+    applied = apply(tmp_path)
+    assert files_of(applied) == full
+    features = open_export(applied).features
+    with EvalBatches(read_manifest(mixed / "data"), "test", features, batch_size=100) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    scores = [open_export(folder).score(inputs)[0] for folder in (tmp_path / "base", applied)]
+    (tmp_path / "full").mkdir()
+    for name, data in full.items():
+        (tmp_path / "full" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "full" / name).write_bytes(data)
+    assert torch.equal(scores[1], open_export(tmp_path / "full").score(inputs)[0])
+    assert not torch.equal(scores[0], scores[1])
 
 
 def test_tables_that_grew_are_in_the_delta(

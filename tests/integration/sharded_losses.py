@@ -11,8 +11,9 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.tables.specs import Table, table_of
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+from tests.trainable import trainable_of
 
 NUM_STEPS, BATCH = 10, 32
 PARITY_TABLES = [
@@ -63,7 +64,7 @@ def train_case(
 def train_tables(runtime: Runtime, overrides: Sequence[str], tables: Sequence[Table]) -> dict[str, Any]:
     """The losses and last weights of NUM_STEPS steps."""
     config = compose_config("train", TrainConfig, overrides)
-    trainable = build_trainable(config, tables, NUM_DENSE, runtime)
+    trainable = trainable_of(config, tables, NUM_DENSE, runtime)
     steps = (draw(seed, BATCH, tables) for seed in range(NUM_STEPS))
     stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps)
     losses = []

@@ -15,11 +15,11 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import whole_tables
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw, to_batch
 from tests.ranks import on_ranks
+from tests.trainable import trainable_of
 
 NUM_STEPS, BATCH = 4, 24
 TYPES = ("row_wise", "table_row_wise", "table_wise", "column_wise", "grid_shard", "data_parallel")
@@ -71,7 +71,7 @@ def train_sharded(cases: Sequence[Case], runtime: Runtime) -> list[dict[str, tor
     """Each case's tables after its steps."""
     found = []
     for case in cases:
-        trainable = build_trainable(config_of(case), case[2], NUM_DENSE, runtime)
+        trainable = trainable_of(config_of(case), case[2], NUM_DENSE, runtime)
         stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps_of(case[2]))
         for _ in range(NUM_STEPS):
             trainable.pipeline.progress(stream)
@@ -84,7 +84,7 @@ def train_plain(case: Case) -> dict[str, torch.Tensor]:
     """The same with torch.nn.EmbeddingBag and float64 updates, from the same weights."""
     config = config_of((*case[:3], {}))  # on one rank, in whichever way
     with start_runtime(num_threads=1) as runtime:
-        plain = plain_copy(build_trainable(config, case[2], NUM_DENSE, runtime), "concat")
+        plain = plain_copy(trainable_of(config, case[2], NUM_DENSE, runtime), "concat")
     run_plain(plain, config, steps_of(case[2]), case[2])
     return {name: bag.weight.detach() for name, bag in plain.bags.items()}
 

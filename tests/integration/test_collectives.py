@@ -12,12 +12,12 @@ from dlrm_app.config.sharding import CollectivesConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.sharder import quantized_collectives
-from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, WIDE_TABLES
 from tests.integration.test_sharded_parity import sharded
 from tests.plain_model import PlainModel
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
+from tests.trainable import trainable_of
 
 CASES = [(kind, "sgd", bits) for kind in ("table_wise", "row_wise") for bits in ("fp16", "bf16")]
 TOLERANCE = 1e-6
@@ -82,7 +82,7 @@ def test_losses_match_plain_torch_with_the_same_rounding() -> None:
     """Over 10 steps on 2 ranks; those that round nothing are far off."""
     config = compose_config("train", TrainConfig, [*COMMON, "optimizer=sgd"])
     with start_runtime(num_threads=1) as runtime:
-        plain = plain_copy(build_trainable(config, WIDE_TABLES, NUM_DENSE, runtime))
+        plain = plain_copy(trainable_of(config, WIDE_TABLES, NUM_DENSE, runtime))
     exact = plain_losses(plain, config, "table_wise", None)
     for (sharding, _, bits), run in zip(CASES, sharded(CASES, 2), strict=True):
         found, rounded = torch.tensor(run["losses"]), plain_losses(plain, config, sharding, bits)

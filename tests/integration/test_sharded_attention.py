@@ -15,11 +15,11 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Attention, Table
-from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, train_tables, wishes
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
 from tests.ranks import on_ranks
+from tests.trainable import trainable_of
 
 TABLES = [
     Table("bags", 50, 8, ("f3_mean",), pooling="mean"),
@@ -57,7 +57,7 @@ def train_cases(cases: Sequence[tuple[str, str]], runtime: Runtime) -> list[dict
 def assert_like_plain(cases: Sequence[tuple[str, str]], num_ranks: int) -> None:
     with start_runtime(num_threads=1) as runtime:
         config = compose_config("train", TrainConfig, COMMON)
-        initial = plain_copy(build_trainable(config, TABLES, NUM_DENSE, runtime))
+        initial = plain_copy(trainable_of(config, TABLES, NUM_DENSE, runtime))
     steps = [draw(seed, BATCH, TABLES) for seed in range(NUM_STEPS)]
     for (kind, name), run in zip(cases, on_ranks(partial(train_cases, cases), num_ranks)[0], strict=True):
         plain = copy.deepcopy(initial)

@@ -14,12 +14,12 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES, train_cases
 from tests.plain_model import PlainModel
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
 from tests.ranks import on_ranks
+from tests.trainable import trainable_of
 
 MATRIX = [(kind, name) for kind in (*SHARDING_TYPES, "mixed") for name in SPARSE_OPTIMIZERS]
 QUICK = [
@@ -47,7 +47,7 @@ def initial_model() -> PlainModel:
     """Of plain torch, with the application's first weights, which the optimizer has no part in."""
     config = compose_config("train", TrainConfig, COMMON)
     with start_runtime(num_threads=1) as runtime:
-        return plain_copy(build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime))
+        return plain_copy(trainable_of(config, PARITY_TABLES, NUM_DENSE, runtime))
 
 
 @cache

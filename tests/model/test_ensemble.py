@@ -13,13 +13,14 @@ from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.model.architectures import ModelSpec, model_problems
 from dlrm_app.model.build import build_model
 from dlrm_app.model.ensemble import logit_of_mean
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from tests.model.test_parity import MODELS
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.plain_training import BATCH, NUM_STEPS, compose_train, run_sharded, weights_of
 from tests.random_batches import NUM_DENSE, TABLES, Ids, draw, to_batch
 from tests.refusals import refused
+from tests.trainable import trainable_of
 
 DIM = TABLES[0].dim
 COUNT = 2
@@ -82,7 +83,7 @@ def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
     steps = [[draw(COUNT * number + model, BATCH) for model in range(COUNT)] for number in range(NUM_STEPS)]
     rows, ids, labels = draw(99, 50)
     with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
         models = plain_models(trainable, kind)
         losses = run_sharded(trainable, config, [beside(step) for step in steps])
         weights = weights_of(trainable)
@@ -120,7 +121,7 @@ def test_models_begin_with_weights_of_their_own() -> None:
     """Another model, other initial weights: or they would stay the same model but for their rows."""
     config = compose_train("model.ensemble_size=2")
     with start_runtime(num_threads=1) as runtime:
-        weights = weights_of(build_trainable(config, TABLES, NUM_DENSE, runtime))
+        weights = weights_of(trainable_of(config, TABLES, NUM_DENSE, runtime))
     for name in [name for name in weights if name.startswith("models.0.") and name.endswith("weight")]:
         assert not torch.equal(weights[name], weights[name.replace("models.0.", "models.1.")])
 

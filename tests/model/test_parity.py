@@ -7,9 +7,9 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train, weights_of
 from tests.random_batches import NUM_DENSE, TABLES
+from tests.trainable import trainable_of
 
 MODELS = {
     "dlrm": ["model.bottom_mlp=[16]", "model.top_mlp=[16]"],
@@ -52,7 +52,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     def fresh(seed: int) -> dict[str, torch.Tensor]:
         config = compose_config("train", TrainConfig, ["data.path=unused", f"trainer.seed={seed}"])
         with start_runtime(num_threads=1) as runtime:
-            return weights_of(build_trainable(config, TABLES, NUM_DENSE, runtime))
+            return weights_of(trainable_of(config, TABLES, NUM_DENSE, runtime))
 
     first, again, other = fresh(1), fresh(1), fresh(2)
     for name, value in first.items():

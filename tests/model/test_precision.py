@@ -13,10 +13,10 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.sharding.constraints import table_problems
-from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train, plain_copy, train_both
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.refusals import is_like
+from tests.trainable import trainable_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -36,7 +36,7 @@ def test_bf16_trains_like_plain_torch_in_bf16() -> None:
 def test_bf16_training_evaluates_in_fp32() -> None:
     config = compose_train("trainer.precision=bf16")
     with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
         plain = plain_copy(trainable)
         dense, ids, labels = draw(0, 64)
         trainable.model.eval()

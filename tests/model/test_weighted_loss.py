@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.loader.batch import Batch
 from dlrm_app.model.loss import ClickLoss, learn_from_kept
-from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
 from tests.plain_model import PlainModel
 from tests.plain_training import compose_train, plain_copy, plain_optimizers, weights_of
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.ranks import on_ranks
+from tests.trainable import trainable_of
 
 ROWS, STEPS = 32, 6
 SHARE = 0.1
@@ -97,7 +97,7 @@ def run_cases(runtime: Runtime) -> list[tuple[list[float], dict[str, torch.Tenso
     found = []
     for case in CASES:
         config = compose_train(*case)
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
         learn_from_kept(trainable.model, SHARE)
         stream = iter([weighted_batch(step, runtime.rank, runtime.world_size) for step in range(STEPS)])
         losses = [float(trainable.pipeline.progress(stream)[0]) for _ in range(STEPS)]
@@ -109,7 +109,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
     """The same by plain torch on one process, its loss in float64. Initial weights do not depend on the sharding."""
     config = compose_train(*(each for each in case if not each.startswith("sharding")))
     with start_runtime(num_threads=1) as runtime:
-        plain = plain_copy(build_trainable(config, TABLES, NUM_DENSE, runtime), config.model.kind)
+        plain = plain_copy(trainable_of(config, TABLES, NUM_DENSE, runtime), config.model.kind)
     sparse, dense = plain_optimizers(plain, config, TABLES)
     losses = []
     for step in range(STEPS):
@@ -143,7 +143,7 @@ def test_weighted_training_is_that_of_plain_torch(num_ranks: int) -> None:
 def run_without_weight(kind: str, runtime: Runtime) -> bool:
     """True if a batch whose weights are all 0 has left every weight as it was, and its loss is 0."""
     config = compose_train(f"optimizer={kind}", "optimizer.dense.kind=sgd")
-    trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+    trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
     batches = [weighted_batch(0, 0, 1), weighted_batch(1, 0, 1)]
     batches[1].weights = torch.zeros(ROWS)
     stream = iter(batches)

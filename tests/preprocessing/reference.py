@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import FURTHER, LogColumn, Spec
 
 MISSING = None
 MASK = (1 << 64) - 1
@@ -25,6 +25,7 @@ class Row:
     label: int | None
     dense: list[float | None]
     sparse: list[object]
+    further: tuple[int | None, ...] = ()
 
 
 class Bad(Exception):  # noqa: N818  # control flow of this file, not an error that anyone sees
@@ -72,7 +73,20 @@ def is_null(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> bool:
             )
             if int(field) == int(word) if is_exact else float(field) == float(word) < math.inf:
                 return True
+        elif column.role == FURTHER:
+            labels = label_of(field), label_of(word)
+            if labels[0] is not None and labels[0] == labels[1]:
+                return True
+            is_number = labels[0] is None and FLOAT.fullmatch(field) and FLOAT.fullmatch(word)
+            if is_number and float(field) == float(word) < math.inf:
+                return True
     return False
+
+
+def label_of(field: bytes) -> int | None:
+    """0 or 1; None for what is neither."""
+    found = LABEL.fullmatch(field)
+    return int(found[1] == b"1" or found[3] is not None) if found else None
 
 
 def parse_value(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> object:
@@ -104,7 +118,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             raise Bad(f"{column.name} is ")
     if len(fields) != len(spec.columns):
         raise Bad(f"{len(fields)} columns")
-    row = Row(None, [], [])
+    row, further = Row(None, [], []), {}
     nulls = spec.null_values
     for column, (field, how) in zip(spec.columns, fields, strict=True):
         if column.role == "ignore":
@@ -112,10 +126,14 @@ def parse_line(line: bytes, spec: Spec) -> Row:
         if how == "badly":
             raise Bad(column.name)
         if column.role == "label":
-            found = LABEL.fullmatch(field)
-            if not found:
+            row.label = label_of(field)
+            if row.label is None:
                 raise Bad(column.name)
-            row.label = int(found[1] == b"1" or found[3] is not None)
+        elif column.role == FURTHER:
+            is_missing = field == b"" or is_null(column, field, nulls)
+            further[column.name] = None if is_missing else label_of(field)
+            if not is_missing and further[column.name] is None:
+                raise Bad(column.name)
         elif column.role == "dense":
             row.dense.append(parse_value(column, field, nulls))
         elif column.separator is not None:
@@ -125,6 +143,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             row.sparse.append([] if values == [MISSING] else values)
         else:
             row.sparse.append(parse_value(column, field, nulls))
+    row.further = tuple(further[label.name] for label in spec.labels[1:])
     return row
 
 

@@ -9,9 +9,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBat
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.sharder import ExactMeanCollection, fused_kernels, undisturbed
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+from tests.trainable import trainable_of
 
 
 def test_evaluating_neither_counts_nor_locks_cached_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_evaluating_neither_counts_nor_locks_cached_rows(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SplitTableBatchedEmbeddingBagsCodegen, "forward", watched)
     with start_runtime(num_threads=1) as runtime:
-        model = build_trainable(compose_train("optimizer=rowwise_adagrad"), TABLES, NUM_DENSE, runtime).model
+        model = trainable_of(compose_train("optimizer=rowwise_adagrad"), TABLES, NUM_DENSE, runtime).model
         batch, kernels = to_batch(*draw(0, 8)), list(fused_kernels(model))
         for kernel in kernels:
             kernel.lock_cache_line = True  # as a GPU's prefetching kernels are made
@@ -44,7 +44,7 @@ def test_divisors_of_means_have_one_number_a_key() -> None:
     tables = [Table(f"t{n}", 20, 8, (f"f{n}",), pooling="mean" if n % 2 else "sum") for n in range(100)]
     with start_runtime(num_threads=1) as runtime:
         settings = compose_train("optimizer=rowwise_adagrad", "sharding.types=[row_wise]")
-        model = build_trainable(settings, tables, NUM_DENSE, runtime).model
+        model = trainable_of(settings, tables, NUM_DENSE, runtime).model
         (collection,) = [module for module in model.modules() if isinstance(module, ExactMeanCollection)]
         batch = to_batch(*draw(0, 8, tables))
         divisor = collection._divisor(batch.sparse_features)

@@ -45,14 +45,14 @@ def sample(source):
     """Dense values, ranks, true probabilities and labels of 100,000 rows."""
     num_rows = 100_000
     values, ranks, _ = draw_rows(source.shape, source.row_key, 0, num_rows)
-    _, probabilities, labels = source.block(0, num_rows)
+    _, probabilities, labels = source.block(0, num_rows)[:3]
     return values, ranks, probabilities, labels
 
 
 def test_the_text_says_what_was_drawn(source):
     """A label, 13 integers and 26 ids of eight hex digits a line; what is missing is empty."""
     values, ranks, draws = draw_rows(source.shape, source.row_key, 500, 1000)
-    text, probabilities, labels = source.block(500, 1000)
+    text, probabilities, labels = source.block(500, 1000)[:3]
     rows = [line.split("\t") for line in text.decode().splitlines()]
     assert [int(row[0]) for row in rows] == labels.tolist() == (draws < probabilities).astype(int).tolist()
     assert {len(row) for row in rows} == {40}
@@ -118,7 +118,7 @@ def test_ranks_follow_the_power_law(zipf):
 @pytest.mark.parametrize(("auc", "click_rate"), [(0.8, 0.25), (0.5, 0.5), (0.95, 0.03)])
 def test_the_signal_has_the_auc_and_click_rate_asked_for(tmp_path, auc, click_rate):
     asked = config(tmp_path / "c.tsv", f"signal.auc={auc}", f"signal.click_rate={click_rate}")
-    _, probabilities, labels = make_source(asked).block(0, 100_000)
+    _, probabilities, labels = make_source(asked).block(0, 100_000)[:3]
     assert abs(expected_auc(np.sort(probabilities)) - auc) < 0.005
     assert abs(labels.mean() - click_rate) < 0.01
 

@@ -94,7 +94,7 @@ def test_best_scores_of_a_day_match_sklearn(tmp_path):
     assert sorted(logs(tmp_path / "log")) == [f"dt=2024-0{date}" for date in ("2-28", "2-29", "3-01", "3-02")]
     for day, (name, text) in enumerate(sorted(logs(tmp_path / "log").items())):
         source = source_of_day(make_source(asked), day, 0.3, 0)
-        _, probabilities, labels = source.block(day * 20_000, 20_000)
+        _, probabilities, labels = source.block(day * 20_000, 20_000)[:3]
         assert [int(line[:1]) for line in text.splitlines()] == labels.tolist()
         best = json.loads((tmp_path / "log" / name / "clicks.tsv.best.json").read_text())
         assert abs(best["auc"] - roc_auc_score(labels, probabilities)) < 1e-5

@@ -14,10 +14,10 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import LearningRates, fit_to_run, lr_factor
-from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.random_batches import NUM_DENSE, TABLES
 from tests.refusals import is_like
+from tests.trainable import trainable_of
 
 MLPERF = ScheduleSettings("polynomial", warmup_steps=2750, decay_start=49315, decay_steps=27772)
 
@@ -158,7 +158,7 @@ def test_a_tables_own_rate_keeps_its_ratio() -> None:
 def test_the_logged_rates_are_those_applied() -> None:
     config = compose_train("optimizer=rowwise_adagrad", "optimizer.dense.lr=0.5", *SCHEDULED)
     with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
         parts = trainable.optimizer, TABLES, config.optimizer, config.schedule
         rates = LearningRates(*parts, 10, Progress())
         for step in (1, 5, 3):  # any order: nothing but the number counts

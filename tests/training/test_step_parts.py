@@ -16,13 +16,14 @@ from torch.profiler import DeviceType, ProfilerActivity, profile, record_functio
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.runs.events import PARTS
 from dlrm_app.training import step_parts
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from dlrm_app.training.step_parts import StepParts, divided, parts_of, seconds_by_part
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import BATCH, compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.ranks import on_ranks
 from tests.small_run import train_here
+from tests.trainable import trainable_of
 
 PLANTED = {*PARTS} - {"copy", "input_dist", "other"}
 THEIRS = {
@@ -87,7 +88,7 @@ def batches() -> Iterator[Any]:
 def planted_parts(pipeline: str, runtime: Runtime) -> dict[str, set[str]]:
     """Planted part → the parts in which its ranges were found, in a step that the pipeline is under way in."""
     config = compose_train(f"trainer.pipeline={pipeline}", "optimizer=adagrad", "model=dlrm")
-    trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+    trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
     plant_everywhere(trainable)
     parts = StepParts(trainable.model, runtime)
     stream = parts.waiting(batches())

@@ -15,7 +15,7 @@ from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.tensors import collect_tensors, create_states, local_pieces, set_step
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from tests.plain_model import PlainModel
 from tests.plain_training import (
     compose_train,
@@ -26,6 +26,7 @@ from tests.plain_training import (
     weights_of,
 )
 from tests.random_batches import NUM_DENSE, TABLES, draw
+from tests.trainable import trainable_of
 
 GIVEN_AGAIN = {"shared": torch.tensor([0, 1, 7]), "bags": torch.tensor([0, 2])}
 """Rows that are looked up often."""
@@ -44,13 +45,13 @@ def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Pat
     before, after = ([draw(s, BATCH, tables) for s in range(STEPS)] for tables in (then, now))
     folder = tmp_path / "step-000000006"
     with start_runtime(num_threads=1) as runtime:
-        first = build_trainable(configs[0], then, NUM_DENSE, runtime)
+        first = trainable_of(configs[0], then, NUM_DENSE, runtime)
         plain = plain_copy(first)
         run_sharded(first, configs[0], before)
         tensors = tensors_of(first, configs[0])
         marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
         save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
-        second = build_trainable(configs[1], now, NUM_DENSE, runtime)
+        second = trainable_of(configs[1], now, NUM_DENSE, runtime)
         drawn = weights_of(second)
         create_states(second.optimizer)
         models = [Described(ModelSpec(configs[0].model, each, NUM_DENSE), DENSE) for each in (then, now)]

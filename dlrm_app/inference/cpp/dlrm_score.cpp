@@ -1,4 +1,4 @@
-// dlrm_score EXPORT < rows.tsv   writes a probability a line for rows like those of EXPORT/reference/rows.tsv.
+// dlrm_score EXPORT < rows.tsv   writes a probability (or one for each label) a line for rows like those of EXPORT/reference/rows.tsv.
 // dlrm_score EXPORT --check      scores the export's reference rows and compares: exit code 1 past 1e-6.
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -19,15 +19,16 @@ namespace {
 constexpr size_t kBatchRows = 512;
 constexpr double kTolerance = 1e-6;
 
-// Calls take(score) for every row of the stream, in order.
+// Calls take(scores, number) for every row of the stream, in order: one probability for each label of the model.
 template <class Take>
 void score_all(std::istream& stream, const dlrm::Scorer& scorer, Take take) {
   std::vector<std::string> lines;
   size_t first_line = 1;
   const auto flush = [&] {
     if (lines.empty()) return;
-    const at::Tensor scores = scorer.score(dlrm::parse_rows(lines, scorer, first_line));
-    for (int64_t row = 0; row < scores.size(0); ++row) take(scores.const_data_ptr<float>()[row]);
+    const at::Tensor scores = scorer.score(dlrm::parse_rows(lines, scorer, first_line)).contiguous();
+    const int64_t num_labels = scores.dim() == 1 ? 1 : scores.size(1);
+    for (int64_t row = 0; row < scores.size(0); ++row) take(scores.const_data_ptr<float>() + row * num_labels, num_labels);
     first_line += lines.size();
     lines.clear();
   };
@@ -43,11 +44,13 @@ int check(const std::filesystem::path& folder, const dlrm::Scorer& scorer) {
   if (!rows || !expected) throw std::runtime_error("no " + (folder / "reference").string() + ": copy the whole export");
   size_t count = 0;
   double largest = 0;
-  score_all(rows, scorer, [&](float score) {
-    double reference = NAN;
-    if (!(expected >> reference)) throw std::runtime_error("reference/scores.tsv has fewer lines than reference/rows.tsv");
-    const double difference = std::abs(score - reference);
-    largest = difference <= largest ? largest : difference;
+  score_all(rows, scorer, [&](const float* scores, int64_t num_labels) {
+    for (int64_t label = 0; label < num_labels; ++label) {
+      double reference = NAN;
+      if (!(expected >> reference)) throw std::runtime_error("reference/scores.tsv has fewer scores than reference/rows.tsv");
+      const double difference = std::abs(scores[label] - reference);
+      largest = difference <= largest ? largest : difference;
+    }
     ++count;
   });
   std::printf("%zu reference rows, largest difference %.3g\n", count, largest);
@@ -67,7 +70,10 @@ int main(int count, char** arguments) {
     const c10::InferenceMode no_gradients;
     const dlrm::Scorer scorer(arguments[1]);
     if (is_check) return check(arguments[1], scorer);
-    score_all(std::cin, scorer, [](float score) { std::printf("%.9g\n", score); });
+    score_all(std::cin, scorer, [](const float* scores, int64_t num_labels) {
+      for (int64_t label = 0; label < num_labels; ++label) std::printf("%s%.9g", label > 0 ? "\t" : "", scores[label]);
+      std::printf("\n");
+    });
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << "\n";

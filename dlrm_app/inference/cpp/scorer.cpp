@@ -117,6 +117,7 @@ Scorer::Scorer(const std::filesystem::path& folder, size_t num_runners) {
     const size_t space = line.find(' ');
     features_.push_back({line.substr(space + 1), std::stoll(line.substr(0, space))});
   }
+  is_weighted_ = metadata.count("dlrm.weighted") > 0;
   load_operators();
   loader_ = std::make_unique<AOTIModelPackageLoader>(path.string(), "model", false, num_runners);
 }
@@ -125,11 +126,13 @@ Scorer::~Scorer() = default;
 
 at::Tensor Scorer::score(const Inputs& inputs) const {
   check(inputs);
-  return loader_->run({inputs.dense, inputs.values, inputs.lengths})[0];
+  std::vector<at::Tensor> tensors = {inputs.dense, inputs.values, inputs.lengths};
+  if (is_weighted_) tensors.push_back(inputs.weights);
+  return loader_->run(tensors)[0];
 }
 
 void Scorer::check(const Inputs& inputs) const {
-  const auto& [dense, values, lengths] = inputs;
+  const auto& [dense, values, lengths, weights] = inputs;
   const auto num_dense = static_cast<int64_t>(dense_.size()), num_features = static_cast<int64_t>(features_.size());
   const auto refuse = [](const std::string& rule, const at::Tensor& tensor) {
     throw std::invalid_argument(rule + ", got " + shape_of(tensor));
@@ -144,6 +147,13 @@ void Scorer::check(const Inputs& inputs) const {
   }
   if (values.dim() != 1 || values.dtype() != at::kInt || !values.is_contiguous()) {
     refuse("values must be contiguous int [ids]", values);
+  }
+  if (weights.defined() != is_weighted_) {
+    throw std::invalid_argument(is_weighted_ ? "the model takes a weight for each id, and there are no weights"
+                                             : "the model takes no weights");
+  }
+  if (is_weighted_ && (weights.sizes() != values.sizes() || weights.dtype() != at::kFloat || !weights.is_contiguous())) {
+    refuse("weights must be contiguous float [" + std::to_string(values.size(0)) + "]", weights);
   }
   const int32_t* ids = values.const_data_ptr<int32_t>();
   const int32_t* counts = lengths.const_data_ptr<int32_t>();

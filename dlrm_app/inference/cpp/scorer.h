@@ -23,11 +23,13 @@ struct Feature {
 };
 
 // dense: float32 [B, N]. values: int32 [V], the ids of the first feature's B rows, then those of the second's, and so on.
-// lengths: int32 [F, B], how many ids each row has.
+// lengths: int32 [F, B], how many ids each row has. weights: float32 [V], a weight for each id, 1 for those of features that have
+// none; only for a model that is_weighted.
 struct Inputs {
   at::Tensor dense;
   at::Tensor values;
   at::Tensor lengths;
+  at::Tensor weights = {};
 };
 
 // For the main of a program that scores: lets malloc keep what a batch has freed. Its results between layers are megabytes, which
@@ -48,7 +50,10 @@ class Scorer {
   const std::vector<std::string>& dense() const { return dense_; }
   const std::vector<Feature>& features() const { return features_; }
 
-  // The probabilities [B]. Throws std::invalid_argument for tensors of other types or shapes, and for ids outside their
+  // True if the elements of some lists have weights.
+  bool is_weighted() const { return is_weighted_; }
+
+  // The probabilities [B], or [B, L] of L labels. Throws std::invalid_argument for tensors of other types or shapes, and for ids outside their
   // tables: the compiled code does not look.
   at::Tensor score(const Inputs& inputs) const;
 
@@ -57,6 +62,7 @@ class Scorer {
 
   std::vector<std::string> dense_;
   std::vector<Feature> features_;
+  bool is_weighted_ = false;
   std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader_;
 };
 

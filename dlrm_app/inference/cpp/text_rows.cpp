@@ -1,6 +1,7 @@
 #include "text_rows.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -38,6 +39,19 @@ int32_t parse_id(const std::string& field, size_t line) {
   return static_cast<int32_t>(value);
 }
 
+struct Cells {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+void parse_cell(const std::string& text, bool is_weighted, size_t line, Cells& cells) {
+  const size_t colon = is_weighted ? text.find(':') : std::string::npos;
+  cells.ids.push_back(parse_id(text.substr(0, colon), line));
+  const float weight = colon == std::string::npos ? 1.0F : parse_float(text.substr(colon + 1), line);
+  if (!(weight >= 0) || std::isinf(weight)) refuse(line, "the weight of '" + text + "' must be a number from 0 on");
+  cells.weights.push_back(weight);
+}
+
 }  // namespace
 
 Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, size_t first_line) {
@@ -45,7 +59,7 @@ Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, s
   const auto num_rows = static_cast<int64_t>(lines.size());
   at::Tensor dense = at::empty({num_rows, static_cast<int64_t>(num_dense)}, at::kFloat);
   at::Tensor lengths = at::empty({static_cast<int64_t>(num_features), num_rows}, at::kInt);
-  std::vector<std::vector<int32_t>> ids(num_features);
+  std::vector<Cells> cells(num_features);
   float* next_dense = dense.mutable_data_ptr<float>();
   int32_t* counts = lengths.mutable_data_ptr<int32_t>();
   for (size_t row = 0; row < lines.size(); ++row) {
@@ -58,16 +72,20 @@ Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, s
     for (size_t i = 0; i < num_dense; ++i) *next_dense++ = parse_float(fields[i], line);
     for (size_t f = 0; f < num_features; ++f) {
       const std::string& field = fields[num_dense + f];
-      const size_t before = ids[f].size();
+      const size_t before = cells[f].ids.size();
       if (!field.empty()) {
-        for (const std::string& id : split(field, ',')) ids[f].push_back(parse_id(id, line));
+        for (const std::string& cell : split(field, ',')) parse_cell(cell, scorer.is_weighted(), line, cells[f]);
       }
-      counts[f * lines.size() + row] = static_cast<int32_t>(ids[f].size() - before);
+      counts[f * lines.size() + row] = static_cast<int32_t>(cells[f].ids.size() - before);
     }
   }
   std::vector<int32_t> values;
-  for (const std::vector<int32_t>& of_feature : ids) values.insert(values.end(), of_feature.begin(), of_feature.end());
-  return {dense, at::tensor(values, at::kInt), lengths};
+  std::vector<float> weights;
+  for (const Cells& of_feature : cells) {
+    values.insert(values.end(), of_feature.ids.begin(), of_feature.ids.end());
+    weights.insert(weights.end(), of_feature.weights.begin(), of_feature.weights.end());
+  }
+  return {dense, at::tensor(values, at::kInt), lengths, scorer.is_weighted() ? at::tensor(weights, at::kFloat) : at::Tensor()};
 }
 
 }  // namespace dlrm

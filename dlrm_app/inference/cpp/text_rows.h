@@ -1,5 +1,5 @@
 // Encoded rows as text, as in reference/rows.tsv of an export: every dense value, then every feature's ids with commas
-// between them, all separated by tabs.
+// between them, all separated by tabs. An id with another weight than 1 is followed by a colon and the weight.
 #pragma once
 
 #include <string>

@@ -52,6 +52,11 @@ class Model:
         """The folder of the checkpoint or the export."""
         return self.scorer.path
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of several labels, the main one first; empty for a model of one."""
+        return [*self.scorer.labels]
+
     @cached_property
     def _spec(self) -> Spec:
         return raw_spec(self.manifest).without_label()
@@ -68,7 +73,8 @@ class Model:
         return [column.name for column in self._spec.columns if column.role != "ignore"]
 
     def predict(self, rows: Any, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
-        """The probability of a click for each of ``rows``, in order, float32 [B]; as dlrm-predict writes them.
+        """The probability of a click for each of ``rows``, in order, float32 [B]; as dlrm-predict writes them. Of a
+        model of several labels, [B, L]: those of ``labels``.
 
         ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of
         columns to lists, a list of mappings, or one row as a mapping. Values are as in the raw log; None and NaN are
@@ -78,7 +84,8 @@ class Model:
         table = to_table(rows, self._spec)
         score = self.scorer.of_rows(self.manifest, batch_size)
         scores = [probabilities(score(each)) for each in self._encoded(table)]
-        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
+        return np.concatenate([none, *scores])
 
     def _encoded(self, table: pa.Table) -> Iterator[Rows]:
         spec = self._spec.in_columns(
@@ -100,7 +107,7 @@ class Model:
     @cached_property
     def module(self) -> nn.Module:
         """The trained torch module with whole tables, on the CPU, in eval mode: ``(dense [B, N], KeyedJaggedTensor) →
-        logits [B, 1]``.
+        logits [B, 1]``, or [B, L] of several labels.
 
         Its columns are ``manifest.dense`` and ``scorer.features``, in these orders. It is loaded when it is first used,
         and needs memory for all tables. Raises DlrmError for an export, which holds compiled code.

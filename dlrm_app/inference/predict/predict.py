@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.arrow import array_of
@@ -20,7 +19,7 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import explained_disk_errors, held_output
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
-from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
+from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
@@ -38,6 +37,8 @@ REPEAT = "then run the same command again; it continues where it stopped"
 _PREFETCHED = 1
 """Parts that are read ahead while one is scored."""
 
+_ScoreRows = Callable[[Rows], dict[str, pa.Array]]
+"""Rows → the columns of their logits."""
 _ReadChunk = tuple[Rows, pa.Table]
 """(rows in memory, columns to write beside their scores: those of a Chunk, and labels if there are any)."""
 
@@ -70,7 +71,7 @@ def predict(config: PredictConfig) -> Predictions:
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         with runtime.entered_on_first(held_output(output, "dlrm-predict")):
             runtime.on_first(_begin, scores, identity)
-            score_rows = model.of_rows(manifest, config.batch_size)
+            score_rows = _columns_of(model, manifest, config.batch_size)
             runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
             runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)
             _warn_of_own_clicks(scores, source)
@@ -108,10 +109,21 @@ def _begin(scores: ScoresFile, identity: dict[str, Any]) -> None:
         logger.info("%s is unfinished: continuing where it stopped", scores.output)
 
 
+def _columns_of(model: Scorer, manifest: Manifest, batch_size: int) -> _ScoreRows:
+    score = model.of_rows(manifest, batch_size)
+    names = ["logit", *(f"{LOGIT_OF}{label}" for label in model.labels[1:])]
+
+    def score_rows(rows: Rows) -> dict[str, pa.Array]:
+        logits = score(rows).reshape(len(rows), -1)
+        return {name: array_of(np.ascontiguousarray(logits[:, k])) for k, name in enumerate(names)}
+
+    return score_rows
+
+
 def _score_parts(
     source: DatasetParts | RawParts,
     reader: TableReader,
-    score_rows: Callable[[Rows], NDArray[np.float32]],
+    score_rows: _ScoreRows,
     scores: ScoresFile,
     ranks: Ranks,
 ) -> None:
@@ -122,8 +134,14 @@ def _score_parts(
 
     with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
         for part, chunks in read:
-            scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
+            scored = [_beside(its, score_rows(rows)) for rows, its in chunks]
             scores.write(part.name, scored, part.tally)
+
+
+def _beside(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    return table
 
 
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
@@ -134,7 +152,11 @@ def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, l
             has_label = reader.label in table.column_names
             columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
-                beside = beside.append_column("label", array_of(columns.labels))
+                further = {
+                    f"{LABEL_OF}{name}": pa.array(values, from_pandas=True).cast(pa.uint8())
+                    for name, values in zip(reader.further, columns.further, strict=True)
+                }
+                beside = _beside(beside, {"label": array_of(columns.labels), **further})
             chunks.append((arrange(columns, None), beside))
         yield part, chunks
 

@@ -21,6 +21,8 @@ from dlrm_app.records import read_record
 
 ROW_GROUP_ROWS = 1 << 18
 """Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
+LOGIT_OF, LABEL_OF = "logit:", "label:"
+"""Prefixes of the columns of further labels in a part; in the file they are score_NAME and label_NAME."""
 _RUN, _TABLE = "run.json", ".parquet"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 
@@ -134,8 +136,15 @@ class ScoresFile:
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
         columns: dict[str, Any] = {"score": array_of(probabilities(numbers_of(part.column("logit"))))}
+        for name in part.column_names:
+            if name.startswith(LOGIT_OF):
+                logits = numbers_of(part.column(name))
+                columns[f"score_{name.removeprefix(LOGIT_OF)}"] = array_of(probabilities(logits))
         if "label" in part.column_names:
             columns["label"] = part.column("label")
+        for name in part.column_names:
+            if name.startswith(LABEL_OF):
+                columns[f"label_{name.removeprefix(LABEL_OF)}"] = part.column(name)
         codes = array_of(np.zeros(len(part), np.int32))
         columns[self._origin_names[0]] = pa.DictionaryArray.from_arrays(codes, pa.array([origin]))
         columns[self._origin_names[1]] = array_of(numbers_of(part.column(NUMBER)) + start)

@@ -23,8 +23,10 @@ from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocessing.read.parser import Parser, RejectedLine, without
 from dlrm_app.preprocessing.units.unit_text import PADDING
 
-Answer = list[float] | RequestError
-"""A probability for every row of a request, or the reason why there is none."""
+Scores = dict[str, list[float]]
+"""A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
+Answer = Scores | RequestError
+"""The scores of a request, or the reason why there are none."""
 ScoreRequests = Callable[[Sequence[list[str]]], Awaitable[list[Answer]]]
 """Scores several requests, each a list of lines, and returns an answer for each."""
 
@@ -50,23 +52,31 @@ class ServedExport:
         position = self._encoder.schema.get_field_index
         self._dense = [position(name) for name in export.record.dense]
         self._features = [position(name) for name in export.features]
+        weights = {column.name: column.weights for column in manifest.sparse if column.weights}
+        self._weights = {
+            position(name): position(weights[name]) for name in export.features if name in weights
+        }
+        """Place of a feature's ids → that of their weights."""
 
     def score(self, requests: Sequence[list[str]]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad line affects only its own request."""
         lines = [line for request in requests for line in request]
         rejects = self._parse(lines)
         encoded = self._encoder.encode(self._parser.take())
-        scores = np.zeros(len(lines), np.float64)
+        labels = self._scorer.labels or ["click"]
+        scores = np.zeros((len(lines), len(labels)), np.float64)
         if len(encoded):
             numbers = without(0, len(lines), [reject.line for reject in rejects])
             inputs = self._inputs(encoded)
-            scores[numbers] = probabilities(self._scorer.logits(inputs).numpy())
+            found = probabilities(self._scorer.logits(inputs).numpy())
+            scores[numbers] = found.reshape(len(numbers), -1)
         answers: list[Answer] = []
         begin = 0
         for request in requests:
             end = begin + len(request)
             wrong = [RowProblem(r.line - begin, r.column, r.reason) for r in rejects if begin <= r.line < end]
-            answers.append(bad_rows(wrong) if wrong else scores[begin:end].tolist())
+            columns = zip(labels, scores[begin:end].T.tolist(), strict=True)
+            answers.append(bad_rows(wrong) if wrong else dict(columns))
             begin = end
         return answers
 
@@ -87,7 +97,14 @@ class ServedExport:
             dense[:, column] = encoded.values(position)
         bags = [encoded.bags(position) for position in self._features]
         values, lengths = np.concatenate([ids for ids, _ in bags]), np.stack([counts for _, counts in bags])
-        return torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
+        inputs = torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
+        if not self._weights:
+            return inputs
+        weights = [
+            encoded.bags(self._weights[place])[0] if place in self._weights else np.ones(len(ids), np.float32)
+            for place, (ids, _) in zip(self._features, bags, strict=True)
+        ]
+        return *inputs, torch.from_numpy(np.concatenate(weights))
 
 
 def open_served(path: Path, capacity: int) -> ServedExport:
@@ -100,7 +117,7 @@ def open_served(path: Path, capacity: int) -> ServedExport:
 class _Waiting(NamedTuple):
     lines: list[str]
     since: float
-    answer: "asyncio.Future[list[float]]"
+    answer: "asyncio.Future[Scores]"
 
 
 class Batcher:
@@ -125,8 +142,8 @@ class Batcher:
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, lines: list[str], timeout: float) -> list[float]:
-        """The probability of each of ``lines``.
+    async def score(self, lines: list[str], timeout: float) -> Scores:
+        """The probabilities of each of ``lines``.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.
         """

@@ -241,12 +241,18 @@ def _known_problems(
         )
     there: list[Any] = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
     there += [
-        (c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding, c.encoding.get("derived"))
+        (
+            *(c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding),
+            *(c.encoding.get("derived"), c.weights),
+        )
         for c in known.sparse
         if "raw" in c.encoding
     ]
     given: list[Any] = [(c.name, c.derivation) for c in spec.dense]
-    given += [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
+    weights = {column.weights_of: column.name for column in spec.element_weights}
+    given += [
+        (c.name, c.kind, c.separator is not None, c.derivation, weights.get(c.name)) for c in spec.sparse
+    ]
     raw = {column[0] for column in there}
     made = {column.name for column in known.dense} | {column.name for column in known.sparse}
     if [column for column in given if column[0] in made] != there:

@@ -195,11 +195,12 @@ def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
 def with_derivations(
     dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], spec: Spec
 ) -> tuple[list[DenseColumn], list[SparseColumn]]:
-    """The columns, with the derivation added to those that ``spec`` derives."""
+    """The columns, with the derivation added to those that ``spec`` derives, and the names of element weights."""
+    weights = {column.weights_of: column.name for column in spec.element_weights}
     ways = {column.name: {"derived": column.derivation} for column in spec.derived}
     return (
         [replace(column, transform=column.transform | ways.get(column.name, {})) for column in dense],
-        [replace(column, encoding=column.encoding | ways.get(column.name, {})) for column in sparse],
+        [replace(c, encoding=c.encoding | ways.get(c.name, {}), weights=weights.get(c.name)) for c in sparse],
     )
 
 
@@ -226,7 +227,10 @@ def with_sizes(columns: Sequence[SparseColumn], sizes: Sequence[int | None]) -> 
 def columns_of(known: Manifest) -> MadeColumns:
     """The columns of an existing dataset, for encoding other rows in the same way; without statistics of rows."""
     dense = [DenseColumn(column.name, column.transform) for column in known.dense]
-    sparse = [SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in known.sparse]
+    sparse = [
+        SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot, weights=c.weights)
+        for c in known.sparse
+    ]
     return MadeColumns(dense, sparse, known.encoding_lineage)
 
 

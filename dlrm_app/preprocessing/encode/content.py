@@ -32,6 +32,8 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
             _add_lists(raw.lists[slot].ends, raw.lists[slot].keys, hashes)
         elif name in own:
             _add_keys(raw.keys[slot], hashes)
+    for weights in raw.element_weights:
+        _add_lists(weights.ends, weights.keys, hashes)
     _finish(hashes)
     return hashes
 

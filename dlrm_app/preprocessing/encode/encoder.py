@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import LISTS, array_of, numbers_of, shard_schema, split_keys
+from dlrm_app.dataset.arrow import LISTS, WEIGHT_LISTS, array_of, numbers_of, shard_schema, split_keys
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.preprocessing.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocessing.encode.sparse import SparseEncoder, expand
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.parser import RawColumns
+from dlrm_app.preprocessing.read.parser import RawColumns, RawList
 from dlrm_app.preprocessing.read.spec import Spec, list_slots
 
 S = TypeVar("S", bound=np.generic)
@@ -147,7 +147,11 @@ class Encoder:
         self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         self._kept = [slots[column.name][1] for column in kept]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight)
+        weights = [column.name for column in spec.element_weights]
+        self._weights = [weights.index(column.weights) for column in sparse if column.weights]
+        """The numbers of the element weights that are stored, in the order of the sparse columns."""
+        further = [column.name for column in spec.further]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, further)
 
     def encode(
         self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
@@ -160,13 +164,19 @@ class Encoder:
         sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [array_of(raw.labels.copy())] if self._label else []
+        if raw.further is not None:
+            # one NaN for all that are missing, whatever bits the log's have
+            labels += [
+                array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.further
+            ]
         labels += (
             [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
         )
+        weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(
             self.schema,
-            [*labels, *(column.values for column in made), *kept],
+            [*labels, *(column.values for column in made), *weights, *kept],
             indexed,
             len(raw.labels),
             np.array([column.num_missing for column in made], np.int64),
@@ -252,6 +262,12 @@ def _column_encoder(
 def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
     ends = lengths.cumsum().tolist()
     return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _weight_lists(lists: RawList) -> pa.Array:
+    ends, keys, _ = lists
+    weights = keys[: ends[-1]].view(np.float64).astype(np.float32)
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(weights), type=WEIGHT_LISTS)
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.label_counts import count_labels
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
@@ -31,6 +32,7 @@ class EncodedSplit:
     ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
     among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
     weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
+    ``labels``: the counts of further labels.
     """
 
     rows: int
@@ -41,6 +43,7 @@ class EncodedSplit:
     seen: KnownShare
     weights: tuple[float, float] | None = None
     left_out: int = 0
+    labels: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,7 @@ class _SplitPart:
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._weights = np.zeros(2) if spec.weight is not None else None
+        self._labels = np.zeros((len(spec.further), 9))
         self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None
@@ -206,6 +210,8 @@ class _SplitPart:
         if self._weights is not None and raw.weights is not None:
             weights = raw.weights.astype(np.float32).astype(np.float64)
             self._weights += weights.sum(), weights @ raw.labels
+        if raw.further is not None:
+            self._labels += count_labels(plan.spec.labels, raw.labels, raw.further, raw.weights)
         self._missing += encoded.missing
         for feature, feature_keys in encoded.keys.items():
             self._sketches[feature].add(feature_keys)
@@ -221,4 +227,5 @@ class _SplitPart:
         labelled = self._positives if self._work.plan.spec.label else None
         missing = tuple(self._missing.tolist())
         weights = None if self._weights is None else (float(self._weights[0]), float(self._weights[1]))
-        return EncodedSplit(self._rows, labelled, 0, missing, shard, self._seen, weights)
+        labels = tuple(map(tuple, self._labels.tolist()))
+        return EncodedSplit(self._rows, labelled, 0, missing, shard, self._seen, weights, labels=labels)

@@ -78,15 +78,15 @@ class CountClicks:
         counts = [KeyCounts() for _ in self.columns]
         spec, contents = self.plan.file_specs[text.source], ContentCounter()
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
+        places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
         for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
             if split == "train" and row_keys is not None:
                 num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)
                 offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
-                for count, column in zip(counts, self.columns, strict=True):
-                    ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
-                    keys = ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
+                for count, place in zip(counts, places, strict=True):
+                    keys = encoded.values(place).astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
                     count.add(*_sums_of(keys, raw.weights))
                 if self.plan.are_told_apart:
                     contents.add(row_keys)

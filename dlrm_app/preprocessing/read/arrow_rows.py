@@ -35,7 +35,7 @@ from dlrm_app.preprocessing.read.fields import (
     parse_number,
     parse_string,
 )
-from dlrm_app.preprocessing.read.null_words import null_numbers, null_values, set_missing
+from dlrm_app.preprocessing.read.null_words import null_lists, null_numbers, null_values, set_missing
 from dlrm_app.preprocessing.read.parquet_columns import TEXTS
 from dlrm_app.preprocessing.read.parser import (
     EXCERPT_BYTES,
@@ -45,13 +45,21 @@ from dlrm_app.preprocessing.read.parser import (
     RawColumns,
     RawList,
     RejectedLine,
+    are_missing,
     bad_value,
     column_codes,
     kind_code,
     raw_columns,
     rule_name,
+    unlike_sizes,
 )
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import (
+    ELEMENT_WEIGHTS,
+    LogColumn,
+    Spec,
+    list_slots,
+    weight_slots,
+)
 from dlrm_app.preprocessing.read.words import hex_of, padded
 from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
@@ -63,6 +71,7 @@ _LARGEST_FLOAT = float(np.nextafter(FLOAT32_LIMIT, 0.0))
 _LIMITS = {
     "label": (0.0, 1.0),
     "weight": (0.0, _LARGEST_FLOAT),
+    ELEMENT_WEIGHTS: (0.0, _LARGEST_FLOAT),
     "integer": (-LARGEST, LARGEST),
     "float": (-_LARGEST_FLOAT, _LARGEST_FLOAT),
     "score": (0.0, 1.0),
@@ -83,6 +92,23 @@ class _ReadValues(NamedTuple):
     values: KeysOrNumbers
     states: NDArray[np.uint8]
     spans: NDArray[np.int64]
+
+
+class _Fault(NamedTuple):
+    """A column with bad values: True for each row with one. ``sizes``: where these are the numbers of its elements,
+    those of each row's weights and of its list, [R].
+    """
+
+    column: LogColumn
+    is_bad: NDArray[np.bool_]
+    sizes: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def reason(self, row: int, value: str) -> str:
+        """The reason why ``row``, whose text in the column is ``value``, is left out."""
+        if self.sizes is None:
+            return bad_value(self.column, value)
+        weights, elements = self.sizes
+        return unlike_sizes(self.column, int(weights[row]), int(elements[row]))
 
 
 class ArrowCursor(Position):
@@ -127,14 +153,18 @@ class ArrowCursor(Position):
         spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
         dense = dict(zip(numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
         lists: list[RawList] = []
-        faults: list[tuple[LogColumn, NDArray[np.bool_]]] = []
+        element_weights: dict[str, RawList] = {}
+        faults: list[_Fault] = []
         for column in spec.columns:
             if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
                 continue
             stored = table[column.name]
             if column.separator is not None:
                 its_lists, bad = self._read_lists(stored.combine_chunks(), column)
-                lists.append(its_lists)
+                if column.role == ELEMENT_WEIGHTS:
+                    element_weights[column.name] = its_lists
+                else:
+                    lists.append(its_lists)
             elif column.role == "sparse":
                 slot = slots[column.name][1]
                 bad = self._convert_all(stored, column, values[len(numbers) + slot], spans[slot]) == BAD
@@ -142,36 +172,45 @@ class ArrowCursor(Position):
                 states = self._convert_all(stored, column, dense[column.name], _NO_SPANS)
                 bad = states != PRESENT if column.role in NEVER_MISSING else states == BAD
             if bad.any():
-                faults.append((column, bad))
+                faults.append(_Fault(column, bad))
+        lists += element_weights.values()
+        faults += self._unlike(lists)
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
             lists, count = [each.take(rows) for each in lists], len(rows)
         return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
 
-    def _reject(
-        self, start: int, table: pa.Table, faults: Sequence[tuple[LogColumn, NDArray[np.bool_]]]
-    ) -> NDArray[np.int64]:
+    def _unlike(self, lists: Sequence[RawList]) -> Iterator[_Fault]:
+        """The columns of element weights with other numbers of elements than their lists have."""
+        slots = weight_slots(self._spec)
+        for column in self._spec.element_weights:
+            weights, elements = (lists[slot] for slot in slots[column.name])
+            sizes = np.diff(weights.ends), np.diff(elements.ends) - are_missing(elements)
+            if (is_bad := sizes[0] != sizes[1]).any():
+                yield _Fault(column, is_bad, sizes)
+
+    def _reject(self, start: int, table: pa.Table, faults: Sequence[_Fault]) -> NDArray[np.int64]:
         """Records every row with a bad value and its first bad column. Returns the numbers of the other rows."""
-        keep = ~np.any([bad for _, bad in faults], axis=0)
+        keep = ~np.any([fault.is_bad for fault in faults], axis=0)
         for row in np.flatnonzero(~keep).tolist():
-            column = next(column for column, bad in faults if bad[row])
-            values = {name: _shown(table[name][row]) for name in table.column_names}
-            excerpt, reason = "\t".join(values.values()), bad_value(column, values[column.name])
-            self._rejects.append(
-                RejectedLine(None, start + row, reason, column.name, excerpt[:EXCERPT_BYTES])
-            )
+            fault = next(fault for fault in faults if fault.is_bad[row])
+            values, name = {name: _shown(table[name][row]) for name in table.column_names}, fault.column.name
+            excerpt, reason = "\t".join(values.values()), fault.reason(row, values[name])
+            self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)
 
     def _read_lists(self, array: pa.Array, column: LogColumn) -> tuple[RawList, NDArray[np.bool_]]:
         """Returns (the lists, True for each row that is bad)."""
         import pyarrow.compute as pc
 
-        array = _as_lists(array, column, self._spec.null_values)
+        array = _as_lists(array, column, null_lists(kind_code(column), self._spec.null_values))
         ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
         # flatten leaves out whatever null lists hold
         keys, states, spans = self._values_of(array.flatten(), column)
-        num_bad = _ends_of(states == BAD)
+        if column.role == ELEMENT_WEIGHTS:
+            keys = keys.view(np.float64) + 0.0  # -0.0 has the bits of MISSING_KEY
+        num_bad = _ends_of(states != PRESENT if column.role in NEVER_MISSING else states == BAD)
         return RawList(ends, keys.view(np.uint64), spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
     def _values_of(self, array: pa.Array, column: LogColumn) -> _ReadValues:

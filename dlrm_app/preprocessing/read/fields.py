@@ -1,6 +1,7 @@
 """Compiled rules for one field of text: each returns a value and a state (present, absent or bad).
 
 label    0, 1, 0.0, 1.0, true or false
+further  a label that may be absent
 weight   a number from 0 on, within the range of float32; never absent
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
@@ -26,7 +27,7 @@ MISSING_KEY = NO_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
-WEIGHT, TIME_FORMAT = 11, 12
+WEIGHT, TIME_FORMAT, FURTHER_LABEL, ELEMENT_WEIGHT = range(11, 15)
 """Codes of a column's content."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
@@ -88,7 +89,7 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
     """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
     kind = column[0]
-    if kind in (LABEL, WEIGHT) or len(column) == NULLS:
+    if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT) or len(column) == NULLS:
         return False
     if is_null_word(text, start, stop, column):
         return True
@@ -210,9 +211,14 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
     if kind == DENSE_INTEGER:
         number, state = parse_integer(text, start, stop)
         return np.float64(number) if state == PRESENT else np.nan, state
-    if kind == WEIGHT:
+    if kind in (WEIGHT, ELEMENT_WEIGHT):
         value, state = parse_float(text, start, stop)
         return value, PRESENT if state == PRESENT and value >= 0.0 else BAD
+    if kind == FURTHER_LABEL:
+        if start == stop:
+            return np.nan, ABSENT
+        label, state = parse_label(text, start, stop)
+        return np.float64(label), state
     if kind >= TIME_SECONDS:
         return _parse_time(text, start, stop, kind)
     value, state = parse_float(text, start, stop)
@@ -223,11 +229,17 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
 
 @njit_uncounted
 def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the key of a sparse value, its state). ``doubled``: a byte that is written twice in strings."""
+    """Returns (the key of a sparse value, or the bits of an element's weight; its state).
+
+    ``doubled``: a byte that is written twice in strings.
+    """
     if kind == KEY_HEX:
         return parse_hex(text, start, stop)
     if kind == KEY_STRING:
         return parse_string(text, start, stop, doubled)
+    if kind == ELEMENT_WEIGHT:
+        weight, state = parse_number(text, start, stop, kind)
+        return np.float64(weight + 0.0).view(np.uint64), state  # -0.0 has the bits of MISSING_KEY
     number, state = parse_integer(text, start, stop)
     return np.uint64(number) if state == PRESENT else MISSING_KEY, state
 

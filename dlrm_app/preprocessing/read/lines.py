@@ -8,9 +8,12 @@ import numpy as np
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocessing.read.fields import (
+    ABSENT,
     BAD,
     CARRIAGE_RETURN,
     DENSE_INTEGER,
+    ELEMENT_WEIGHT,
+    FURTHER_LABEL,
     IGNORE,
     KEY_HEX,
     KEY_INTEGER,
@@ -28,10 +31,11 @@ from dlrm_app.preprocessing.read.fields import (
 from dlrm_app.preprocessing.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE
 
-BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD = range(1, 6)
+BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE = range(1, 7)
 """Reasons to reject a line.
 
-OPEN_QUOTE: a quoted field does not end on it; FIELD: a field breaks the rule of its kind.
+OPEN_QUOTE: a quoted field does not end on it; FIELD: a field breaks the rule of its kind; UNLIKE: a list and its
+weights have different numbers of elements.
 """
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
@@ -49,10 +53,12 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     num_lines,  # to read at most
     marks,  # (delimiter, quote or -1)
     columns,  # int64 [C, 3 + …]: ``parser.column_codes``
+    weighed,  # int64 [W, 3]: a column of element weights, its place in ``lists``, that of its list
     out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
     row,  # rows in the outputs so far
-    rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end
+    rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end;
+    # of a list and its weights: their numbers of elements
 ):
     """Returns (position after the last line read, number of rows now, lines read, rejects, reason why it stopped).
 
@@ -79,11 +85,15 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         end, fault = _parse_line(text, at, marks, columns, out, lists, row)
         if fault == _NO_ROOM:
             return at, row, lines, num_rejects, LISTS_FULL
-        if fault == _FINE and end - at <= MAX_LINE:
+        unlike = _unlike(weighed, lists[0], row) if fault == _FINE else -1
+        if fault == _FINE and unlike < 0 and end - at <= MAX_LINE:
             row += 1
         else:
             end = line_end(text, end)
             why = _explain(text, at, end, fault, marks, len(columns))
+            if unlike >= 0 and end - at <= MAX_LINE:
+                column, weights, elements = weighed[unlike]
+                why = UNLIKE, column, _size(lists[0], weights, row), _size(lists[0], elements, row)
             rejects[num_rejects, 0], rejects[num_rejects, 1], rejects[num_rejects, 2] = lines, at, end
             for place in range(4):
                 rejects[num_rejects, 3 + place] = why[place]
@@ -98,12 +108,27 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]
-        if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
+        if columns[c, 2] >= 0 or kind not in (LABEL, FURTHER_LABEL, DENSE_INTEGER, KEY_HEX):
             return False
     return marks[1] < 0
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
+
+
+@njit_uncounted
+def _size(ends, slot, row):  # type: ignore[no-untyped-def]  # compiled
+    """The number of elements of a row's list, which was read last."""
+    return ends[slot, row + 1] - ends[slot, row]
+
+
+@njit_uncounted
+def _unlike(weighed, ends, row):  # type: ignore[no-untyped-def]  # compiled
+    """The first of ``weighed`` with another number of elements than its list; -1 for none."""
+    for number in range(len(weighed)):
+        if _size(ends, weighed[number, 1], row) != _size(ends, weighed[number, 2], row):
+            return number
+    return -1
 
 
 @njit_uncounted
@@ -134,9 +159,13 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
         return end, 1
     doubled = quote if form == _ESCAPED else _NO_BYTE
     if separator >= 0:
-        if is_null_word(text, begin, behind, column):
+        is_null_list = is_null_word(text, begin, behind, column)
+        if is_null_list and kind != ELEMENT_WEIGHT:
             behind = begin
-        return end, _parse_list(text, begin, behind, column, doubled, lists, row)
+        found = _parse_list(text, begin, behind, column, doubled, lists, row)
+        if found == 0 and is_null_list:  # weights that are numbers are never missing
+            found = _parse_list(text, begin, begin, column, doubled, lists, row)
+        return end, found
     if KEY_INTEGER <= kind <= KEY_STRING:
         keys[slot, row], state = parse_key(text, begin, behind, kind, doubled)
         if spans.shape[1] > 0:
@@ -174,7 +203,7 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
         if index == keys.shape[1]:
             return -1
         keys[slot, index], state = parse_key(text, at, stop, kind, doubled)
-        if state == BAD:
+        if state == BAD or (state == ABSENT and kind == ELEMENT_WEIGHT):
             if not is_null(text, at, stop, column):
                 return 0
             keys[slot, index] = MISSING_KEY

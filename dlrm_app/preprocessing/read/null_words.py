@@ -19,6 +19,7 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocessing.read.fields import (
     ABSENT,
     DENSE_INTEGER,
+    ELEMENT_WEIGHT,
     KEY_HEX,
     KEY_INTEGER,
     KEY_STRING,
@@ -43,7 +44,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
     ``content``: the code of the column's content in ``fields``.
     """
-    if content in (LABEL, WEIGHT, TIME_FORMAT):  # a format's null words are compared as texts
+    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, TIME_FORMAT):  # a format's null words are compared as texts
         return np.zeros(0)
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)
@@ -59,6 +60,14 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
     return np.array(found, np.uint64) if is_key else np.array(found, np.float64)
 
 
+def null_lists(content: int, words: tuple[str, ...]) -> list[str]:
+    """The words that stand for a list without elements: all, but for weights only those that are no weights."""
+    if content != ELEMENT_WEIGHT:
+        return list(words)
+    texts = {word: np.frombuffer(word.encode(), np.uint8) for word in words}
+    return [word for word, text in texts.items() if parse_number(text, 0, len(text), content)[1] != PRESENT]
+
+
 @lru_cache(maxsize=4096)
 def null_numbers(
     content: int, words: tuple[str, ...], stored: pa.DataType, read_as: pa.DataType
@@ -68,7 +77,7 @@ def null_numbers(
     They are rounded as those of the file are: -0.1 as float32 is not the -0.1 of float64.
     """
     dtype: type[np.number] = read_as.to_pandas_dtype()
-    if content in (LABEL, WEIGHT, TIME_ISO):
+    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, TIME_ISO):
         return null_values(content, words).astype(dtype)
     numbers = _rounded(words, stored.to_pandas_dtype() if pa.types.is_floating(stored) else dtype)
     return (numbers.astype(np.float64) / 1000.0 if content == TIME_MILLISECONDS else numbers).astype(dtype)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.preprocessing.read.parser import NEVER_MISSING, rule_name
-from dlrm_app.preprocessing.read.spec import FORMATTED, Cures, LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import ELEMENT_WEIGHTS, FORMATTED, FURTHER, Cures, LogColumn, Spec
 from dlrm_app.preprocessing.units.parquet_units import footer_of, schema_of
 from dlrm_app.preprocessing.units.source import InputFile
 
@@ -21,6 +21,7 @@ NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false",
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
     "weight": (NUMBER, TEXT),
+    ELEMENT_WEIGHTS: (NUMBER, TEXT),
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
     "score": (NUMBER, TEXT),
@@ -236,7 +237,8 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
         fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
     if fits:
         return []
-    what = column.role if column.role in NEVER_MISSING else f"{column.role} column of kind {column.kind}"
+    is_role = column.role in (*NEVER_MISSING, FURTHER)
+    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)

@@ -15,7 +15,15 @@ from dlrm_app.preprocessing.read import fields, lines
 from dlrm_app.preprocessing.read.derived import derive
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.null_words import null_values, set_missing
-from dlrm_app.preprocessing.read.spec import FORMATTED, LogColumn, Spec, list_slots
+from dlrm_app.preprocessing.read.spec import (
+    ELEMENT_WEIGHTS,
+    FORMATTED,
+    FURTHER,
+    LogColumn,
+    Spec,
+    list_slots,
+    weight_slots,
+)
 from dlrm_app.preprocessing.read.time_format import ROOM, compile_format
 from dlrm_app.preprocessing.units.bundles import LineUnit
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, Block
@@ -28,6 +36,7 @@ _SHOWN_BYTES = 60
 _RULES = {
     "label": "0 or 1",
     "weight": "a number from 0 on, within the range of float32",
+    ELEMENT_WEIGHTS: "a number from 0 on, within the range of float32",
     "integer": "a whole number within ±(2^63 - 1)",
     "float": "a number within the range of float32",
     "score": "a probability, from 0 to 1",
@@ -42,6 +51,8 @@ NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     "weight": fields.WEIGHT,
+    (FURTHER, "label"): fields.FURTHER_LABEL,
+    ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -80,6 +91,16 @@ class RawList(NamedTuple):
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
         return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
 
+    def emptied(self, rows: NDArray[np.bool_]) -> "RawList":
+        """The lists, empty where ``rows`` is True."""
+        if not rows.any():
+            return self
+        ends, keys, spans = self
+        sizes = np.diff(ends)
+        kept = np.flatnonzero(~np.repeat(rows, sizes))
+        ends = np.concatenate([ends[:1], np.cumsum(np.where(rows, 0, sizes))])
+        return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
+
     def cut(self, first: int | None, last: int | None) -> "RawList":
         """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
         most = first or last
@@ -99,7 +120,8 @@ class RawList(NamedTuple):
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
     with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows
-    have any.
+    have any; further labels float64 [L - 1, R] (NaN if missing), if there are several.
+    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -113,6 +135,8 @@ class RawColumns:
     lists: Sequence[RawList]
     times: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
+    further: NDArray[np.float64] | None = None
+    element_weights: Sequence[RawList] = ()
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -128,6 +152,8 @@ class RawColumns:
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
             None if self.weights is None else self.weights[rows],
+            None if self.further is None else self.further[:, rows],
+            [each.take(rows) for each in self.element_weights],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -157,6 +183,12 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     """Turns a row of ``lines.parse_lines``'s rejects into a record."""
     line, start, end, reason, detail, first, behind = reject
     value = _text(text, first, behind, _SHOWN_BYTES)
+    if reason == lines.UNLIKE:
+        words, excerpt = (
+            unlike_sizes(spec.fields[detail], first, behind),
+            _text(text, start, end, EXCERPT_BYTES),
+        )
+        return RejectedLine(None, line, words, spec.fields[detail].name, excerpt)
     column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
     if column is None:
         others = {lines.BLANK: "blank line", lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes"}
@@ -169,7 +201,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
-NEVER_MISSING = ("label", "weight")
+NEVER_MISSING = ("label", "weight", ELEMENT_WEIGHTS)
 """Roles whose values null words do not apply to."""
 
 
@@ -191,6 +223,11 @@ def bad_value(column: LogColumn, value: str) -> str:
     if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
         return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
     return words
+
+
+def unlike_sizes(column: LogColumn, num_weights: int, num_elements: int) -> str:
+    """The reason why the element weights ``column`` do not fit their list."""
+    return f"{column.name} has {num_weights} elements, {column.weights_of} has {num_elements}: each needs its weight"
 
 
 def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
@@ -235,7 +272,13 @@ class Parser:
             if len(nulls := null_values(kind_code(column), spec.null_values))
         }
         self._num_dense = len(spec.beside) + len(spec.dense)
-        self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot)
+        weights = [
+            (place, *weight_slots(spec)[column.name])
+            for place, column in enumerate(spec.fields)
+            if column.role == ELEMENT_WEIGHTS
+        ]
+        self._weighed = np.array(weights, np.int64).reshape(-1, 3)
+        self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot) + len(weights)
         self.rows = 0
         self._make_room(min(capacity, max(_MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
         self._list_keys = np.empty((self._lists, 0), np.uint64)
@@ -274,7 +317,7 @@ class Parser:
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
-            *(text, start, stop, num_lines, self._marks, self._columns, out),
+            *(text, start, stop, num_lines, self._marks, self._columns, self._weighed, out),
             *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
         )
         if why == lines.ROWS_FULL and self.rows < self._capacity:
@@ -316,36 +359,40 @@ def raw_columns(
 ) -> RawColumns:
     """Makes ``rows`` rows with their derived columns.
 
-    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first.
+    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first. ``lists``: by ``list_slots``, then by
+    ``weight_slots``.
     """
     num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
     begins = np.arange(num_beside, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
-    lists = [
-        _without_lone_missing(each).cut(column.first, column.last)
-        for each, column in zip(lists, list_columns, strict=True)
+    are_empty = [are_missing(each) for each in lists[: len(list_columns)]]
+    cut = [
+        each.emptied(rows).cut(column.first, column.last)
+        for each, rows, column in zip(lists, are_empty, list_columns, strict=False)
+    ]
+    element_weights = [
+        lists[slot].emptied(are_empty[of]).cut(column.first, column.last)
+        for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
     ]
     weights = numbers[0] if spec.weight is not None else None
-    times, dense = numbers[num_beside - len(spec.times) : num_beside], numbers[num_beside:]
-    derive(spec, times, dense, keys, lists)
+    before = num_beside - len(spec.times)
+    further = numbers[before - len(spec.further) : before] if spec.further else None
+    times, dense = numbers[before:num_beside], numbers[num_beside:]
+    derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, lists, times, weights)
+    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, further, element_weights)
 
 
-def _without_lone_missing(lists: RawList) -> RawList:
-    """``lists``, where a missing value alone is an empty list: text cannot tell one from the other."""
-    ends, keys, spans = lists
-    is_missing = keys[: ends[-1]] == MISSING_KEY
-    if not is_missing.any():
-        return lists
-    sizes = np.diff(ends)
+def are_missing(lists: RawList) -> NDArray[np.bool_]:
+    """True for each list that is a missing value alone, which is an empty list: text cannot tell these apart."""
+    is_missing = lists.keys[: lists.ends[-1]] == MISSING_KEY
+    sizes = np.diff(lists.ends)
     is_lone = np.zeros(len(sizes), bool)
-    ones = np.flatnonzero(sizes == 1)
-    is_lone[ones] = is_missing[ends[ones]]
-    kept = np.flatnonzero(~np.repeat(is_lone, sizes))
-    ends = np.concatenate([ends[:1], np.cumsum(sizes - is_lone)])
-    return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
+    if is_missing.any():
+        ones = np.flatnonzero(sizes == 1)
+        is_lone[ones] = is_missing[lists.ends[ones]]
+    return is_lone
 
 
 def kind_code(column: LogColumn) -> int:
@@ -367,6 +414,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
     slots = {column.name: slot for slot, column in enumerate([*spec.beside, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
+    slots |= {name: slot for name, (slot, _) in weight_slots(spec).items()}
     codes = [
         (
             kind_code(column),

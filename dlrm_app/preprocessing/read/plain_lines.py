@@ -16,7 +16,14 @@ from numba import types
 from numba.extending import intrinsic
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
-from dlrm_app.preprocessing.read.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABEL, MISSING_KEY, NEWLINE
+from dlrm_app.preprocessing.read.fields import (
+    CARRIAGE_RETURN,
+    DENSE_INTEGER,
+    FURTHER_LABEL,
+    LABEL,
+    MISSING_KEY,
+    NEWLINE,
+)
 from dlrm_app.preprocessing.read.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros
 from dlrm_app.preprocessing.units.unit_text import MAX_LINE, PADDING
 
@@ -120,6 +127,14 @@ def _read_labels(text, start, marks, column, num_columns, out, bad):  # type: ig
 
 
 @njit_uncounted
+def _read_further_labels(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
+    for line in range(len(out)):
+        label = np.int64(words[line] & _LOW_8) - 48
+        out[line] = np.nan if lengths[line] == 0 else np.float64(label)
+        bad[line] |= np.int64((lengths[line] != 0) & ((lengths[line] != 1) | (label < 0) | (label > 1)))
+
+
+@njit_uncounted
 def _read_hexes(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
     for line in range(len(out)):
         value, is_hex = hex_of(padded(words[line], lengths[line]))
@@ -174,6 +189,8 @@ def read_batch(  # type: ignore[no-untyped-def]  # compiled
         _gather(text, start, marks, column, num_columns, words, lengths)
         if kind == DENSE_INTEGER:
             _read_integers(words, lengths, dense[slot, row : row + count], bad)
+        elif kind == FURTHER_LABEL:
+            _read_further_labels(words, lengths, dense[slot, row : row + count], bad)
         else:
             _read_hexes(words, lengths, keys[slot, row : row + count], bad)
     good = 0

@@ -8,9 +8,11 @@
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
 - {name: importance, role: weight}                               # how much the row counts: a number from 0 on
+- {name: dwell, role: element_weights, weights_of: seen}         # how much each element of a list counts, in its order
 - {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
 - {name: session, role: ignore}
 
+Where several columns have the role label, ``label`` names the one to learn, or ``labels`` all of them (``labels.py``).
 Columns computed from these are listed under ``derived``; ``derived.py`` computes them.
 - {name: hour, kind: hour, of: shown_at, zone: Asia/Tokyo}
 - {name: shop_hour, kind: cross, of: [shop, hour]}
@@ -23,21 +25,26 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import AUTO, DatasetConfig
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.preprocessing.read.labels import read_labels
 from dlrm_app.preprocessing.read.time_format import format_problems
 from dlrm_app.preprocessing.read.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
+FURTHER = "further label"
+"""The role, given here alone, of the labels beside the main one: 0, 1 or missing."""
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
-ROLES = ("label", "weight", "dense", "sparse", "time", "ignore")
+ELEMENT_WEIGHTS = "element_weights"
+ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, "time", "ignore")
 KINDS = {
     "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
     "time": ("seconds", "milliseconds", "iso", FORMATTED),
 }
-KEYS = ("name", "role", "kind", "separator", "first", "last", "format")
+KEYS = ("name", "role", "kind", "separator", "first", "last", "format", "weights_of")
 DERIVED_KEYS = ("name", "kind", "of")
 CLOCKS = ("hour", "weekday")
 """Kinds of derived columns that may have a ``zone``."""
@@ -66,7 +73,8 @@ DERIVED_KINDS = {
 @dataclass(frozen=True)
 class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
-    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED.
+    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
+    whose elements these numbers weigh.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -79,6 +87,7 @@ class LogColumn:
     first: int | None = None
     last: int | None = None
     format: str | None = None
+    weights_of: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -99,6 +108,7 @@ class Spec:
 
     ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
     ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
+    ``labels``: those of rows with several, the main one first.
     """
 
     name: str
@@ -110,6 +120,7 @@ class Spec:
     order: tuple[LogColumn, ...] = ()
     derived: tuple[LogColumn, ...] = ()
     by_position: bool = False
+    labels: tuple[LearntLabel, ...] = ()
 
     @property
     def fields(self) -> tuple[LogColumn, ...]:
@@ -142,19 +153,31 @@ class Spec:
         return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
 
     @cached_property
+    def element_weights(self) -> list[LogColumn]:
+        """The columns with the weights of lists' elements."""
+        return [column for column in self.columns if column.role == ELEMENT_WEIGHTS]
+
+    @cached_property
     def times(self) -> list[LogColumn]:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
+    @cached_property
+    def further(self) -> list[LogColumn]:
+        """The columns of further labels, in the order of ``labels``."""
+        columns = {column.name: column for column in self.columns if column.role == FURTHER}
+        return [columns[label.name] for label in self.labels[1:]]
+
     @property
     def beside(self) -> list[LogColumn]:
-        """The columns of numbers that are read beside the dense ones: the weight, then the times."""
-        return [*(column for column in self.columns if column.role == "weight"), *self.times]
+        """The columns of numbers that are read beside the dense ones: the weight, further labels, then the times."""
+        weight = (column for column in self.columns if column.role == "weight")
+        return [*weight, *self.further, *self.times]
 
     def without_label(self) -> "Spec":
         """The format of files without the label column and without other labels; weights are not read."""
         columns = tuple(c for c in self.columns if "label" not in (c.role, c.kind))
-        return replace(self, columns=columns).without_weight()
+        return replace(self, columns=columns, labels=()).without_weight()
 
     def without_weight(self) -> "Spec":
         """The format of rows that are scored, whose weights do not matter: files need not have them."""
@@ -209,6 +232,16 @@ def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
     return slots
 
 
+def weight_slots(spec: Spec) -> dict[str, tuple[int, int]]:
+    """Column of element weights → (the number of its array in the parser, behind the lists; that of its list)."""
+    slots = list_slots(spec)
+    first = sum(is_list for is_list, _ in slots.values())
+    return {
+        column.name: (slot, slots[column.weights_of or ""][1])
+        for slot, column in enumerate(spec.element_weights, first)
+    }
+
+
 def cross_name(parts: Sequence[str]) -> str:
     """The name of a cross of ``encoding.crosses``."""
     return "_x_".join(map(str, parts))
@@ -236,6 +269,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
         if columns[-1].format is not None:
             columns[-1] = replace(columns[-1], kind=FORMATTED)
+    problems += _element_weight_faults(columns)
+    columns = _as_their_lists(columns)
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(
@@ -244,10 +279,18 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         crosses = []
     entries = [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses]
     derived = _read_derived([*(config.derived or []), *entries], columns, problems)
-    problems += _whole_faults([*columns, *derived], config.label)
-    if config.label is not None:
-        is_other = {c.name: c.role == "label" and c.name != config.label for c in columns}
-        columns = [LogColumn(c.name, "ignore", "label") if is_other[c.name] else c for c in columns]
+    labels, faults = read_labels(config, [column.name for column in columns if column.role == "label"])
+    problems += faults
+    main = labels[0].name if labels else config.label
+    problems += _whole_faults([*columns, *derived], "" if faults else main)
+    if main is not None:
+        others = {label.name: FURTHER for label in labels[1:]}
+        columns = [
+            LogColumn(c.name, others.get(c.name, "ignore"), "label")
+            if c.role == "label" and c.name != main
+            else c
+            for c in columns
+        ]
     # YAML reads NULL and null, without quotes, as nothing
     given = [
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
@@ -258,7 +301,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         )
     refuse_if(problems)
     form = config.name, config.delimiter, config.quote, config.header
-    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
+    several = tuple(labels) if len(labels) > 1 else ()
+    spec = Spec(*form, tuple(columns), tuple(given), derived=tuple(derived), labels=several)
     return spec if spec.label is not None else spec.without_weight()
 
 
@@ -270,7 +314,7 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    role, kind, separator, first, last, form = (entry.get(key) for key in KEYS[1:])
+    role, kind, separator, first, last, form, weights_of = (entry.get(key) for key in KEYS[1:])
     kinds = tuple(each for each in KINDS.get(str(role), ()) if each != FORMATTED)
     unknown = [key for key in entry if key not in KEYS]
     is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
@@ -286,8 +330,16 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
             Problem("kind", f"of a {role} column must be one of {', '.join(kinds)}", value=kind),
         ),
         (
-            separator is None or role == "sparse",
+            separator is None or role in ("sparse", ELEMENT_WEIGHTS),
             Problem("separator", "is for sparse columns, whose values may be lists"),
+        ),
+        (
+            isinstance(weights_of, str) if role == ELEMENT_WEIGHTS else weights_of is None,
+            Problem(
+                "weights_of",
+                f"names the list that a column with role: {ELEMENT_WEIGHTS} weighs",
+                "give both, or neither",
+            ),
         ),
         (
             separator is None or is_separator,
@@ -301,18 +353,59 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         ),
         *(
             (
-                most is None or (separator is not None and type(most) is int and most > 0),
+                most is None
+                or role == ELEMENT_WEIGHTS
+                or (separator is not None and type(most) is int and most > 0),
                 Problem(key, "must be a number of elements, of at least 1, that a list keeps", value=most),
             )
             for key, most in (("first", first), ("last", last))
         ),
     ]
+    if role == ELEMENT_WEIGHTS:
+        given = [
+            key for key, value in (("kind", kind), ("first", first), ("last", last)) if value is not None
+        ]
+        problem = Problem(listed(given), "is that of the list that it weighs", "leave it out")
+        rules.append((not given, problem))
     if form is not None:
         rule = "is for columns with role: time, whose kind it replaces"
         rules.append((role == "time", Problem("format", rule, "leave it out")))
         rules += [(False, problem) for problem in format_problems(form)]
     place = f"dataset.columns[{index}] ({entry['name']})"
     return [problem.within(place) for is_kept, problem in rules if not is_kept]
+
+
+def _element_weight_faults(columns: Sequence[LogColumn]) -> list[Problem]:
+    """Problems: weights of what is no list, and lists that two columns weigh."""
+    lists = [column.name for column in columns if column.role == "sparse" and column.separator is not None]
+    weighing = [c for c in columns if c.role == ELEMENT_WEIGHTS and isinstance(c.weights_of, str)]
+    faults = [
+        Problem(
+            f"dataset.columns: {column.name}.weights_of",
+            f"must be a sparse column of lists, {listed(lists) if lists else 'and there is none'}",
+            "give that column a separator, or name another one",
+            column.weights_of,
+        )
+        for column in weighing
+        if column.weights_of not in lists
+    ]
+    counts = Counter(column.weights_of for column in weighing)
+    return faults + [
+        Problem("dataset.columns", f"gives {name} the element weights of {count} columns", "keep one of them")
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _as_their_lists(columns: Sequence[LogColumn]) -> list[LogColumn]:
+    """``columns``, where element weights are written and cut as their lists are."""
+    lists = {column.name: column for column in columns if column.role == "sparse"}
+    return [
+        replace(c, separator=c.separator or of.separator, first=of.first, last=of.last)
+        if c.role == ELEMENT_WEIGHTS and (of := lists.get(str(c.weights_of)))
+        else c
+        for c in columns
+    ]
 
 
 def _read_derived(entries: Any, columns: Sequence[LogColumn], faults: list[Problem]) -> list[LogColumn]:
@@ -383,6 +476,7 @@ def _nature(column: LogColumn | None) -> str:
 
 
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
+    """Problems of all columns together. ``label``: the main one; empty if there are problems of labels already."""
     names = [column.name for column in columns if column.role != "ignore"]
     labels = [column.name for column in columns if column.role == "label"]
     weights = [column.name for column in columns if column.role == "weight"]
@@ -394,7 +488,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
             Problem(
                 "dataset.columns",
                 f"gives {both} the role label",
-                "say dataset.label=NAME of the one to learn",
+                "say dataset.label=NAME of the one to learn, or dataset.labels=[NAME, NAME] of several",
             )
         )
     if len(weights) > 1:
@@ -402,7 +496,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
         faults.append(
             Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
         )
-    if label is not None and label not in labels:
+    if label and label not in labels:
         faults.append(
             Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
         )

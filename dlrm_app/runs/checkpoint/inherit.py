@@ -96,7 +96,9 @@ def inherit_tensors(
     reader = TensorReader(folder)
     stored = {name: saved.size for name, saved in reader.tensors.items()}
     tables = {name: tensor for name, tensor in tensors.items() if table_name(name) in then.tables}
-    dense = {name: tensor for name, tensor in tensors.items() if table_name(name) is None}
+    dense = {
+        _name_then(name, then, now): tensor for name, tensor in tensors.items() if table_name(name) is None
+    }
     places = _find_places(dense, stored, then, now)
     common = {name: tensor for name, tensor in dense.items() if name in places} if may_differ else dense
     reset = _rows_to_reset(given_again, then)
@@ -159,15 +161,29 @@ def _find_places(
     found: dict[str, Places] = {}
     for name in dense.keys() & stored.keys():
         unnamed = (None,) * dense[name].dim()
-        before, after = (axes.get(_parameter(name), unnamed) for axes in (axes_then, axes_now))
+        parameter = _parameter(name, bool(then.spec.labels))
+        before, after = (axes.get(parameter, unnamed) for axes in (axes_then, axes_now))
         places = _common_places(before, after, stored[name], dense[name].size())
         found |= {name: places} if places else {}
     return found
 
 
-def _parameter(name: str) -> str:
-    """The parameter of the weight or optimizer state ``name``, without an ensemble's model number."""
-    return re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
+def _name_then(name: str, then: Described, now: Described) -> str:
+    """The name that the tensor ``name`` had: the main label's top MLP is numbered if there are several labels."""
+    if now.spec.labels and not then.spec.labels:
+        return name.replace("over_arch.0.", "over_arch.")
+    if then.spec.labels and not now.spec.labels:
+        return name.replace("over_arch.", "over_arch.0.")
+    return name
+
+
+def _parameter(name: str, has_labels: bool = False) -> str:
+    """The parameter of the weight or optimizer state ``name``, without an ensemble's model number.
+
+    ``has_labels``: without the number of a label's top MLP, too.
+    """
+    parameter = re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
+    return re.sub(r"^over_arch\.\d+\.", "over_arch.", parameter) if has_labels else parameter
 
 
 def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) -> Places | None:

@@ -282,7 +282,7 @@ def load_trained(
     def build() -> DistributedModelParallel:
         set_tf32(trainer.tf32, runtime.device)
         model = install(build_model(spec, runtime.device), runtime.device, trainer.kernels)
-        task = ClickTask(model, runtime.device)
+        task = ClickTask(model, runtime.device, labels=spec.labels)
         rows_looked_up = num_rows * spec.config.ensemble_size
         plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
         return shard_model(task, plan, spec, sharding.collectives, runtime, draws=False)

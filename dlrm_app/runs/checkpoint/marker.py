@@ -7,13 +7,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
-from dlrm_app.dataset.label import SAME_LABEL, LabelRule
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import SharedLock, differences
@@ -76,7 +76,7 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None if it was not judged.
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, of the rows that have it.
     """
 
     split: str
@@ -84,6 +84,11 @@ class Evaluation:
     step: int
     metrics: Mapping[str, float]
     judgement: Judgement | None = None
+    labels: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
+
+    def of_label(self, name: str) -> "Evaluation":
+        """The evaluation of a further label."""
+        return replace(self, metrics=self.labels[name], judgement=None, labels={})
 
     @property
     def merit(self) -> tuple[float, float]:
@@ -97,7 +102,15 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """A flat dict: the metrics stand beside the step."""
         judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
-        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics, **judged}
+        labels = {"labels": self.labels} if self.labels else {}
+        return {
+            "split": self.split,
+            "epoch": self.epoch,
+            "step": self.step,
+            **self.metrics,
+            **judged,
+            **labels,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
@@ -108,8 +121,12 @@ class Evaluation:
             raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
         judged = rest.pop("judgement", None)
         judgement = None if judged is None else from_json(Judgement, judged)
-        metrics = {name: math.nan if number is None else number for name, number in rest.items()}
-        return cls(split, epoch, step, metrics, judgement)
+        labels = {name: _numbers(values) for name, values in rest.pop("labels", {}).items()}
+        return cls(split, epoch, step, _numbers(rest), judgement, labels)
+
+
+def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if number is None else number for name, number in metrics.items()}
 
 
 @dataclass
@@ -328,9 +345,11 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     refuse_other_plugins(config.model.kind, config.plugins, str(folder))
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     groups = [*marker.tables.values()]  # of an earlier version: each feature alone
-    tables = in_order(resolve_tables(config.tables, feature_rows, groups), marker.tables)
+    weighted = [column["name"] for column in marker.columns["sparse"] if column.get("weights")]
+    tables = in_order(resolve_tables(config.tables, feature_rows, groups, weighted), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
-    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, number_features(columns))
+    numbers, labels = number_features(columns), known_labels(marker.columns)
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
     return TrainedModel(
         folder,
         marker,
@@ -354,8 +373,9 @@ def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAM
 
     ``label``: as in ``refuse_other_columns``.
     """
-    if trained.marker.dataset == manifest.fingerprint():
-        return manifest
-    encoding = setting("encoding.path", trained.data_path)
-    columns, features = trained.columns, trained.features
-    return read_as_known(columns, manifest, features, trained.folder, encoding, label)
+    rows = manifest
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = setting("encoding.path", trained.data_path)
+        columns, features = trained.columns, trained.features
+        rows = read_as_known(columns, manifest, features, trained.folder, encoding, label)
+    return rows.with_labels(trained.spec.labels)

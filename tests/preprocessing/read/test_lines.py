@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.preprocessing.read.fields import MISSING_KEY
 from dlrm_app.preprocessing.read.parser import Parser
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
+from dlrm_app.preprocessing.read.spec import FURTHER, LogColumn, Spec
 from dlrm_app.preprocessing.units import unit_text
 from tests.preprocessing import reference
 
@@ -52,6 +53,13 @@ CRITEO = Spec(
 )
 
 
+def with_labels(spec: Spec) -> Spec:
+    """``spec`` with two further labels, before and after all other columns, and not in the order of the columns."""
+    like, order = LogColumn("like", FURTHER, "label"), LogColumn("order", FURTHER, "label")
+    labels = LearntLabel("label"), LearntLabel("order", "label"), LearntLabel("like")
+    return replace(spec, columns=(like, *spec.columns, order), labels=labels)
+
+
 def parse(text: bytes, spec: Spec, capacity: int = 7) -> tuple[list[reference.Row], list[tuple[int, str]]]:
     """What the compiled parser makes of ``text``, in the reference's words; sparse values as keys."""
     if text and not text.endswith(b"\n"):
@@ -83,11 +91,13 @@ def rows_of(raw, spec: Spec) -> list[reference.Row]:
             keys = [None if key == MISSING_KEY else int(key) for key in list_keys[: ends[-1]]]
             columns.append([keys[a:b] for a, b in pairwise(ends)])
     labelled = spec.label is not None
+    further = () if raw.further is None else raw.further
     return [
         reference.Row(
             int(raw.labels[row]) if labelled else None,
             [None if math.isnan(values[row]) else float(values[row]) for values in raw.dense],
             [column[row] for column in columns],
+            tuple(None if math.isnan(values[row]) else int(values[row]) for values in further),
         )
         for row in range(len(raw.labels))
     ]
@@ -99,7 +109,7 @@ def with_keys(row: reference.Row) -> reference.Row:
             return [key(element) for element in value]
         return None if value is None else reference.key_of(value)
 
-    return reference.Row(row.label, row.dense, [key(value) for value in row.sparse])
+    return replace(row, sparse=[key(value) for value in row.sparse])
 
 
 def same(found: reference.Row, expected: reference.Row) -> bool:
@@ -108,7 +118,7 @@ def same(found: reference.Row, expected: reference.Row) -> bool:
         (a is None) == (b is None) and (a is None or abs(a - b) <= 2 * math.ulp(b))
         for a, b in zip(found.dense, expected.dense, strict=True)
     )
-    return close and (found.label, found.sparse) == (expected.label, expected.sparse)
+    return close and replace(found, dense=[]) == replace(expected, dense=[])
 
 
 def check(text: bytes, spec: Spec, capacity: int = 7) -> None:
@@ -150,7 +160,8 @@ def quoted(fields: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def a_line(spec: Spec) -> st.SearchStrategy[bytes]:
-    by_kind = {"integer": integers, "float": floats, "hex": hexes, "string": strings, None: strings}
+    by_kind = {"integer": integers, "float": floats, "hex": hexes, "string": strings}
+    by_kind |= {None: strings, "label": strings}
     fields = []
     for column in spec.columns:
         field = (
@@ -158,6 +169,8 @@ def a_line(spec: Spec) -> st.SearchStrategy[bytes]:
             if column.role == "label"
             else by_kind[column.kind]
         )
+        if column.role == FURTHER:
+            field = st.sampled_from([b"0", b"1", b"", b"NULL", b"0.00", b"true", b"2", b"-1", b"-1.0", b"01"])
         field = lists_of(field) if column.separator else field
         fields.append(quoted(field) if spec.quote else st.one_of(field, field, field, st.just(b""), odd))
     whole = st.tuples(*fields).map(spec.delimiter.encode().join)
@@ -199,6 +212,36 @@ def test_any_text_like_criteo_is_parsed_as_the_reference_does(
     text: bytes, capacity: int, nulls: tuple[str, ...]
 ) -> None:
     check(text, replace(CRITEO, null_values=nulls), capacity)
+
+
+@QUICK
+@given(texts(with_labels(SPEC)), st.sampled_from([SPEC, WITH_NULLS, WITH_NUMBERS]))
+@example(b"0,1,2,3,x,ff,5,a,1|2,3|4,c|e,1\r\n,1,2,3,x,ff,5,a,1|2,3|4,c|e,\n", SPEC)
+@example(b"-1.0,1,2,3,x,ff,5,a,1|2,3|4,c|e,NULL\nnan,1,2,3,x,ff,5,a,1|2,3|4,c|e,1.0\n", WITH_NULLS)
+def test_further_labels_are_read_as_the_reference_does(text: bytes, spec: Spec) -> None:
+    check(text, with_labels(spec))
+
+
+@QUICK
+@given(
+    texts(with_labels(CRITEO)),
+    st.integers(1, 9),
+    st.sampled_from([(), ("NULL", "-1"), ("0",), ("1.0", "true")]),
+)
+def test_further_labels_like_criteo_are_read_as_the_reference_does(
+    text: bytes, capacity: int, nulls: tuple[str, ...]
+) -> None:
+    check(text, replace(with_labels(CRITEO), null_values=nulls), capacity)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_further_labels_of_plain_lines_are_read_many_at_a_time(end: bytes) -> None:
+    """Missing ones too; a label of another form sends its line to the reader of single lines."""
+    draw = random.Random(0)
+    choices = [b"0", b"1", b""] * 20 + [b"1.0", b"2", b"true"]
+    ends = [draw.choice(choices) for _ in range(3000)]
+    text = b"".join(like + b"\t1\t7\t-7\t0\tab\t\t0\tff\t" + ends[-i] + end for i, like in enumerate(ends))
+    check(text, with_labels(CRITEO), capacity=400)
 
 
 @pytest.mark.parametrize("nulls", [("NULL",), ("7",), ("-7",), ("ab",), ("NULL", "0")])

@@ -21,11 +21,12 @@ from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_tensors, create_states, local_pieces, table_name
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.setup import Trainable, build_trainable
+from dlrm_app.training.setup import Trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, Ids, draw, to_batch
 from tests.ranks import on_ranks
 from tests.refusals import refused
+from tests.trainable import trainable_of
 
 THEN = [*TABLES, Table("gone", 30, 8, ("f5",))]
 NOW = [*(replace(table, rows=table.rows + 37) for table in TABLES), Table("new", 40, 8, ("f6",))]
@@ -49,7 +50,7 @@ def build(
     tables: list[Table], overrides: list[str], seed: int, runtime: Runtime, dense: list[str] = DENSE
 ) -> tuple[Built, Described]:
     config = compose_train(*overrides, f"trainer.seed={seed}")
-    trainable = build_trainable(config, tables, len(dense), runtime)
+    trainable = trainable_of(config, tables, len(dense), runtime)
     create_states(trainable.optimizer)
     return (trainable, config), Described(ModelSpec(config.model, tables, len(dense)), dense)
 

@@ -1,0 +1,109 @@
+"""Counts of the rows that have further labels: of parts of a split, of a whole one, and in words."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import LabelCounts, LearntLabel, Manifest, WeightSums
+from dlrm_app.table import Columns, Rows, integer, share
+from dlrm_app.text import NONE
+
+Counts = Sequence[Sequence[float]]
+"""[L - 1, 9]: for each further label the rows that have it, those where it is 1, and the sums of the weights of both;
+the same among rows without the main label; rows where it is 1 and its ``given`` 0.
+"""
+
+
+def count_labels(
+    labels: Sequence[LearntLabel],
+    main: NDArray[np.uint8],
+    further: NDArray[np.floating],
+    weights: NDArray[np.floating] | None,
+) -> NDArray[np.float64]:
+    """The ``Counts`` of rows with ``main`` labels [R] and ``further`` ones [L - 1, R], NaN where a row lacks one.
+
+    ``weights`` [R]: rounded to float32, as shards hold them; None counts each row once.
+    """
+    each = np.ones(len(main)) if weights is None else weights.astype(np.float32).astype(np.float64)
+    among = np.stack([np.ones(len(main)), main == 0])
+    values = dict(zip((label.name for label in labels), [main, *further], strict=True))
+    found = []
+    for label in labels[1:]:
+        is_known, is_positive = ~np.isnan(values[label.name]), values[label.name] == 1
+        lacks_given = 0.0 if label.given is None else float((is_positive & (values[label.given] == 0)).sum())
+        sums = [rows @ counted for rows in among for counted in _each(is_known, is_positive, each)]
+        found.append([*map(float, sums), lacks_given])
+    return np.array(found).reshape(-1, 9)
+
+
+def _each(
+    is_known: NDArray[np.bool_], is_positive: NDArray[np.bool_], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.generic], ...]:
+    return is_known, is_positive, np.where(is_known, weights, 0.0), np.where(is_positive, weights, 0.0)
+
+
+def label_counts(
+    labels: Sequence[LearntLabel], parts: Sequence[Counts], *, is_weighted: bool, is_sampled: bool
+) -> dict[str, LabelCounts]:
+    """The counts of a split from those of its ``parts``.
+
+    Sums of weights are rounded to twelve digits, so that they do not depend on the size of parts.
+    """
+    found = {}
+    for number, label in enumerate(labels[1:]):
+        sums = [math.fsum(part[number][place] for part in parts if part) for place in range(9)]
+        counts = _counts(sums[:4], is_weighted)
+        negatives = _counts(sums[4:8], is_weighted) if is_sampled else None
+        found[label.name] = LabelCounts(
+            counts.rows, counts.positives, counts.weights, negatives, without_given=int(sums[8])
+        )
+    return found
+
+
+def _counts(sums: Sequence[float], is_weighted: bool) -> LabelCounts:
+    weights = WeightSums(*(float(f"{each:.12g}") for each in sums[2:])) if is_weighted else None
+    return LabelCounts(int(sums[0]), int(sums[1]), weights)
+
+
+def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
+    """The counts of several splits together."""
+    weights = [part.weights for part in parts if part.weights is not None]
+    negatives = [part.negatives for part in parts if part.negatives is not None]
+    return LabelCounts(
+        sum(part.rows for part in parts),
+        sum(part.positives for part in parts),
+        WeightSums(sum(w.all for w in weights), sum(w.positives for w in weights)) if weights else None,
+        add_counts(negatives) if negatives else None,
+        sum(part.without_given for part in parts),
+    )
+
+
+def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
+    """The table of further labels by split."""
+    rows: Rows = [
+        [
+            name,
+            label.name,
+            label.given or NONE,
+            integer(counts.rows),
+            share(counts.positives / max(counts.rows, 1)),
+        ]
+        for name, split in manifest.splits.items()
+        for label in manifest.further_labels
+        if (counts := split.labels.get(label.name)) is not None
+    ]
+    return ("split", "label", "given", "rows that have it", "positives"), rows
+
+
+def given_lines(manifest: Manifest) -> Iterator[str]:
+    """A warning for each label that is 1 in rows where its ``given`` is 0."""
+    for name, split in manifest.splits.items():
+        for label in manifest.further_labels:
+            counts = split.labels.get(label.name)
+            if counts is not None and counts.without_given:
+                yield (
+                    f"warning: {counts.without_given:,} of {name}'s rows have {label.name} 1 and {label.given} 0, and "
+                    f"given: {label.given} says that there are none: leave it out if they are right"
+                )

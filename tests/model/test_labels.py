@@ -1,0 +1,233 @@
+"""Several labels: probabilities, loss and training equal those written out in float64, on one rank and two."""
+
+import math
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dlrm_app.dataset.manifest import LearntLabel
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.loader.batch import Batch
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.labels import givens, joint_logits
+from dlrm_app.model.loss import ClickLoss, learn_from_kept
+from dlrm_app.training.setup import Trainable, build_trainable
+from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
+from tests.model.test_weighted_loss import draw_weights
+from tests.plain_model import PlainModel
+from tests.plain_training import compose_train, plain_copy, plain_optimizers
+from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+from tests.ranks import on_ranks
+
+ROWS, STEPS, SHARE = 32, 4, 0.1
+LABELS = [
+    LearntLabel("click"),
+    LearntLabel("order", given="click", loss_weight=2.0),
+    LearntLabel("like", loss_weight=0.5),
+    LearntLabel("return", given="order"),
+]
+NAN = math.nan
+
+
+def probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Of click, order, like and return, [n, 4], by multiplication in float64."""
+    click, order, like, back = logits.double().sigmoid().unbind(1)
+    return torch.stack([click, click * order, like, click * order * back], dim=1)
+
+
+def test_a_label_given_another_is_the_product_of_probabilities() -> None:
+    logits = torch.randn(500, 4, dtype=torch.float64) * 4
+    found = joint_logits(logits, givens(LABELS))
+    torch.testing.assert_close(found.sigmoid(), probabilities(logits), rtol=1e-12, atol=1e-15)
+
+
+def test_joint_logits_are_exact_far_from_zero() -> None:
+    """Where both probabilities round to 1, or their product to 0."""
+    logits = torch.tensor([[40.0, 50.0], [-80.0, -30.0], [60.0, -60.0]])
+    found = joint_logits(logits, (None, 0))[:, 1]
+    torch.testing.assert_close(found, torch.tensor([40.0 - math.log1p(math.exp(-10)), -110.0, -60.0]))
+
+
+def draw_further(seed: int) -> torch.Tensor:
+    """[3, ROWS]: order, like and return, a quarter of them missing."""
+    generator = torch.Generator().manual_seed(seed)
+    values = (torch.rand(3, ROWS, generator=generator) < 0.4).float()
+    values[torch.rand(3, ROWS, generator=generator) < 0.25] = NAN
+    return values
+
+
+def by_hand(
+    logits: torch.Tensor, labels: torch.Tensor, further: torch.Tensor, weights: torch.Tensor, share: float
+) -> torch.Tensor:
+    """Σwl / Σw, row by row and label by label."""
+    shifted = logits.double().clone()
+    shifted[:, 0] = shifted[:, 0] - math.log(share)
+    p = probabilities(shifted)
+    total = p.new_zeros(())
+    for row in range(len(labels)):
+        truth = [float(labels[row]), *further[:, row].tolist()]
+        for number, label in enumerate(LABELS):
+            if not math.isnan(truth[number]):
+                count = share if label.name == "like" and truth[0] == 1 else 1.0
+                chance = p[row, number] if truth[number] == 1 else 1 - p[row, number]
+                total = total - chance.log() * count * label.loss_weight * weights[row].double()
+    return total / weights.double().sum()
+
+
+@pytest.mark.parametrize("share", [1.0, SHARE])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_loss_and_gradient_are_those_written_out(share: float, is_weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(ROWS, 4, generator=generator, requires_grad=True)
+    labels, further = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_further(1)
+    weights = draw_weights(2) if is_weighted else torch.ones(ROWS)
+    loss = ClickLoss(labels=LABELS)
+    learn_from_kept(loss, share)
+    found = loss(logits, labels, weights if is_weighted else None, further)
+    expected = by_hand(logits, labels, further, weights, share)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    gradients = [torch.autograd.grad(each, logits)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-8)
+
+
+def test_a_sampled_log_teaches_the_true_probabilities() -> None:
+    """Over all rows that a log can hold, each as often as sampling keeps it, the loss is least at the truth."""
+    labels = [LearntLabel("click"), LearntLabel("order", given="click"), LearntLabel("like")]
+    click, order, like = 0.05, 0.3, {1: 0.5, 0: 0.2}  # an order given a click; a like that goes with clicks
+    rows = [row for row in product((0, 1), repeat=3) if row[0] or not row[1]]
+    chances = [
+        (click * (order if o else 1 - order) if c else (1 - click) * SHARE) * (like[c] if k else 1 - like[c])
+        for c, o, k in rows
+    ]
+    likes = click * like[1] + (1 - click) * like[0]
+    truth = torch.tensor([click, order, likes], dtype=torch.float64).logit().requires_grad_()
+    loss = ClickLoss(labels=labels)
+    learn_from_kept(loss, SHARE)
+    values = torch.tensor(rows, dtype=torch.float64)
+    losses = torch.stack(
+        [
+            loss(truth.unsqueeze(0), row[:1], None, row[1:].unsqueeze(1)) * chance
+            for row, chance in zip(values, chances, strict=True)
+        ]
+    )
+    losses.sum().backward()
+    assert truth.grad is not None
+    assert truth.grad.abs().max() < 1e-9
+
+
+PROJECTION = ("model=projection", "model.projection_branch1=[16,3]", "model.projection_branch2=[16,2]")
+PARALLEL = ("model=dcn_parallel", "model.bottom_mlp=[]", "model.dcn_num_layers=2")
+CASES = [
+    ("optimizer=sgd",),
+    ("optimizer=rowwise_adagrad", "model=dcn"),
+    ("optimizer=sgd", wishes("row_wise"), *PROJECTION),
+    ("optimizer=adagrad", wishes("data_parallel"), *PARALLEL),
+    ("optimizer=adagrad", "model=concat", "model.bottom_mlp=[]"),
+]
+
+
+def make(case: tuple[str, ...], runtime: Runtime) -> Trainable:
+    config = compose_train(*case)
+    spec = ModelSpec(config.model, TABLES, NUM_DENSE, config.trainer.seed, labels=LABELS)
+    trainable = build_trainable(config, spec, runtime)
+    learn_from_kept(trainable.model, SHARE)
+    return trainable
+
+
+def labelled_batch(step: int, rank: int, world_size: int) -> Batch:
+    batch = to_batch(*draw(step, ROWS), rank, world_size)
+    rows = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
+    batch.weights, batch.further = draw_weights(step)[rows], draw_further(step)[:, rows]
+    return batch
+
+
+def run_case(case: tuple[str, ...], runtime: Runtime) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """(this rank's losses, all weights)."""
+    trainable = make(case, runtime)
+    stream = iter([labelled_batch(step, runtime.rank, runtime.world_size) for step in range(STEPS)])
+    losses = [float(trainable.pipeline.progress(stream)[0]) for _ in range(STEPS)]
+    return losses, whole_tables(trainable) | dense_weights(trainable)
+
+
+def logits_by_hand(plain: PlainModel, rows: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
+    """[B, 4]: the plain model once for each label's top."""
+    each = []
+    for number in range(len(LABELS)):
+        plain.over_arch = f"over_arch/{number}"
+        each.append(plain(rows, ids))
+    return torch.stack(each, dim=1)
+
+
+def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
+    case = tuple(each for each in case if not each.startswith("sharding"))
+    config = compose_train(*case)
+    with start_runtime(num_threads=1) as runtime:
+        plain = plain_copy(make(case, runtime), config.model.kind)
+    sparse, dense = plain_optimizers(plain, config, TABLES)
+    losses = []
+    for step in range(STEPS):
+        rows, ids, labels = draw(step, ROWS)
+        plain.zero_grad(set_to_none=False)
+        logits = logits_by_hand(plain, rows, ids)
+        loss = by_hand(logits, labels, draw_further(step), draw_weights(step), SHARE)
+        loss.backward()
+        for lr, optimizer in sparse:
+            optimizer.lr = lr
+            optimizer.step()
+        dense.step()
+        losses.append(float(loss))
+    return losses, plain
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_training_is_that_of_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:
+    by_rank = on_ranks(partial(run_case, case), num_ranks)
+    losses, plain = plain_run(case)
+    found = torch.tensor([each for each, _ in by_rank]).mean(0)
+    torch.testing.assert_close(found, torch.tensor(losses), rtol=2e-5, atol=2e-6)
+    expected = {name.replace("/", "."): value.detach() for name, value in plain.dense.items()}
+    expected |= {name: bag.weight.detach() for name, bag in plain.bags.items()}
+    for name, value in expected.items():
+        torch.testing.assert_close(by_rank[0][1][name], value, rtol=2e-4, atol=5e-6)
+
+
+def test_each_label_has_its_own_top_and_one_label_none() -> None:
+    with start_runtime(num_threads=1) as runtime:
+        several = dense_weights(make(CASES[0], runtime))
+    tops = [{n: w for n, w in several.items() if n.startswith(f"over_arch.{k}.")} for k in range(4)]
+    shapes = [[w.shape for w in top.values()] for top in tops]
+    assert all(each == shapes[0] for each in shapes)
+    first, second = (next(iter(top.values())) for top in tops[:2])
+    assert not first.equal(second)
+
+
+def test_an_ensemble_averages_the_probabilities_of_every_label() -> None:
+    config = compose_train("model.ensemble_size=2")
+    spec = ModelSpec(config.model, TABLES, NUM_DENSE, 0, labels=LABELS)
+    with start_runtime(num_threads=1) as runtime:
+        trainable = build_trainable(config, spec, runtime)
+        task = trainable.model.module
+        batch = labelled_batch(0, 0, 1)
+        task.train()
+        twice = labelled_batch(0, 0, 1)
+        with torch.no_grad():
+            embedded = task.model.sparse_arch(batch.sparse_features).unflatten(2, (2, -1))
+            by_model = [
+                model.train()(batch.dense_features, embedded[:, :, k])
+                for k, model in enumerate(task.model.models)
+            ]
+            task.eval()
+            _, (_, main, _, _, further) = task(twice)
+    mean = torch.stack([probabilities(each) for each in by_model]).mean(0)
+    found = torch.cat([main.unsqueeze(1), further], dim=1).double().sigmoid()
+    torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-7)
+
+
+def test_one_label_in_evaluation_is_the_main_one() -> None:
+    logits, labels = torch.randn(8, 4), torch.ones(8)
+    loss = ClickLoss(labels=LABELS).eval()
+    assert loss(logits, labels).equal(F.binary_cross_entropy_with_logits(logits[:, 0], labels))

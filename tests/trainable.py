@@ -1,0 +1,14 @@
+"""A trainable model of a configuration, for tests without a dataset."""
+
+from collections.abc import Sequence
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.tables.specs import Table
+from dlrm_app.training.setup import Trainable, build_trainable
+
+
+def trainable_of(config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime) -> Trainable:
+    """``build_trainable`` of a model of ``tables`` and ``num_dense`` dense features."""
+    return build_trainable(config, ModelSpec(config.model, tables, num_dense, config.trainer.seed), runtime)
