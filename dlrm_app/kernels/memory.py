@@ -22,9 +22,9 @@ def keep_freed_memory() -> None:
 
 @cache
 def load_polars() -> Any:
-    """The module polars. Its allocator keeps freed memory for ten seconds in place of half a second; malloc keeps it too.
+    """The module polars. Its allocator keeps freed memory for ten seconds in place of half a second.
 
-    Options of the user stay in force.
+    malloc keeps it too. Options of the user stay in force.
     """
     keep_freed_memory()
     given = os.environ.get(_OPTIONS)
