@@ -474,19 +474,31 @@ def _convert_numbers(  # type: ignore[no-untyped-def]  # compiled
 @njit_uncounted
 def _set_absent(nulls, first, missing, values, states):  # type: ignore[no-untyped-def]  # compiled
     """Sets the values of nulls; returns the number of bad values that are not null."""
-    row = 0
-    while row < len(values) and nulls.size > 0:
-        place = first + row
-        if place & 7 == 0 and nulls[place >> 3] == _ALL_SET:
-            row += 8
-            continue
-        if not (nulls[place >> 3] >> (place & 7)) & 1:
-            values[row], states[row] = missing, ABSENT
-        row += 1
+    row, size = 0, len(values) if nulls.size > 0 else 0
+    while row < size and (first + row) & 7:
+        row = _set_one(nulls, first, missing, values, states, row)
+    while row + 8 <= size:
+        byte = nulls[(first + row) >> 3]
+        if byte != _ALL_SET:
+            for bit in range(8):  # without branches, so it is vectorised
+                is_null = (byte >> np.uint8(bit)) & np.uint8(1) == 0
+                values[row + bit] = missing if is_null else values[row + bit]
+                states[row + bit] = np.uint8(ABSENT) if is_null else states[row + bit]
+        row += 8
+    while row < size:
+        row = _set_one(nulls, first, missing, values, states, row)
     num_bad = 0
     for state in states:
         num_bad += state == BAD
     return num_bad
+
+
+@njit_uncounted
+def _set_one(nulls, first, missing, values, states, row):  # type: ignore[no-untyped-def]  # compiled
+    """Sets the value of ``row`` if it is null; returns the next row."""
+    if _has_no_value(nulls, first + row):
+        values[row], states[row] = missing, ABSENT
+    return row + 1
 
 
 @njit(nogil=True, cache=True)
