@@ -61,7 +61,8 @@ class SlowStore:
         parts = [_entry(key, root / key) for key in contents[:_MOST_KEYS]]
         parts += [f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders]
         token = f"<NextContinuationToken>{escape(more)}</NextContinuationToken>" if more else ""
-        head = f"<Name>{bucket}</Name><KeyCount>{len(parts)}</KeyCount><IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
+        head = f"<Name>{bucket}</Name><KeyCount>{len(parts)}</KeyCount>"
+        head += f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
         text = f"<ListBucketResult>{head}{token}{''.join(parts)}</ListBucketResult>"
         return web.Response(text=text, content_type="application/xml")
 

@@ -5,6 +5,7 @@ and filled with zeros.
 import ctypes
 import os
 from functools import cache
+from threading import Lock
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
@@ -20,12 +21,20 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 1 << 30)
 
 
-@cache
-def load_polars() -> Any:
-    """The module polars. Its allocator keeps freed memory for ten seconds in place of half a second; malloc keeps it too.
+_loading = Lock()  # cache alone would let two threads change the environment at the same time
 
-    Options of the user stay in force.
+
+def load_polars() -> Any:
+    """The module polars. Its allocator keeps freed memory for ten seconds in place of half a second.
+
+    malloc keeps it too. Options of the user stay in force.
     """
+    with _loading:
+        return _load_polars()
+
+
+@cache
+def _load_polars() -> Any:
     keep_freed_memory()
     given = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = ",".join(["dirty_decay_ms:10000,muzzy_decay_ms:-1", *([given] if given else [])])

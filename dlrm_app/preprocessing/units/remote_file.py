@@ -1,7 +1,7 @@
 """An object of a store as an open file.
 
-The ranges of bytes to read are given when it is opened. Threads fetch the next ranges in the background, which hides the
-latency of requests.
+The ranges of bytes to read are given when it is opened. Threads fetch the next ranges in the background, which hides
+the latency of requests.
 """
 
 import io
