@@ -18,7 +18,6 @@ ITEM = 4  # a few hundred values, none missing
 MAX_LENGTH = 100
 MAX_COUNT = 5
 NUM_PARTS = 2
-_FLATTER = 0.5  # of the exponent of what is shown: a history has more of the rare items
 _SHARPNESS = 8.0  # likeness is exp(8 (cosine - 1)): at an angle of 30 degrees a third
 _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many bought ones and their counts
 
@@ -59,7 +58,7 @@ class Histories(NamedTuple):
 def make_histories(shape: Shape, key: list[int], length: int) -> Histories:
     """The histories of ``key`` [2] on the first day, on which an item's number is its rank."""
     keys = np.random.Generator(np.random.Philox(key=key)).integers(2**63, size=2)
-    exponent = 1.0 - _FLATTER * shape.zipf
+    exponent = 1.0 - shape.zipf
     histories = Histories(length, int(keys[0]), int(keys[1]), exponent, np.empty((0, 3)))
     return histories.with_items(np.arange(shape.cardinality[ITEM]))
 
