@@ -12,10 +12,15 @@ _WORDS = ("null", "true", "false")
 
 def setting(key: str, value: object) -> str:
     """``key=value`` as it is typed, quoted for Hydra and for the shell if needed."""
-    text = str(value)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return shlex.quote(f"{key}={as_typed(value, _word) if is_list else _word(str(value))}")
+
+
+def _word(text: str) -> str:
+    """``text``, in quotes if Hydra would read something else otherwise."""
     if not _PLAIN.fullmatch(text) or text.lower() in _WORDS or _is_number_written_otherwise(text):
-        text = quoted(text)
-    return shlex.quote(f"{key}={text}")
+        return quoted(text)
+    return text
 
 
 def _is_number_written_otherwise(text: str) -> bool:

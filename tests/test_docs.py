@@ -20,11 +20,12 @@ TYPED = [
     "tutorial.md",
     "tutorial-own-data.md",
     "tutorial-histories.md",
+    "tutorial-practice.md",
     *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md"))),
 ]
 
-ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md", "tutorial-histories.md"]
-"""Pages whose commands other tests type: they need another machine, or a store."""
+ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md", "tutorial-histories.md", "tutorial-practice.md"]
+"""Pages whose commands other tests type: they need another machine or a store, or what they make is compared."""
 
 
 def names_in(path: Path) -> Iterator[str]:

@@ -15,6 +15,7 @@ from dlrm_app.typed import setting
 def test_plain_values_stay_as_they_are() -> None:
     assert setting("output", "out/my_run-1") == "output=out/my_run-1"
     assert setting("output", "my run") == "'output=my run'"
+    assert setting("encoding.shared", [["item", "seen"]]) == "'encoding.shared=[[item,seen]]'"
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,11 @@ class OrdersConfig(Section):
 
 
 @dataclass(slots=True)
+class HistoriesConfig(Section):
+    length: Annotated[int, Meta(ge=0, le=100)] = REQUIRED
+
+
+@dataclass(slots=True)
 class GenerateConfig(Section):
     output: str = REQUIRED
     format: Literal["criteo", "dataset"] = REQUIRED
@@ -335,6 +340,7 @@ class GenerateConfig(Section):
     negatives_kept: Annotated[float, Meta(gt=0, le=1)] = REQUIRED
     weights: Annotated[float, Meta(ge=0, le=3)] = REQUIRED
     orders: OrdersConfig = field(default_factory=OrdersConfig)
+    histories: HistoriesConfig = field(default_factory=HistoriesConfig)
     new_ids: Share = REQUIRED
     drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -360,6 +366,7 @@ class GenerateConfig(Section):
             "weights": (self.weights, 0),
             "negatives_kept": (self.negatives_kept, 1),
             "orders.rate": (self.orders.rate, 0),
+            "histories.length": (self.histories.length, 0),
             "days": (self.days, 1),
         }
         for key, (value, default) in usual.items():

@@ -29,12 +29,13 @@ from dlrm_app.synthetic.distribution import (
     criteo_shape,
     draw_rows,
 )
+from dlrm_app.synthetic.histories import ITEM, Histories, Lists, make_histories
 from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probability
 
 logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 1 << 14
-_ORDERS, _ORDERS_DRIFT = 4, 5
+_ORDERS, _ORDERS_DRIFT, _HISTORIES = 4, 5, 6
 """Random streams of a seed; those of clicks are 0, 1 and 3, that of ``inputs`` is 2."""
 
 
@@ -81,43 +82,69 @@ class Source:
     negatives_kept: float = 1.0
     weight_spread: float = 0.0
     orders: Orders | None = None
+    histories: Histories | None = None
 
     def block(self, first_row: int, num_rows: int) -> DrawnRows:
         """Rows from ``first_row`` on. The text has only the share of the negatives that is kept."""
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
-        probabilities = probability(self.signal.logits(self.shape, values, ranks))
+        lists, of_histories = None, None
+        if self.histories is not None:
+            lists = self.histories.lists(first_row, num_rows)
+            of_histories = self.histories.parts(ranks[:, ITEM], lists)
+        probabilities = probability(self.signal.logits(self.shape, values, ranks, of_histories))
         labels = (label_draws < probabilities).astype(np.uint8)
         text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
         numbers, orders = np.arange(first_row, first_row + num_rows), None
         if self.orders is not None:
             draws = [uniform(numbers, self.orders.row_key, purpose) for purpose in range(1, 3)]
-            after_click = probability(self.orders.signal.logits(self.shape, values, ranks))
+            after_click = probability(self.orders.signal.logits(self.shape, values, ranks, of_histories))
             is_order = (labels == 1) & (draws[0] < after_click)
             are_known = draws[1] >= self.orders.missing
             orders = OrderDraws(probabilities * after_click, is_order.astype(np.uint8), are_known)
-        if self.negatives_kept < 1 or self.weight_spread > 0 or orders is not None:
-            text = b"".join(self._lines(text, labels, orders, numbers))
+        fields = list(self._further_fields(numbers, orders, lists))
+        if self.negatives_kept < 1 or fields:
+            text = b"".join(self._lines(text, labels, numbers, fields))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
         return DrawnRows(text, probabilities, labels, orders)
 
-    def _lines(
-        self, text: bytes, labels: NDArray[np.uint8], orders: OrderDraws | None, numbers: NDArray[np.int64]
-    ) -> Iterator[bytes]:
-        """The lines of ``text`` that are kept, with orders and weights. ``numbers``: the rows' in the log."""
-        draws = [uniform(numbers, self.row_key, purpose) for purpose in range(1, 4)]
-        is_kept = (labels == 1) | (draws[0] < self.negatives_kept)
-        # Box and Muller's normal draws
-        normal = np.sqrt(-2 * np.log1p(-draws[1])) * np.cos(2 * np.pi * draws[2])
-        ends = [b"\n"] * len(labels)
-        if self.weight_spread > 0:
-            ends = [f"\t{weight:.4f}\n".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
+    def _further_fields(
+        self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: Lists | None
+    ) -> Iterator[list[bytes]]:
+        """The fields after the ids, in the order of the lines: order, last and bought items, counts, weight."""
         if orders is not None:
-            known = zip(orders.labels.tolist(), orders.are_known.tolist(), ends, strict=True)
-            ends = [(b"\t%d" % order if is_known else b"\t") + end for order, is_known, end in known]
-        for line, kept, end in zip(text.splitlines(), is_kept.tolist(), ends, strict=True):
+            known = zip(orders.labels.tolist(), orders.are_known.tolist(), strict=True)
+            yield [b"%d" % order if is_known else b"" for order, is_known in known]
+        if lists is not None:
+            yield self._join_items(lists.last)
+            yield self._join_items(lists.bought)
+            yield _join(lists.counts[..., None].astype(np.uint8), (lists.counts > 0).sum(axis=1))
+        if self.weight_spread > 0:
+            draws = [uniform(numbers, self.row_key, purpose) for purpose in range(2, 4)]
+            # Box and Muller's normal draws
+            normal = np.sqrt(-2 * np.log1p(-draws[0])) * np.cos(2 * np.pi * draws[1])
+            yield [f"{weight:.4f}".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
+
+    def _join_items(self, ranks: NDArray[np.int64]) -> list[bytes]:
+        """The ids of items with ``ranks`` [B, L] on this day, as the column of items has them."""
+        lives = Lives(*(values[[ITEM]] for values in self.lives))
+        numbers = lives.numbers(ranks.reshape(-1, 1), self.day)
+        ids = hash_ids(numbers, self.column_keys[[ITEM]]).reshape(ranks.shape)
+        return _join((ids[..., None] >> _SHIFTS) & np.uint32(15), (ranks != MISSING).sum(axis=1))
+
+    def _lines(
+        self,
+        text: bytes,
+        labels: NDArray[np.uint8],
+        numbers: NDArray[np.int64],
+        fields: Iterable[list[bytes]],
+    ) -> Iterator[bytes]:
+        """The lines of ``text`` that are kept, with further ``fields``. ``numbers``: the rows' in the log."""
+        is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
+        rows = zip(text.splitlines(), *fields, strict=True)
+        for row, kept in zip(rows, is_kept.tolist(), strict=True):
             if kept:
-                yield line + end
+                yield b"\t".join(row) + b"\n"
 
 
 def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
@@ -136,12 +163,16 @@ def make_source(config: GenerateConfig) -> Source:
     """
     shape = criteo_shape(config.max_cardinality, config.zipf)
     keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
-    signal = plant_signal(shape, [config.seed, 0], config.signal.auc, config.signal.click_rate)
+    length, histories = config.histories.length, None
+    if length:
+        histories = make_histories(shape, [config.seed, _HISTORIES], length)
+    auc, click_rate = config.signal.auc, config.signal.click_rate
+    signal = plant_signal(shape, [config.seed, 0], auc, click_rate, histories=histories)
     row_key, column_keys = int(keys.integers(2**63)), keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32)
     orders = None
     if config.orders.rate > 0:
         after_click = plant_signal(
-            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, given=signal
+            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, signal, histories
         )
         orders = Orders(after_click, int(keys.integers(2**63)), config.orders.missing)
     return Source(
@@ -154,12 +185,17 @@ def make_source(config: GenerateConfig) -> Source:
         negatives_kept=config.negatives_kept,
         weight_spread=config.weights,
         orders=orders,
+        histories=histories,
     )
 
 
 def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
     """The source of ``day``, counted from 0, of the log that begins with ``first``."""
     source = replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
+    if first.histories is not None:
+        items = np.arange(len(first.histories.places)).reshape(-1, 1)
+        lives = Lives(*(values[[ITEM]] for values in first.lives))
+        source = replace(source, histories=first.histories.with_items(lives.numbers(items, day)[:, 0]))
     if first.orders is None:
         return source
     signal = drifted(first.orders.signal, first.lives, day, drift, seed, _ORDERS_DRIFT)
@@ -212,7 +248,7 @@ def write_clicks(config: GenerateConfig) -> Clicks:
     refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
     keys = ["format", "seed", "start_row", "max_cardinality", "zipf", "signal"]
     keys += [key for key, usual in (("negatives_kept", 1), ("weights", 0)) if getattr(config, key) != usual]
-    keys += ["orders"] * (first.orders is not None)
+    keys += ["orders"] * (first.orders is not None) + ["histories"] * (first.histories is not None)
     bests, orders = {}, {}
     for day in range(config.days):
         first_row = config.start_row + day * config.rows
@@ -228,19 +264,30 @@ def write_clicks(config: GenerateConfig) -> Clicks:
         if of_orders is not None:
             orders[path], labels = of_orders, {"labels": {"order": asdict(of_orders)}}
         write_json(best_path(path), {**asdict(best), **labels, **asked})
-    described_by: dict[str, object] = {"dataset": _DATASETS[config.orders.rate > 0, config.weights > 0]}
+    has_orders, has_lists, has_weights = (
+        config.orders.rate > 0,
+        first.histories is not None,
+        config.weights > 0,
+    )
+    described_by: dict[str, object] = {"dataset": _DATASETS[has_orders, has_lists, has_weights]}
+    if has_lists:
+        described_by |= {"encoding": "vocab", "encoding.shared": [["item", "last_items"]]}
     if config.negatives_kept < 1:
         described_by["dataset.negatives_kept"] = config.negatives_kept
     return Clicks(output, bests, described_by, orders)
 
 
 _DATASETS = {
-    (False, False): "criteo_kaggle",
-    (False, True): "criteo_weighted",
-    (True, False): "criteo_orders",
-    (True, True): "criteo_orders_weighted",
+    (False, False, False): "criteo_kaggle",
+    (False, False, True): "criteo_weighted",
+    (False, True, False): "criteo_histories",
+    (False, True, True): "criteo_histories_weighted",
+    (True, False, False): "criteo_orders",
+    (True, False, True): "criteo_orders_weighted",
+    (True, True, False): "criteo_orders_histories",
+    (True, True, True): "criteo_practice",
 }
-"""(has orders, has weights) → the description of the log."""
+"""(has orders, has lists, has weights) → the description of the log."""
 
 
 def _write(
@@ -276,6 +323,7 @@ def _write(
 
 _MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_SHIFTS = np.arange(28, -4, -4, dtype=np.uint32)
 _TAB, _NEWLINE, _ZERO, _MINUS = b"\t\n0-"
 
 
@@ -287,15 +335,30 @@ def format_rows(
 ) -> bytes:
     """The lines of rows with ``labels`` [B], dense ``values`` [B, N] and ``ranks`` of ids [B, F].
 
-    A rank becomes an id by MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain), different in each
-    column (``column_keys`` [F]).
+    Ids are hashes of ranks, different in each column (``column_keys`` [F]).
     """
+    buffer = np.empty(len(labels) * _MAX_LINE, np.uint8)
+    length = _format(buffer, labels, values, ranks, hash_ids(ranks, column_keys))
+    return buffer[:length].tobytes()
+
+
+def hash_ids(ranks: NDArray[np.int64], column_keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The ids of ``ranks`` [B, F]: MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain)."""
     ids = ranks.astype(np.uint32) + column_keys
     ids = (ids ^ (ids >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     ids = (ids ^ (ids >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    buffer = np.empty(len(labels) * _MAX_LINE, np.uint8)
-    length = _format(buffer, labels, values, ranks, ids ^ (ids >> np.uint32(16)))
-    return buffer[:length].tobytes()
+    return ids ^ (ids >> np.uint32(16))
+
+
+def _join(digits: NDArray[np.integer], lengths: NDArray[np.integer]) -> list[bytes]:
+    """The texts of lists with hexadecimal ``digits`` [B, L, W]: of each row as many elements as ``lengths`` [B]."""
+    num_rows, longest, width = digits.shape
+    text = np.full((num_rows, longest, width + 1), ord("|"), np.uint8)
+    text[..., :width] = _HEX[digits]
+    whole = text.tobytes()
+    starts = range(0, len(whole), longest * (width + 1))
+    ends = np.maximum(lengths * (width + 1) - 1, 0).tolist()
+    return [whole[start : start + end] for start, end in zip(starts, ends, strict=True)]
 
 
 @njit(nogil=True, cache=True)

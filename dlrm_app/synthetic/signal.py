@@ -1,7 +1,7 @@
-"""The planted truth: a logit over dense values, ids, and pairs of ids, scaled to the requested AUC.
+"""The planted truth: a logit over dense values, ids, pairs of ids, and histories, scaled to the requested AUC.
 
 logit = bias + smooth curves of log1p(value) + an effect for each frequent id + dot products of the latent
-vectors of ids in a few columns. Ids beyond the ``NUM_TELLING`` most frequent have no effect: no model could learn
+vectors of ids in a few columns (+ the parts of ``histories``). Ids beyond the ``NUM_TELLING`` most frequent have no effect: no model could learn
 one from a few rows, and the best score would then be known but out of reach.
 """
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, draw_rows
+from dlrm_app.synthetic.histories import ITEM, Histories
 
 NUM_TELLING = 64
 COLUMN_DECAY = 0.5  # the k-th strongest column has this to the power of k as its weight
@@ -21,7 +22,9 @@ PAIRED_COLUMNS = (8, 13, 16, 22)  # few ids each, none missing
 NUM_PAIRING = 16  # ids of a paired column that have a latent vector
 LATENT_DIM = 2
 SHARES = (0.40, 0.54, 0.06)  # shares of the logit's variance: dense values, ids, pairs
+WITH_HISTORIES = (0.13, 0.20, 0.02, 0.50, 0.15)  # the same and those of histories: last, then bought items
 PILOT_ROWS = 1 << 17
+PILOT_START = 1 << 40  # number of the pilot sample's first row, of histories: no log goes that far
 
 
 class Signal(NamedTuple):
@@ -30,7 +33,7 @@ class Signal(NamedTuple):
 
     ``curves`` [N, 2]: weights of tanh(t) and exp(-t²) with t = (log1p(value) - location) / width. ``curve_spread``
     [N] and ``effect_spread`` [F]: the standard deviations that a column's weights were drawn with.
-    The logit is ``bias`` plus the three parts, times ``weights`` [3].
+    The logit is ``bias`` plus the three parts, or five with histories, times ``weights`` [3 or 5].
     """
 
     curves: NDArray[np.float64]
@@ -42,18 +45,41 @@ class Signal(NamedTuple):
     effect_spread: NDArray[np.float64]
 
     def logits(
-        self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]
+        self,
+        shape: Shape,
+        values: NDArray[np.int64],
+        ranks: NDArray[np.int64],
+        of_histories: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """The true log-odds [B] of rows with dense ``values`` [B, N] and ``ranks`` of ids [B, F]."""
-        return self.bias + _parts(self, shape, values, ranks) @ self.weights
+        """The true log-odds [B] of rows with dense ``values`` [B, N] and ``ranks`` of ids [B, F].
+
+        ``of_histories`` [B, 2]: the parts of histories (``histories.parts``).
+        """
+        return self.bias + self.parts(shape, values, ranks, of_histories) @ self.weights
+
+    def parts(
+        self,
+        shape: Shape,
+        values: NDArray[np.int64],
+        ranks: NDArray[np.int64],
+        of_histories: NDArray[np.float64] | None,
+    ) -> NDArray[np.float64]:
+        """The parts of the logits [B, 3 or 5], before weights."""
+        parts: NDArray[np.float64] = _parts(self, shape, values, ranks)
+        return parts if of_histories is None else np.hstack([parts, of_histories])
 
 
 def plant_signal(
-    shape: Shape, key: Sequence[int], auc: float, click_rate: float, given: Signal | None = None
+    shape: Shape,
+    key: Sequence[int],
+    auc: float,
+    click_rate: float,
+    given: Signal | None = None,
+    histories: Histories | None = None,
 ) -> Signal:
     """The true model of ``key`` [2], scaled so that a pilot sample has the expected ``auc`` and ``click_rate``.
 
-    ``given``: the true model of another label, which the rows of the sample have.
+    ``given``: the true model of another label, which the rows of the sample have. ``histories``: those of the rows.
     """
     random = np.random.Generator(np.random.Philox(key=key))
     curve_spread = _strengths(random, NUM_DENSE)
@@ -63,14 +89,17 @@ def plant_signal(
     effects[:, NUM_TELLING] = 0.0
     latent = random.normal(size=(len(PAIRED_COLUMNS), NUM_PAIRING + 1, LATENT_DIM))
     latent[:, NUM_PAIRING] = 0.0
-    unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0, curve_spread, effect_spread)
+    shares = SHARES if histories is None else WITH_HISTORIES
+    unscaled = Signal(curves, effects, latent, np.ones(len(shares)), 0.0, curve_spread, effect_spread)
     values, ranks, draws = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
+    of_histories = None
+    if histories is not None:
+        of_histories = histories.parts(ranks[:, ITEM], histories.lists(PILOT_START, PILOT_ROWS))
+    parts = unscaled.parts(shape, values, ranks, of_histories)
     if given is not None:
-        rows = np.flatnonzero(draws < probability(given.logits(shape, values, ranks)))
-        values, ranks = values[rows], ranks[rows]
-    parts = _parts(unscaled, shape, values, ranks)
+        parts = parts[draws < probability(given.logits(shape, values, ranks, of_histories))]
     spread = parts.std(axis=0)
-    weights = np.sqrt(SHARES) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
+    weights = np.sqrt(shares) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
     scale, bias = _fit(np.sort(parts @ weights), auc, click_rate)
     return unscaled._replace(weights=scale * weights, bias=bias)
 
