@@ -25,7 +25,7 @@ _loading = Lock()  # cache alone would let two threads change the environment at
 
 
 def load_polars() -> Any:
-    """The module polars. Its allocator keeps freed memory for ten seconds in place of half a second.
+    """The module polars. Its allocator keeps freed memory for two seconds in place of half a second.
 
     malloc keeps it too. Options of the user stay in force.
     """
@@ -37,7 +37,7 @@ def load_polars() -> Any:
 def _load_polars() -> Any:
     keep_freed_memory()
     given = os.environ.get(_OPTIONS)
-    os.environ[_OPTIONS] = ",".join(["dirty_decay_ms:10000,muzzy_decay_ms:-1", *([given] if given else [])])
+    os.environ[_OPTIONS] = ",".join(["dirty_decay_ms:2000,muzzy_decay_ms:0", *([given] if given else [])])
     try:
         import polars
     finally:
