@@ -79,7 +79,13 @@ class WorkFiles(Generic[R]):
     @contextmanager
     def write(self, suffix: str) -> Iterator[Path]:
         """Yields the name of a file to write; the file is kept if the block succeeds."""
-        path = self.path(suffix)
+        with self.write_at(self.path(suffix)) as temporary:
+            yield temporary
+
+    @contextmanager
+    def write_at(self, path: Path) -> Iterator[Path]:
+        """``write`` for a file ``path`` outside the journal's folder. Makes its folder."""
+        path.parent.mkdir(exist_ok=True)
         temporary = temporary_name(path)
         try:
             yield temporary
@@ -100,8 +106,8 @@ class WorkFiles(Generic[R]):
         """Gives the files their final names, then records that the work is finished."""
         for temporary, path in self._written:
             rename_synced(temporary, path)
-        if self._written:
-            sync_folder(self._journal.folder)
+        for folder in dict.fromkeys(path.parent for _, path in self._written):
+            sync_folder(folder)
         self._journal.commit(self._name, record)
         return record
 

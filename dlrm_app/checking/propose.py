@@ -58,6 +58,7 @@ class Proposed(NamedTuple):
     role: str
     kind: str | None = None
     separator: str | None = None
+    brackets: str | None = None
     note: str = ""
     makes: tuple[str, ...] = ()
     """The kinds of columns to derive from it."""
@@ -95,7 +96,9 @@ def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Pr
         if each.role == "sparse" and each.separator is not None:
             items = Counter[str]()
             for text, number in column.counts.items():
-                for item in [text] if is_list(column.stored) else text.split(each.separator):
+                for item in (
+                    [text] if is_list(column.stored) else _elements(text, each.separator, each.brackets)
+                ):
                     items[item] += number
             others = {
                 other.name: keys(seen.counts)
@@ -107,6 +110,14 @@ def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Pr
                 each = each._replace(note=note)
         told.append(each)
     return told
+
+
+def _elements(text: str, separator: str, brackets: str | None) -> list[str]:
+    """The elements of a list that is written as ``text``."""
+    if brackets is None:
+        return text.split(separator)
+    items = (item.strip(" \t") for item in text.strip(" \t")[1:-1].split(separator))
+    return [item[1:-1] if re.fullmatch("'.*'|\".*\"", item) else item for item in items]
 
 
 def _words_of(name: str) -> list[str]:
@@ -206,9 +217,14 @@ def _feature(column: Seen, taken: str) -> Proposed:
         note = "guess: decimal commas; write points for role: dense, kind: float"
         note += "; lists are role: sparse, kind: integer, separator: ','" * ("," not in taken)
         return Proposed(name, "ignore", note=note)
-    if column.fits(r"\[.*\]"):
-        note = "guess: lists as Python writes them; write 1|2 for [1, 2], then role: sparse, separator: '|'"
-        return Proposed(name, "ignore", note=note)
+    if column.fits(r"\[.*\]") and taken != ",":  # commas within fields need quotes
+        elements = {item for text in column.counts for item in _elements(text, ",", "[]")} - {""}
+        if not all_fit(_WHOLE, elements) and all_fit(FLOAT, elements):
+            return Proposed(
+                name, "ignore", note="guess: numbers of another model; no role is for lists of them"
+            )
+        kind = "integer" if all_fit(_WHOLE, elements) else "string"
+        return Proposed(name, "sparse", kind, ",", "[]", "guess: lists as Python writes them")
     if num_values == column.counts.total() >= _FEW_ROWS and (column.fits(_DIGITS) or not column.fits(FLOAT)):
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):
@@ -223,7 +239,7 @@ def _feature(column: Seen, taken: str) -> Proposed:
     if column.fits(FLOAT) and not column.fits(_DIGITS):  # whole numbers of more digits are ids
         return Proposed(name, "dense", "float")
     separator, kind = _separator(column, taken)
-    return Proposed(name, "sparse", kind, separator, "guess: a list" * (separator is not None))
+    return Proposed(name, "sparse", kind, separator, note="guess: a list" * (separator is not None))
 
 
 def _time_kind(column: Seen) -> str | None:
@@ -280,7 +296,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
     lines += [f"# no {role} column was found" for role in ("label", "sparse") if role not in roles]
     lines.append("columns:")
     for each in proposed:
-        entry = {key: value for key, value in zip(each._fields[:4], each, strict=False) if value is not None}
+        entry = {key: value for key, value in zip(each._fields[:5], each, strict=False) if value is not None}
         lines.append(f"  - {_flow(entry)}" + f"  # {each.note}" * bool(each.note))
     made = [
         f"  - {_flow({'name': f'{each.name}_{kind}', 'kind': kind, 'of': each.name})}"

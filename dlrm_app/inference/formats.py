@@ -16,7 +16,7 @@ import torch
 
 from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.files import ensure_room
-from dlrm_app.kernels.install import keep_freed_memory
+from dlrm_app.kernels.memory import keep_freed_memory
 
 Inputs = tuple[torch.Tensor, ...]
 """dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on),

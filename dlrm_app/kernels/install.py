@@ -4,7 +4,6 @@ malloc's options, or restores the libraries' code.
 docs/kernels.md lists the replacements and says what happens with other versions of the libraries.
 """
 
-import ctypes
 import logging
 import warnings
 from collections.abc import Callable
@@ -14,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlrm_app.kernels.memory import keep_freed_memory
 from dlrm_app.machine import installed
 
 logger = logging.getLogger(__name__)
 
 WRITTEN_FOR = {"fbgemm": ("1.8", "1.9"), "torchrec": ("1.8", "1.9")}
 """Supported versions: operators depend on the order of fbgemm's arguments, layers on attributes of torchrec's."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _libraries: list[torch.library.Library] = []
 """The library of our operators; they are in place as long as it exists."""
 
@@ -122,15 +121,3 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
         else:
             replace_layers(child, has_openmp)
     return model
-
-
-def keep_freed_memory() -> None:
-    """Makes malloc keep the memory that a batch has freed, in this process.
-
-    Results between layers take megabytes. glibc would return them to the system after each step and get them again,
-    page by page and filled with zeros, in the next one (docs/experiments.md).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest value that every glibc accepts
-        mallopt(_TRIM_THRESHOLD, 1 << 30)

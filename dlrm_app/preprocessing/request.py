@@ -4,14 +4,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
-from dlrm_app.errors import Problem, refuse_all, refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, setting_problems
 from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, known_transform, read_known
 from dlrm_app.preprocessing.passes.plan import Plan
@@ -24,7 +23,7 @@ from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.units.find_sources import find_sources
 from dlrm_app.preprocessing.units.lake import with_versions
 from dlrm_app.preprocessing.units.parquet_units import footer_of, read_footers
-from dlrm_app.preprocessing.units.source import InputFile
+from dlrm_app.preprocessing.units.source import InputFile, drop_beginnings, each_source
 from dlrm_app.preprocessing.units.unit_text import beginning_of
 from dlrm_app.preprocessing.units.work_folder import begun_config
 from dlrm_app.text import listed, without_credentials
@@ -166,14 +165,14 @@ def with_file_specs(request: Request) -> Request:
     plan = request.rows
     read_footers(plan.sources)
     refuse_if(_empty_splits(plan))
-    specs: list[Spec] = []
 
-    def look_at(source: InputFile) -> None:
+    def look_at(source: InputFile) -> Spec:
         cures = Cures(f"input.unlabelled=[{source.split}]")
         look = parquet_spec if source.format == "parquet" else source_spec
-        specs.append(look(source, plan.spec, plan.has_label(source.split), cures))
+        return look(source, plan.spec, plan.has_label(source.split), cures)
 
-    refuse_all([], *(partial(look_at, source) for source in plan.sources))
+    specs = each_source(look_at, plan.sources)
+    drop_beginnings(plan.sources)
     refuse_other_types(plan.sources, specs)
     warn_of_rounded_ids(plan.sources, specs)
     known = {column.name for column in plan.spec.columns}

@@ -21,8 +21,7 @@ from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.rejects import RejectLimit
 from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.preprocessing.units.executor import Executor
-from dlrm_app.preprocessing.units.remote import in_threads
-from dlrm_app.preprocessing.units.source import InputFile
+from dlrm_app.preprocessing.units.source import check_unchanged
 
 _LOOK_ROWS = 1 << 17
 """Rows that show whether contents tell rows apart."""
@@ -96,7 +95,7 @@ class Stages:
         work = EncodeUnits(rows, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt)
         limit = RejectLimit(rows, journal, self.plan.max_reject_fraction)
         units = self.passes.over_units(work, rows.sources, limit.check)
-        in_threads(InputFile.check_unchanged, rows.sources)
+        check_unchanged(rows.sources)
         limit.refuse(units)
         return journal, units
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.records import from_json
+from dlrm_app.records import IF_SET, from_json
 from dlrm_app.runs.checkpoint.marker import Evaluation
 
 PARTS = {
@@ -90,7 +90,9 @@ def read_events(folder: Path) -> list[Event]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model."""
+    """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model, and
+    ``further_best`` those of further labels.
+    """
 
     evals: dict[str, Evaluation]
     ended_because: str | None
@@ -103,3 +105,4 @@ class RunResult:
     wall_seconds: float
     samples_per_second: float
     world_size: int
+    further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)

@@ -50,7 +50,7 @@ class Run(Result):
         """The table of epochs, and how the run ended."""
         result = self.result
         yield ""
-        yield summary_table(result.train_loss, self.evaluations, result.best_reachable)
+        yield summary_table(result, self.evaluations)
         yield (
             f"\n{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder "
             f"{self.path}\n"
@@ -60,27 +60,24 @@ class Run(Result):
             yield f"report: {self.report}"
 
 
-def summary_table(
-    train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
-) -> tuple[Columns, Rows]:
+def summary_table(result: RunResult, evals: Sequence[Evaluation]) -> tuple[Columns, Rows]:
     """A line for each epoch, one for test, and one for the best that the data allows."""
     by_epoch = {each.epoch: each for each in evals if each.split == "val"}
     rows = []
-    for epoch, loss in enumerate(train_loss):
+    for epoch, loss in enumerate(result.train_loss):
         evaluation = by_epoch.get(epoch)
         rows.append([f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(evaluation.metrics if evaluation else {})])
-        rows += _label_rows(evaluation)
+        rows += _label_rows(evaluation.labels if evaluation else {})
     for each in evals:
         if each.split == "test":
-            rows += [["test", "", *_cells(each.metrics)], *_label_rows(each)]
-    if best:
-        rows.append(["best reachable", "", *_cells(best)])
+            rows += [["test", "", *_cells(each.metrics)], *_label_rows(each.labels)]
+    if result.best_reachable:
+        rows += [["best reachable", "", *_cells(result.best_reachable)], *_label_rows(result.further_best)]
     return ["", "train loss", *(metric.title for metric in SHOWN_METRICS.values())], rows
 
 
-def _label_rows(evaluation: Evaluation | None) -> list[list[str]]:
+def _label_rows(labels: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     """A line for each further label."""
-    labels = evaluation.labels if evaluation else {}
     return [[f"  {name}", "", *_cells(metrics)] for name, metrics in labels.items()]
 
 

@@ -29,7 +29,7 @@ from dlrm_app.synthetic.distribution import (
     criteo_shape,
     draw_rows,
 )
-from dlrm_app.synthetic.histories import ITEM, Histories, Lists, make_histories
+from dlrm_app.synthetic.histories import ITEM, DrawnLists, Histories, make_histories
 from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probability
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Source:
         return DrawnRows(text, probabilities, labels, orders)
 
     def _further_fields(
-        self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: Lists | None
+        self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: DrawnLists | None
     ) -> Iterator[list[bytes]]:
         """The fields after the ids, in the order of the lines: order, last and bought items, counts, weight."""
         if orders is not None:

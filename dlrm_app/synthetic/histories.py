@@ -22,7 +22,7 @@ _SHARPNESS = 8.0  # likeness is exp(8 (cosine - 1)): at an angle of 30 degrees a
 _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many bought ones and their counts
 
 
-class Lists(NamedTuple):
+class DrawnLists(NamedTuple):
     """Of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, MISSING behind the last of a row, and the
     ``counts`` [B, M] of bought ones.
     """
@@ -41,12 +41,12 @@ class Histories(NamedTuple):
     exponent: float
     places: NDArray[np.float64]
 
-    def lists(self, first_row: int, num_rows: int) -> Lists:
+    def lists(self, first_row: int, num_rows: int) -> DrawnLists:
         """The lists of rows from ``first_row`` on: of each length from none to the longest about as many."""
         key = np.uint64(self.row_key)
-        return Lists(*_draw(key, first_row, num_rows, self.length, len(self.places), self.exponent))
+        return DrawnLists(*_draw(key, first_row, num_rows, self.length, len(self.places), self.exponent))
 
-    def parts(self, items: NDArray[np.int64], lists: Lists) -> NDArray[np.float64]:
+    def parts(self, items: NDArray[np.int64], lists: DrawnLists) -> NDArray[np.float64]:
         """The parts of the logit [B, NUM_PARTS] of rows that show items of the ranks ``items`` [B], before weights."""
         return _parts(self.places, items, lists)
 

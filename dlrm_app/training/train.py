@@ -226,6 +226,7 @@ def finish(run: TrainingRun) -> Run:
         wall_seconds=time.perf_counter() - run.started,
         samples_per_second=progress.samples_per_second,
         world_size=run.runtime.world_size,
+        further_best=run.manifest.further_best,
     )
     run.folder.write_result(result)
     if run.runtime.is_first:

@@ -404,7 +404,8 @@ def test_what_is_known_only_afterwards_is_left_out(tmp_path: Path, monkeypatch: 
     outcomes = ["watch_time", "dwell", "rating", "landed", "score_after"]
     assert [name for name, role in roles.items() if role == "label"] == ["click", "like"]
     left_out = [name for name, role in roles.items() if role == "ignore"]
-    assert left_out == [*outcomes, "sample_weight", "request", "tags"]
+    assert left_out == [*outcomes, "sample_weight", "request"]
+    assert found["tags"][1:5] == ("sparse", "integer", ",", "[]")
     assert all("afterwards" in found[name].note for name in outcomes)
     assert "AUC 1.00" in found["score_after"].note
     assert nulls == ["inf"]

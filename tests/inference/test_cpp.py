@@ -12,13 +12,20 @@ import pytest
 import torch
 
 from dlrm_app import load
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.files import checksum
+from dlrm_app.inference.export import export_model
 from dlrm_app.inference.exported_model import open_export, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
+from tests.labelled_log import describe_labels, draw_labelled
+from tests.preprocessing.running import run as preprocess_here
+from tests.small_run import SMALL, train_here
+from tests.weighted_log import write_csv
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -146,3 +153,30 @@ def test_other_bytes_than_were_verified_are_refused(
     done = run(built / "dlrm_score", str(copy), "--check")
     assert done.returncode == 1
     assert "model.pt2 has other bytes than were verified (checksum)" in done.stderr
+
+
+def test_every_label_scores_as_in_python(built: Path, tmp_path: Path) -> None:
+    """A line has a probability for each label."""
+    describe_labels(tmp_path)
+    rows = draw_labelled(3000)[0]
+    write_csv(tmp_path / "log.csv", rows)
+    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "split.test=0.2"]
+    preprocess_here(tmp_path / "data", *given, "encoding=hash", "encoding.num_embeddings=100")
+    train_here(tmp_path / "run", f"data.path={tmp_path}/data", *SMALL, "report.enabled=false")
+    words = [
+        f"checkpoint={tmp_path}/run",
+        f"output={tmp_path}/export",
+        "threads=1",
+        "quantize=int8",
+        "judgement=ignore",
+    ]
+    export_model(compose_config("export", ExportConfig, [*words, "max_auc_loss=1"]))
+    done = run(built / "dlrm_score", str(tmp_path / "export"), "--check")
+    assert done.returncode == 0, done.stderr
+    model = open_export(tmp_path / "export")
+    with EvalBatches(read_manifest(tmp_path / "data"), "test", model.features, batch_size=600) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    done = run(built / "dlrm_score", str(tmp_path / "export"), rows="\n".join(to_lines(inputs)))
+    scores = [[float(score) for score in line.split("\t")] for line in done.stdout.splitlines()]
+    torch.testing.assert_close(torch.tensor(scores), model.score(inputs)[0], rtol=0, atol=1e-6)
+    assert len(scores[0]) == 3

@@ -22,8 +22,9 @@ from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
 from dlrm_app.loader.batch import EvalBatches
-from tests.dwell_log import COLUMNS, describe, draw_rows, write_csv, write_parquet
+from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_csv, write_parquet
 from tests.inference.conftest import export_here
+from tests.inference.mixed import CART, TABLES
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
@@ -169,7 +170,9 @@ def test_exports_give_the_trained_models_scores(folder: Path, run: Path) -> None
     rows = json.loads(json.dumps(rows))
     (answer,) = served.score([served.rows.lines(rows)])
     expected = scores(run, folder / "dataset.parquet", f"data.path={folder}/data", "split=test")
-    np.testing.assert_allclose(answer, expected["score"].to_pylist()[:64], atol=1e-6)
+    assert isinstance(answer, dict)
+    (answered,) = answer.values()
+    np.testing.assert_allclose(answered, expected["score"].to_pylist()[:64], atol=1e-6)
     del rows[1]["dwell"], rows[2]["seen"]
     (wrong,) = served.score([served.rows.lines(rows[:2])])
     assert isinstance(wrong, RequestError)
@@ -226,3 +229,41 @@ def test_wrong_weights_of_an_export_are_refused(folder: Path, run: Path) -> None
     for wrong in (inputs[:3], (*inputs[:3], inputs[3][1:]), (*inputs[:3], -inputs[3])):
         with pytest.raises(DataError, match=r"weights of values|numbers from 0 on"):
             export.score(wrong)
+
+
+def test_all_that_rows_may_have_goes_together(tmp_path: Path) -> None:
+    """Weights of rows and of elements, a list that attends, two labels, sampled negatives, an ensemble."""
+    random = np.random.default_rng(1)
+    rows = draw_rows(4000)
+    clicked = rows["clicked"].to_numpy()
+    bought = [None if random.random() < 0.1 else int(c and random.random() < 0.3) for c in clicked]
+    cart = [random.integers(0, NUM_ITEMS, random.integers(0, 3)) for _ in clicked]
+    rows = rows.append_column("bought", pa.array(bought))
+    rows = rows.append_column("importance", pa.array(np.round(random.random(len(rows)), 3)))
+    rows = rows.append_column("cart", pa.array(cart, pa.list_(pa.int64())))
+    labels = "labels: [clicked, {bought: {given: clicked}}]"
+    more = ["{name: bought, role: label}", "{name: importance, role: weight}", CART]
+    describe(tmp_path, labels, columns=[*COLUMNS, *more])
+    write_csv(tmp_path / "log.csv", rows)
+    write_csv(tmp_path / "test.csv", rows[-800:])
+    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "split.test=0.2"]
+    settings = ["encoding=vocab", "encoding.min_count=1", "encoding.shared=[[item,cart]]"]
+    preprocess_here(tmp_path / "data", *given, *settings, "sampling.negatives=0.5")
+    (tmp_path / "tables.yaml").write_text(TABLES)
+    keys = [f"data.path={tmp_path}/data", f"tables={tmp_path}/tables.yaml", "model.ensemble_size=2"]
+    common = [key for key in COMMON if not key.startswith("tables")]
+    for number in (1, 2):
+        train_on_ranks(number, *common, *keys, "trainer.max_steps=20", f"output={tmp_path}/run{number}")
+    assert losses(tmp_path / "run2") == pytest.approx(losses(tmp_path / "run1"), rel=1e-5)
+    run = tmp_path / "run1"
+    export_here(f"checkpoint={run}", "format=torchscript", f"output={tmp_path}/export")
+    of_rows = scores(run, tmp_path / "rows.parquet", f"input={tmp_path}/test.csv")
+    names = [name for name in of_rows.column_names if name.startswith("score")]
+    assert len(names) == 2
+    others = {
+        "dataset": scores(run, tmp_path / "split.parquet", f"data.path={tmp_path}/data", "split=test"),
+        "export": scores(tmp_path / "export", tmp_path / "export.parquet", f"input={tmp_path}/test.csv"),
+    }
+    for found in others.values():
+        for name in names:
+            np.testing.assert_allclose(found[name].to_numpy(), of_rows[name].to_numpy(), atol=1e-6)

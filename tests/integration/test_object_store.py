@@ -97,6 +97,26 @@ def test_an_object_gives_the_dataset_of_a_file(s3: Any, tmp_path: Path, form: st
     assert s3.info(source.path)["ETag"].strip('"') in source.tag
 
 
+@pytest.mark.parametrize("form", FORMS[1:3])
+def test_many_small_objects_give_the_dataset_of_files(s3: Any, tmp_path: Path, form: str) -> None:
+    bad_every = 500 if form == "tsv" else 0
+    lines = make_clicks(6_000, bad_every=bad_every).splitlines(keepends=True)
+    for number in range(12):
+        path = write(tmp_path, form, b"".join(lines[number * 500 : (number + 1) * 500]))
+        place = f"dt={number // 4}/hour={number}/part-0.{form}"
+        (tmp_path / "lake" / place).parent.mkdir(parents=True)
+        path.rename(tmp_path / "lake" / place)
+    s3.put(str(tmp_path / "lake"), "clicks/lake", recursive=True)
+    options = ["split.val=0.1", "encoding=vocab", "encoding.min_count=2", "rejects.max_fraction=0.1"]
+    run(tmp_path / "files", f"input.train={tmp_path}/lake", *options)
+    run(tmp_path / "objects", "input.train=s3://clicks/lake", *options)
+    made, expected = without_places(tmp_path / "objects"), without_places(tmp_path / "files")
+    assert made.pop("rejects.jsonl").replace(b"s3://clicks", str(tmp_path).encode()) == expected.pop(
+        "rejects.jsonl"
+    )
+    assert made == expected
+
+
 def test_a_delta_table_in_a_store_gives_the_local_ones_dataset(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ COUNT = """
 import resource
 import statistics
 import torch
-from dlrm_app.kernels.install import keep_freed_memory
+from dlrm_app.kernels.memory import keep_freed_memory
 
 def step():
     [torch.ones(size << 18) for size in range(1, 17)]  # 1 to 16 MiB

@@ -15,7 +15,7 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
-from dlrm_app.errors import ConfigError, DataError, Problem, refuse_all, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.preprocessing.encode.content import content_hashes
@@ -32,7 +32,7 @@ from dlrm_app.preprocessing.units.bundles import InputUnit
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.lake import is_table
 from dlrm_app.preprocessing.units.parquet_units import ParquetUnit, read_footers
-from dlrm_app.preprocessing.units.source import InputFile
+from dlrm_app.preprocessing.units.source import InputFile, drop_beginnings, each_source
 from dlrm_app.preprocessing.units.unit_text import unit_name
 from dlrm_app.text import listed
 
@@ -161,10 +161,10 @@ class RawParts:
         self._unit_bytes = unit_bytes
         self._labels = labels
         self._keep = {f"{KEPT}{name}": name for name in keep}
-        self._files: list[tuple[InputFile, Spec]] = []
         sources = find_files("input", given)
         read_footers(sources)
-        refuse_all([], *(partial(self._look_at, source) for source in sources))
+        self._files = each_source(self._look_at, sources)
+        drop_beginnings(sources)
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
@@ -189,9 +189,9 @@ class RawParts:
         """A sample of the training rows whose clicks are in the model's target columns."""
         return learnt_rows(self._manifest.dense, self._manifest.folder)
 
-    def _look_at(self, source: InputFile) -> None:
+    def _look_at(self, source: InputFile) -> tuple[InputFile, Spec]:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
-        self._files.append((source, find_spec(source, self._spec, self._labels, _CURES)))
+        spec = find_spec(source, self._spec, self._labels, _CURES)
         if self._keep and source.format != "parquet":
             raise ConfigError(
                 Problem(
@@ -208,6 +208,7 @@ class RawParts:
                 if name not in names
             ]
         )
+        return source, spec
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
         """Yields the parts for which ``is_wanted(name, number)``."""

@@ -95,7 +95,7 @@ class JsonRows:
         columns = [column for column in unlabelled.columns if column.role != "ignore"]
         self._columns = {c.name: (number, c) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
-        fields = [c if c.separator is None else replace(c, separator=_ITEM) for c in columns]
+        fields = [c if c.separator is None else replace(c, separator=_ITEM, brackets=None) for c in columns]
         # one field more, so that no line is blank: the parser rejects blank lines
         fields.append(LogColumn("", "ignore"))
         self.line_spec = replace(

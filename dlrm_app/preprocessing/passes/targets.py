@@ -141,18 +141,22 @@ class AddUpClicks:
         strength = prior_strength(all_rows, all_clicks, rate)
         file = f"target/{source.name}.parquet"
         values = log_odds(all_rows, all_clicks, strength, rate)
-        self._write_folded(source.name, rows, clicks, strength)
+        unit = self.journal.begin(item.name)
+        with unit.write_at(folded_file(self.journal.folder, source.name)) as temporary:
+            _write_folded(temporary, rows, clicks, strength)
+        with unit.write_at(self.plan.output / file) as temporary:
+            digest = _write(temporary, all_rows, all_clicks, values)
         transform = {
             "kind": TARGET,
             "column": source.name,
             "file": file,
-            "checksum": _write(self.plan.output / file, all_rows, all_clicks, values),
+            "checksum": digest,
             "rate": rate,
             "strength": strength,
             "folds": NUM_FOLDS,
             **({"contents": self.contents} if self.contents else {}),
         }
-        return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
+        return unit.finish(DenseColumn(f"{source.name}_target", transform))
 
     def _add(self, number: int, num_ids: int) -> tuple[Counts, Counts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
@@ -171,18 +175,16 @@ class AddUpClicks:
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
 
-    def _write_folded(self, name: str, rows: Counts, clicks: Counts, strength: float) -> None:
-        """Writes the values for the rows of each fold, from the rows of the other folds."""
-        values = np.empty(rows.shape, np.float32)
-        for fold in range(NUM_FOLDS):
-            others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
-            rate = share_of(others[1].sum().item(), others[0].sum().item())
-            values[:, fold] = log_odds(*others, strength, rate)
-        with (
-            written_whole(folded_file(self.journal.folder, name)) as temporary,
-            temporary.open("wb") as file,
-        ):
-            np.save(file, values)
+
+def _write_folded(path: Path, rows: Counts, clicks: Counts, strength: float) -> None:
+    """Writes the values for the rows of each fold, from the rows of the other folds."""
+    values = np.empty(rows.shape, np.float32)
+    for fold in range(NUM_FOLDS):
+        others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
+        rate = share_of(others[1].sum().item(), others[0].sum().item())
+        values[:, fold] = log_odds(*others, strength, rate)
+    with path.open("wb") as file:
+        np.save(file, values)
 
 
 def _write(path: Path, rows: Counts, clicks: Counts, values: NDArray[np.float32]) -> str:
@@ -210,9 +212,11 @@ def grow_target(
     rows, clicks = (np.zeros(source.num_embeddings, old.dtype) for old in (old_rows, old_clicks))
     values = np.full(source.num_embeddings, old_values[source.encoding.get("rare_id", 0)])
     rows[stays], clicks[stays], values[stays] = old_rows[stays], old_clicks[stays], old_values[stays]
-    return replace(
-        target, transform={**rule, "checksum": _write(output / rule["file"], rows, clicks, values)}
-    )
+    path = output / rule["file"]
+    path.parent.mkdir(exist_ok=True)
+    with written_whole(path) as temporary:
+        digest = _write(temporary, rows, clicks, values)
+    return replace(target, transform={**rule, "checksum": digest})
 
 
 def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[Problem]:

@@ -22,8 +22,8 @@ from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.dates import day_number
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
-from dlrm_app.journal import Finish, Journal
+from dlrm_app.files import checksum
+from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.preprocessing.encode.columns import VocabularyRule
 from dlrm_app.preprocessing.encode.sparse import (
     FIRST_ID,
@@ -86,13 +86,14 @@ class AddUp:
         known, is_seen, others, distinct = self._add(features, rule, old, waiting)
         grown = grow(old, known, is_seen, others, rule)
         new_raw = _values(column.kind or "", grown.owners["key"][grown.new], features, self.files)
-        file = f"vocab/{column.name}.parquet"
-        path, living = self.plan.output / file, np.flatnonzero(old["is_living"])
-        values = pa.concat_arrays([new_raw, *raw])
+        file, unit = f"vocab/{column.name}.parquet", self.journal.begin(item.name)
+        living, values = np.flatnonzero(old["is_living"]), pa.concat_arrays([new_raw, *raw])
+        with unit.write_at(self.plan.output / file) as temporary:
+            digest = _write_vocabulary(temporary, grown, values, living, with_days=self.grows)
         encoding = {
             "kind": "vocab",
             "file": file,
-            "checksum": _write_vocabulary(path, grown, values, living, with_days=self.grows),
+            "checksum": digest,
             "missing_id": MISSING_ID,
             "rare_id": RARE_ID,
             "raw": column.kind,
@@ -108,9 +109,11 @@ class AddUp:
         )
         unseen = int(others["today"].sum())
         growth = (
-            self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
+            self._write_growth(unit, grown, features, int(known.sum()) + unseen, unseen)
+            if self.grows
+            else None
         )
-        return self.journal.begin(item.name).finish(AddedUp(made, growth))
+        return unit.finish(AddedUp(made, growth))
 
     def _add(
         self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
@@ -153,13 +156,16 @@ class AddUp:
         distinct += int(np.count_nonzero(waiting["today"]))
         return today[: len(old)], is_seen[: len(old)], np.concatenate(added), distinct
 
-    def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
+    def _write_growth(
+        self, unit: WorkFiles[AddedUp], grown: Grown, features: Sequence[int], lookups: int, unseen: int
+    ) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
         file, waiting, digest = f"waiting/{names[0]}.parquet", grown.waiting, ""
         if len(waiting):
             order, _ = in_buckets(waiting["key"])
             history = {name: array_of(waiting[name][order]) for name in ("key", "count", "last_seen")}
-            digest = write_file(self.plan.output / file, history)
+            with unit.write_at(self.plan.output / file) as temporary:
+                digest = write_file(temporary, history)
         return Growth(
             names,
             values=int(np.count_nonzero(grown.owners["is_living"])),
@@ -249,9 +255,7 @@ def _write_vocabulary(
 
 def write_file(path: Path, columns: dict[str, pa.Array], **layout: Any) -> str:
     """Writes a file that encoding needs; returns its checksum."""
-    path.parent.mkdir(exist_ok=True)
-    with written_whole(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)
+    pq.write_table(pa.table(columns), path, compression="zstd", **layout)
     return checksum(path)
 
 

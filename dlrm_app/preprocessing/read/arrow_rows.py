@@ -77,6 +77,7 @@ _LIMITS = {
     "score": (0.0, 1.0),
 }
 """Kind of numbers → the least and the greatest; the others are times."""
+_BLANKS, _IN_QUOTES = " \t", "^(?s:'(.*)'|\"(.*)\")$"
 _local = threading.local()
 _ALL_SET = 0xFF  # eight values that are not null
 _LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
@@ -204,14 +205,16 @@ class ArrowCursor(Position):
         """Returns (the lists, True for each row that is bad)."""
         import pyarrow.compute as pc
 
-        array = _as_lists(array, column, null_lists(kind_code(column), self._spec.null_values))
+        words = null_lists(kind_code(column), self._spec.null_values)
+        array, is_bare = _as_lists(array, column, words)
         ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
         # flatten leaves out whatever null lists hold
         keys, states, spans = self._values_of(array.flatten(), column)
         if column.role == ELEMENT_WEIGHTS:
             keys = keys.view(np.float64) + 0.0  # -0.0 has the bits of MISSING_KEY
         num_bad = _ends_of(states != PRESENT if column.role in NEVER_MISSING else states == BAD)
-        return RawList(ends, keys.view(np.uint64), spans), num_bad[ends[1:]] > num_bad[ends[:-1]]
+        bad = num_bad[ends[1:]] > num_bad[ends[:-1]]
+        return RawList(ends, keys.view(np.uint64), spans), bad if is_bare is None else bad | is_bare
 
     def _values_of(self, array: pa.Array, column: LogColumn) -> _ReadValues:
         """Reads all values of ``array``."""
@@ -411,22 +414,40 @@ def _digits(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_null(array, nan_is_null=True), None, texts)
 
 
-def _as_lists(array: pa.Array, column: LogColumn, words: Sequence[str]) -> pa.Array:
-    """Lists of values. Texts are split at the separator of ``column``; empty texts and null words are empty lists."""
+def _as_lists(
+    array: pa.Array, column: LogColumn, words: Sequence[str]
+) -> tuple[pa.Array, NDArray[np.bool_] | None]:
+    """Lists of values. Texts are split at the separator of ``column``; empty texts and null words are empty lists.
+
+    If texts have brackets, also returns True for each that lacks them.
+    """
     import pyarrow.compute as pc
 
     kind = array.type
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
     if pa.types.is_null(kind):  # no row has a list
-        return array.cast(pa.list_(kind))
-    if kind in TEXTS:
-        texts = array.cast(pa.large_string())
-        is_empty = (
-            pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
-        )
-        return pc.split_pattern(pc.if_else(is_empty, None, texts), column.separator)
-    return array  # a cast would give list views that were read from Parquet the values of other rows
+        return array.cast(pa.list_(kind)), None
+    if kind not in TEXTS:
+        return (
+            array,
+            None,
+        )  # a cast would give list views that were read from Parquet the values of other rows
+    texts = array.cast(pa.large_string())
+    is_empty = pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
+    texts = pc.if_else(is_empty, None, texts)
+    if column.brackets is None:
+        return pc.split_pattern(texts, column.separator), None
+    texts = pc.utf8_trim(texts, _BLANKS)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    inside = pc.utf8_trim(pc.utf8_slice_codeunits(texts, 1, -1), _BLANKS)
+    has_both = pc.and_(pc.starts_with(texts, column.brackets[0]), pc.ends_with(texts, column.brackets[1]))
+    is_good = pc.and_(has_both, pc.greater(pc.utf8_length(texts), 1))
+    inside = pc.if_else(pc.and_(is_good, pc.not_equal(inside, "")), inside, None)
+    lists = pc.split_pattern(inside, column.separator)
+    elements = pc.replace_substring_regex(pc.utf8_trim(lists.values, _BLANKS), _IN_QUOTES, r"\1\2")
+    whole = pa.ListArray.from_arrays(lists.offsets, elements, mask=pc.is_null(lists))
+    return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_)
 
 
 def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
@@ -474,19 +495,31 @@ def _convert_numbers(  # type: ignore[no-untyped-def]  # compiled
 @njit_uncounted
 def _set_absent(nulls, first, missing, values, states):  # type: ignore[no-untyped-def]  # compiled
     """Sets the values of nulls; returns the number of bad values that are not null."""
-    row = 0
-    while row < len(values) and nulls.size > 0:
-        place = first + row
-        if place & 7 == 0 and nulls[place >> 3] == _ALL_SET:
-            row += 8
-            continue
-        if not (nulls[place >> 3] >> (place & 7)) & 1:
-            values[row], states[row] = missing, ABSENT
-        row += 1
+    row, size = 0, len(values) if nulls.size > 0 else 0
+    while row < size and (first + row) & 7:
+        row = _set_one(nulls, first, missing, values, states, row)
+    while row + 8 <= size:
+        byte = nulls[(first + row) >> 3]
+        if byte != _ALL_SET:
+            for bit in range(8):  # without branches, so it is vectorised
+                is_null = (byte >> np.uint8(bit)) & np.uint8(1) == 0
+                values[row + bit] = missing if is_null else values[row + bit]
+                states[row + bit] = np.uint8(ABSENT) if is_null else states[row + bit]
+        row += 8
+    while row < size:
+        row = _set_one(nulls, first, missing, values, states, row)
     num_bad = 0
     for state in states:
         num_bad += state == BAD
     return num_bad
+
+
+@njit_uncounted
+def _set_one(nulls, first, missing, values, states, row):  # type: ignore[no-untyped-def]  # compiled
+    """Sets the value of ``row`` if it is null; returns the next row."""
+    if _has_no_value(nulls, first + row):
+        values[row], states[row] = missing, ABSENT
+    return row + 1
 
 
 @njit(nogil=True, cache=True)

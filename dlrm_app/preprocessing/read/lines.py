@@ -43,6 +43,7 @@ DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
 
 _PLAIN, _QUOTED, _ESCAPED, _MALFORMED, _OPEN = range(5)
 _NO_BYTE = -1
+_BLANK, _TAB, _APOSTROPHE, _QUOTE = (ord(mark) for mark in " \t'\"")
 
 
 @njit(nogil=True, cache=True)
@@ -192,9 +193,16 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
 @njit_uncounted
 def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """Reads the elements of a list. Returns 1 good, 0 bad, -1 no room. An empty field is an empty list."""
-    kind, slot, separator = column[0], column[1], column[2]
+    kind, slot, separator = column[0], column[1], column[2] & 0xFF
+    opening, closing = (column[2] >> 8) & 0xFF, column[2] >> 16
     ends, keys, spans = lists
     index = ends[slot, row]
+    if opening > 0:
+        begin, behind = _trimmed(text, begin, behind)
+        if begin < behind:
+            if behind - begin < 2 or text[begin] != opening or text[behind - 1] != closing:
+                return 0
+            begin, behind = _trimmed(text, begin + 1, behind - 1)
     at = begin
     while begin < behind and at <= behind:
         stop = at
@@ -202,18 +210,40 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
             stop += 1
         if index == keys.shape[1]:
             return -1
-        keys[slot, index], state = parse_key(text, at, stop, kind, doubled)
+        first, last = _unquoted(text, at, stop, doubled) if opening > 0 else (at, stop)
+        keys[slot, index], state = parse_key(text, first, last, kind, doubled)
         if state == BAD or (state == ABSENT and kind == ELEMENT_WEIGHT):
-            if not is_null(text, at, stop, column):
+            if not is_null(text, first, last, column):
                 return 0
             keys[slot, index] = MISSING_KEY
         if spans.shape[1] > 0:
-            spans[slot, index, 0] = at
-            spans[slot, index, 1] = stop if doubled < 0 else -stop
+            spans[slot, index, 0] = first
+            spans[slot, index, 1] = last if doubled < 0 else -last
         index += 1
         at = stop + 1
     ends[slot, row + 1] = index
     return 1
+
+
+@njit_uncounted
+def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
+    """The places of a text without the blanks around it."""
+    while begin < behind and (text[begin] == _BLANK or text[begin] == _TAB):
+        begin += 1
+    while begin < behind and (text[behind - 1] == _BLANK or text[behind - 1] == _TAB):
+        behind -= 1
+    return begin, behind
+
+
+@njit_uncounted
+def _unquoted(text, at, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
+    """The places of an element without the blanks and quotes around it."""
+    at, stop = _trimmed(text, at, stop)
+    if at < stop and (text[at] == _APOSTROPHE or text[at] == _QUOTE):
+        width = 2 if text[at] == doubled else 1
+        if stop - at >= 2 * width and text[stop - 1] == text[at]:
+            return at + width, stop - width
+    return at, stop
 
 
 @njit_uncounted

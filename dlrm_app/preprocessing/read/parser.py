@@ -213,6 +213,10 @@ def rule_name(column: LogColumn) -> str:
 def bad_value(column: LogColumn, value: str) -> str:
     """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
     rule = _RULES[rule_name(column)]
+    if column.brackets and not re.fullmatch(
+        rf"[ \t]*\{column.brackets[0]}.*\{column.brackets[1]}[ \t]*", value, re.DOTALL
+    ):
+        return f"{column.name} is {value!r}, must be a list in {column.brackets}"
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
@@ -405,6 +409,15 @@ def _format_codes(column: LogColumn) -> list[int]:
     return [*codes, *[0] * (ROOM - len(codes))]
 
 
+def _separator_code(column: LogColumn) -> int:
+    """The code of a list's separator, with its brackets in the next bytes; -1 for a single value."""
+    return (
+        int.from_bytes(f"{column.separator}{column.brackets or ''}".encode(), "little")
+        if column.separator
+        else -1
+    )
+
+
 def column_codes(spec: Spec) -> NDArray[np.int64]:
     """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, the format of
     a time, null words.
@@ -419,7 +432,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
         (
             kind_code(column),
             slots.get(column.name, 0),
-            ord(column.separator) if column.separator else -1,
+            _separator_code(column),
             *_format_codes(column),
             *nulls,
         )

@@ -3,6 +3,7 @@
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: tags, role: sparse, kind: string, separator: ",", brackets: "[]"}  # lists as Python writes them: "['a', 'b']"
 - {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
                                                                    # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
@@ -44,7 +45,8 @@ KINDS = {
     "sparse": ("integer", "hex", "string"),
     "time": ("seconds", "milliseconds", "iso", FORMATTED),
 }
-KEYS = ("name", "role", "kind", "separator", "first", "last", "format", "weights_of")
+KEYS = ("name", "role", "kind", "separator", "first", "last", "format", "weights_of", "brackets")
+BRACKETS = ("[]", "()", "{}")
 DERIVED_KEYS = ("name", "kind", "of")
 CLOCKS = ("hour", "weekday")
 """Kinds of derived columns that may have a ``zone``."""
@@ -74,7 +76,8 @@ DERIVED_KINDS = {
 class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
     or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
-    whose elements these numbers weigh.
+    whose elements these numbers weigh. ``brackets``: those around each list; blanks and quotes around its elements are
+    left out too.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -88,6 +91,7 @@ class LogColumn:
     last: int | None = None
     format: str | None = None
     weights_of: str | None = None
+    brackets: str | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -314,10 +318,16 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    role, kind, separator, first, last, form, weights_of = (entry.get(key) for key in KEYS[1:])
+    role, kind, separator, first, last, form, weights_of, brackets = (entry.get(key) for key in KEYS[1:])
     kinds = tuple(each for each in KINDS.get(str(role), ()) if each != FORMATTED)
     unknown = [key for key in entry if key not in KEYS]
-    is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
+    may_repeat = brackets is not None and config.quote is not None  # the delimiter, within quotes
+    taken = (
+        config.quote,
+        *([] if may_repeat else [config.delimiter]),
+        *(f"{brackets} \t" if brackets else ""),
+    )
+    is_separator = _is_mark(separator) and separator not in taken
     removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
     rules = [
         (
@@ -344,6 +354,15 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
         (
             separator is None or is_separator,
             Problem("separator", "must be one ASCII character that nothing else uses", value=separator),
+        ),
+        (
+            brackets is None or (brackets in BRACKETS and (separator is not None or role == ELEMENT_WEIGHTS)),
+            Problem(
+                "brackets",
+                "are those around lists, whose elements have a separator",
+                f"use one of {', '.join(BRACKETS)}, with a separator",
+                brackets,
+            ),
         ),
         (
             first is None or last is None,
@@ -401,7 +420,13 @@ def _as_their_lists(columns: Sequence[LogColumn]) -> list[LogColumn]:
     """``columns``, where element weights are written and cut as their lists are."""
     lists = {column.name: column for column in columns if column.role == "sparse"}
     return [
-        replace(c, separator=c.separator or of.separator, first=of.first, last=of.last)
+        replace(
+            c,
+            separator=c.separator or of.separator,
+            first=of.first,
+            last=of.last,
+            brackets=c.brackets or (of.brackets if c.separator is None else None),
+        )
         if c.role == ELEMENT_WEIGHTS and (of := lists.get(str(c.weights_of)))
         else c
         for c in columns

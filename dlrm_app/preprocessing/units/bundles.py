@@ -155,7 +155,7 @@ class TextBundleFeed:
         ahead = _AHEAD if isinstance(self.source.path, Address) else 0
         waiting = deque[Iterator[UnitText]]()
         for source in self.sources:
-            waiting.append(TextFeed(source, self.unit_bytes).opened().items())
+            waiting.append(TextFeed(source, self.unit_bytes).prefetched().items())
             if len(waiting) > ahead:
                 yield waiting.popleft()
         yield from waiting

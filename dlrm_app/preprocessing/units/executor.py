@@ -6,7 +6,7 @@ made, so in any order. The files of a record are on disk by then.
 
 import os
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -92,8 +92,12 @@ class Executor(Protocol):
         """
 
 
+_FINISHING = 16
+"""Threads that wait for the disk: it takes little longer for many files than for one."""
+
+
 class LocalExecutor:
-    """Runs a pass in ``num_threads`` threads; the caller's thread finishes the items.
+    """Runs a pass in ``num_threads`` threads; others finish the items, many at the same time.
 
     A thread reads an item while it works on it, so at most ``num_threads`` items are in memory, and it keeps its feed
     to the end. Where feeds are fewer than threads, it detaches each item and another thread continues the feed: one
@@ -105,27 +109,40 @@ class LocalExecutor:
 
     def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
         """See ``Executor``."""
-        done: SimpleQueue[Finish[R] | Future[None]] = SimpleQueue()
+        finished: SimpleQueue[Future[R] | None] = SimpleQueue()  # None: a thread has ended
         with (
             closing(_Streams(feeds, self.num_threads)) as streams,
+            ThreadPoolExecutor(_FINISHING) as finishing,
             ThreadPoolExecutor(self.num_threads) as pool,
         ):
+
+            def finish(ended: Finish[R]) -> None:
+                finishing.submit(ended).add_done_callback(finished.put)
+
             try:
-                for _ in range(self.num_threads):
-                    pool.submit(_work_on, work, streams, done).add_done_callback(done.put)
+                threads = [pool.submit(_work_on, work, streams, finish) for _ in range(self.num_threads)]
+                for thread in threads:
+                    thread.add_done_callback(lambda _: finished.put(None))
                 num_running = self.num_threads
                 while num_running:
-                    finish = done.get()
-                    if isinstance(finish, Future):
-                        finish.result()  # raises the thread's error
+                    record = finished.get()
+                    if record is None:
                         num_running -= 1
+                        for thread in threads:
+                            if thread.done():
+                                thread.result()  # raises the thread's error
                     else:
-                        yield finish()
+                        yield record.result()
+                finishing.shutdown()
+                while not finished.empty():
+                    record = finished.get()
+                    assert record is not None, "all threads have ended"
+                    yield record.result()
             finally:
                 streams.stop()
 
 
-def _work_on(work: Pass[T, R], streams: "_Streams[T]", done: "SimpleQueue[Finish[R] | Future[None]]") -> None:
+def _work_on(work: Pass[T, R], streams: "_Streams[T]", finish: Callable[[Finish[R]], None]) -> None:
     """Works on one item after another until no stream is left."""
     while (stream := streams.take()) is not None:
         item = stream.read()
@@ -136,7 +153,7 @@ def _work_on(work: Pass[T, R], streams: "_Streams[T]", done: "SimpleQueue[Finish
         is_free = streams.are_few and item.detach()
         if is_free:
             streams.give_back(stream)
-        done.put(work(item))
+        finish(work(item))
         del item  # frees its memory before the next one is read
         if not is_free:
             streams.give_back(stream)

@@ -13,7 +13,14 @@ from dlrm_app.config.values import SPLITS
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.preprocessing.units.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.preprocessing.units.lake import NamedFile, is_table, partition_of, refuse_table, table_files
-from dlrm_app.preprocessing.units.remote import Address, address_of, in_threads, is_url, objects_below
+from dlrm_app.preprocessing.units.remote import (
+    Address,
+    address_of,
+    in_threads,
+    is_url,
+    keep_beginnings,
+    objects_below,
+)
 from dlrm_app.preprocessing.units.source import (
     DAMAGE,
     InputFile,
@@ -61,13 +68,18 @@ def _find(given: Mapping[str, Any]) -> list[InputFile]:
         for name in ([value] if isinstance(value, str) else value or [])
         for file in _named_files(key, name, faults)
     ]
+    keys = [key for key, _ in named]
     looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
-    faults += [fault for fault in looked if isinstance(fault, _NameFault)]
+    found = [source for source in looked if isinstance(source, InputFile)]
+    versions = {it.path: (it.bytes, it.tag) for it in found if isinstance(it.path, Address)}
+    keep_beginnings(versions)
+    read = in_threads(lambda source: _with_format(keys[source.index], source), found)
+    faults += [fault for fault in [*looked, *read] if isinstance(fault, _NameFault)]
     if faults:
-        found = [fault.problem for fault in faults]
-        raise NoFilesError(*found) if all(fault.is_absence for fault in faults) else ConfigError(*found)
-    sources = [source for source in looked if isinstance(source, InputFile)]
-    refuse_if(_named_twice(sources, [key for key, _ in named]))
+        problems = [fault.problem for fault in faults]
+        raise NoFilesError(*problems) if all(fault.is_absence for fault in faults) else ConfigError(*problems)
+    sources = [source for source in read if isinstance(source, InputFile)]
+    refuse_if(_named_twice(sources, keys))
     return sources
 
 
@@ -151,7 +163,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
-    """The source for ``file``, which setting ``key`` names, or its problem."""
+    """The source for ``file``, which setting ``key`` names, before its format is known; or its problem."""
     path = file.path
     try:
         if is_url(path) and not isinstance(path, Address):  # from a table
@@ -162,14 +174,19 @@ def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
                 return _NameFault(Problem(f"{key}={path}", rule), is_absence=True)
             rule = "is a pipe or a device, and input is read more than once"
             return _NameFault(Problem(f"{key}={path}", rule, "write it to a file and give that"))
-        version = version_of(path)
-        split = key.partition(".")[2]
-        source = InputFile(
-            index, path, split, *version[:2], "text", file.partition, version[2], file.is_of_table
-        )
+        size, modified, tag = version_of(path)
+    except DataError as error:
+        return _NameFault(error.problems[0].within(key, "="))
+    split = key.partition(".")[2]
+    return InputFile(index, path, split, size, modified, "text", file.partition, tag, file.is_of_table)
+
+
+def _with_format(key: str, source: InputFile) -> InputFile | _NameFault:
+    """``source`` with the format that its first bytes tell, or its problem."""
+    try:
         with source.open() as raw:
             return replace(source, format=format_of(raw.read(4)))
     except OSError as error:
-        return _NameFault(Problem(f"{key}={path}", f"cannot be read ({error.strerror})"))
+        return _NameFault(Problem(f"{key}={source.path}", f"cannot be read ({error.strerror})"))
     except DataError as error:
         return _NameFault(error.problems[0].within(key, "="))

@@ -21,12 +21,14 @@ import pyarrow.parquet as pq
 
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.folders import NoFilesError, local_path
-from dlrm_app.preprocessing.units.remote import above_all, is_url, objects_below
+from dlrm_app.preprocessing.units.remote import above_all, in_threads, is_url, objects_below
 from dlrm_app.text import listed, without_credentials
 from dlrm_app.typed import install_command, setting
 
 logger = logging.getLogger(__name__)
 
+_MARKS = {"delta": "_delta_log/*", "iceberg": "metadata/*.metadata.json"}
+"""The files that a table's folder has."""
 _VERSION = {"delta": "version", "iceberg": "snapshot"}
 _FORM = {"delta": "delta://PATH", "iceberg": "iceberg://CATALOG/NAMESPACE.TABLE"}
 _PACKAGE = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -117,11 +119,13 @@ def _whole(place: str) -> str:
 
 def _kind_of(folder: str) -> str | None:
     """delta or iceberg, if ``folder`` is that of a table."""
-    for kind, mark in {"delta": "_delta_log/*", "iceberg": "metadata/*.metadata.json"}.items():
+
+    def has_mark(mark: str) -> bool:
         found = objects_below(f"{folder}/{mark}")[0] if is_url(folder) else Path(folder).glob(mark)
-        if any(True for _ in found):
-            return kind
-    return None
+        return any(True for _ in found)
+
+    marked = in_threads(has_mark, [*_MARKS.values()])  # a store takes its time for each
+    return next((kind for kind, is_marked in zip(_MARKS, marked, strict=True) if is_marked), None)
 
 
 def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.parquet import MAGIC
 from dlrm_app.preprocessing.units.plain_parquet import decode_plain, is_plain, short_texts
 from dlrm_app.preprocessing.units.remote import Address, in_threads
+from dlrm_app.preprocessing.units.remote_file import RemoteFile
 from dlrm_app.preprocessing.units.source import InputFile, explained_damage
 from dlrm_app.preprocessing.units.unit_text import FileRange, TextRange
 
@@ -150,11 +152,10 @@ class ParquetFeed:
         units, groups = self._units, self._groups
         alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
         most_rows = max(unit.stop - unit.start for unit in alike.values())
-        is_large = not isinstance(self.source.path, Address) and most_rows >= FEW_ROWS
-        plain = plain_columns(self.source, self._stored) if is_large else []
-        decoded = {*plain}
-        others = [name for name in self._stored if name not in decoded]
-        with _open(self.source, self.prefetched().fetched) as file:
+        with self._readable() as (place, file):
+            is_plain = place is not None and most_rows >= FEW_ROWS
+            plain = plain_columns(self.source, self._stored) if is_plain else []
+            others = [name for name in self._stored if name not in {*plain}]
             rows = _RowReader(file, groups, others, max(most_rows, 1))
             for number, unit in alike.items():
                 if number > self.wanted[-1]:
@@ -162,7 +163,7 @@ class ParquetFeed:
                 with explained_damage(self.source):
                     table = rows.read(unit.stop - unit.start)
                     if number in self.wanted:
-                        tables = [table, self._plain(file, unit, plain)]
+                        tables = [table, self._plain(file, place or "", unit, plain)]
                 if (
                     number in self.wanted
                 ):  # yielded at once: this function keeps no table while the next is read
@@ -173,12 +174,23 @@ class ParquetFeed:
                     )
                     del whole
 
-    def _plain(self, file: pq.ParquetFile, unit: UnitRows, names: list[str]) -> pa.Table | None:
+    @contextmanager
+    def _readable(self) -> Iterator[tuple[str | None, pq.ParquetFile]]:
+        """(The path of the file, the open file); no path for an object whose bytes are not in memory at once."""
+        fetched = self.prefetched().fetched
+        with ExitStack() as opened:
+            place: str | None = self.source.path
+            if isinstance(fetched, RemoteFile):
+                opened.enter_context(fetched)
+                place = opened.enter_context(fetched.in_memory(_end_of(self.source)))
+            yield place, opened.enter_context(_open(self.source, place or fetched))
+
+    def _plain(self, file: pq.ParquetFile, place: str, unit: UnitRows, names: list[str]) -> pa.Table | None:
         """The columns ``names`` of the rows of ``unit``; None if there are no such columns."""
         if not names:
             return None
         before = sum(file.metadata.row_group(group).num_rows for group in range(unit.groups.start))
-        table = decode_plain([str(self.source.path)], names, before + unit.start, unit.stop - unit.start)
+        table = decode_plain([place], names, before + unit.start, unit.stop - unit.start)
         if table is None:  # Arrow tells what is wrong
             groups = file.read_row_groups(list(unit.groups), names, use_threads=False)
             table = groups.slice(unit.start, unit.stop - unit.start)
@@ -241,24 +253,28 @@ def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tup
 
 
 @contextmanager
-def _open(source: InputFile, remote: io.RawIOBase | None) -> Iterator[pq.ParquetFile]:
-    """Opens the file, with the footer that was read before.
-
-    ``remote``: an open object of a store. Raises DamagedFileError.
-    """
+def _open(source: InputFile, place: str | io.RawIOBase | None) -> Iterator[pq.ParquetFile]:
+    """Opens the file at ``place``, with the footer that was read before. Raises DamagedFileError."""
     with ExitStack() as opened:
-        place: Any = source.path
-        if remote is not None:
-            place = opened.enter_context(io.BufferedReader(remote, _BUFFER))
+        origin: Any = place
+        if isinstance(place, io.RawIOBase):
+            origin = opened.enter_context(io.BufferedReader(place, _BUFFER))
         with explained_damage(source):
             file = pq.ParquetFile(
-                place,
+                origin,
                 metadata=footer_of(source),
                 read_dictionary=repeated_texts(source),
                 buffer_size=_BUFFER,  # a mapped file that becomes shorter would end the process
                 pre_buffer=False,
             )
         yield opened.enter_context(file)
+
+
+def _end_of(source: InputFile) -> bytes:
+    """The footer as the last bytes of a Parquet file."""
+    written = pa.BufferOutputStream()
+    footer_of(source).write_metadata_file(written)
+    return bytes(written.getvalue())[len(MAGIC) :]
 
 
 def read_whole(source: InputFile, place: str | bytes, names: list[str]) -> pa.Table:

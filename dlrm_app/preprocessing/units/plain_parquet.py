@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.files import is_disk_error
+from dlrm_app.kernels.memory import load_polars
 
 _PLAIN = (
     pa.types.is_integer,
@@ -47,12 +48,10 @@ def decode_plain(
 
     ``places``: the paths of files, or the bytes of each.
     """
-    import polars
-    from polars import selectors
-
+    polars = load_polars()
     frame = polars.scan_parquet(places, glob=False, hive_partitioning=False, extra_columns="ignore")
     try:
-        decoded = frame.slice(first, num_rows).select(selectors.by_name(*names)).collect()
+        decoded = frame.slice(first, num_rows).select(polars.selectors.by_name(*names)).collect()
     except (polars.exceptions.PolarsError, OSError) as error:
         if isinstance(error, OSError) and is_disk_error(error):
             raise

@@ -1,20 +1,16 @@
-"""Lists and reads objects of a store, which are named by fsspec URLs such as s3://bucket/key.
+"""Objects of a store: lists, versions and bytes; they are named by fsspec URLs such as s3://bucket/key.
 
-The ranges of bytes to read are given when an object is opened. Threads fetch the next ranges in the background, which
-hides the latency of requests. A request that fails is repeated after a growing pause.
+A request that fails is repeated after a growing pause.
 """
 
-import io
 import logging
-import os
 import re
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from datetime import datetime
 from typing import Any, TypeVar
 
 from dlrm_app.errors import DataError, Problem
@@ -23,14 +19,12 @@ from dlrm_app.typed import install_command
 
 logger = logging.getLogger(__name__)
 
-_PIECE, _SMALL = 4 << 20, 1 << 16
-"""The bytes of a request in the background, and of the smallest request."""
-_MOST = 64 << 20
-"""If the ranges of a file have at most so many bytes, all are fetched at once."""
-_AHEAD = 3
-"""The number of pieces to prefetch if the ranges have more bytes than that."""
-_NEAR = 1 << 18
-"""Two ranges with at most so many bytes between them are fetched in one request."""
+AT_ONCE = 64
+"""The number of requests that wait for answers at the same time."""
+KEPT_EACH, _KEPT = 1 << 17, 1 << 27
+"""The first bytes to keep of an object, and of all objects."""
+_FEW = 8
+"""Each of so few objects is asked for its version; of more objects the list is believed."""
 _TRIES, _PATIENCE = 10, 60
 """Reading fails after so many requests, or seconds, without an answer."""
 _VERSION_KEYS = [
@@ -41,6 +35,8 @@ _VERSION_KEYS = [
 _NO_PERMISSION = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "az"), "azure")
+_OF_BOTO = ("s3", "s3a")
+"""The schemes whose driver has ten connections unless it is told otherwise."""
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -48,16 +44,30 @@ B = TypeVar("B")
 class Address(str):
     """The URL of an object, without credentials.
 
-    ``url``: the URL with them; ``path``: the object's path in its store.
+    ``url``: the URL with them; ``path``: the object's path in its store. ``listed``: the version that the list of the
+    folder or glob ``above`` tells, None if it cannot be believed. ``beginning``: the first bytes, kept in this process.
     """
 
     url: str
     path: str
+    above: str
+    listed: tuple[int, str] | None
+    beginning: bytes
 
-    def __new__(cls, shown: str, url: str = "", path: str = "") -> "Address":
+    def __new__(
+        cls,
+        shown: str,
+        url: str = "",
+        path: str = "",
+        above: str = "",
+        listed: tuple[int, str] | None = None,
+    ) -> "Address":
         self = super().__new__(cls, shown)
-        self.url, self.path = url, path
+        self.url, self.path, self.above, self.listed, self.beginning = url, path, above, listed, b""
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Address, (str(self), self.url, self.path, self.above, self.listed)
 
 
 def is_url(name: str) -> bool:
@@ -87,7 +97,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
             return [one], one
         raise DataError(Problem(str(one), "is on a web server, which does not list files", "name each"))
 
-    def list_names() -> list[str] | None:
+    def list_infos() -> dict[str, Any] | None:
         is_glob = re.search(r"[*?[]", path) and not store.exists(path)
         if not is_glob and not store.isdir(path):
             return None
@@ -95,17 +105,42 @@ def objects_below(url: str) -> tuple[list[Address], str]:
         found: dict[str, Any] = {}
         for name, info in folders.items():
             found |= store.find(name, detail=True) if info["type"] == "directory" else {name: info}
-        return [name for name, info in found.items() if info["type"] == "file" and info["size"] != 0]
+        return {name: info for name, info in found.items() if info["type"] == "file" and info["size"] != 0}
 
-    names = _patiently(one, list_names)
-    if names is None:
+    infos = _patiently(one, list_infos)
+    if infos is None:
         return [one], one
-    above, *shown = (without_credentials(store.unstrip_protocol(name)) for name in (above_all(path), *names))
-    return [Address(name, url, path) for name, path in zip(shown, names, strict=True)], above
+    above, *shown = (without_credentials(store.unstrip_protocol(name)) for name in (above_all(path), *infos))
+    found = [
+        Address(name, url, path, url, _version_of(info))
+        for name, (path, info) in zip(shown, infos.items(), strict=True)
+    ]
+    if len(found) <= _FEW or not _is_told_by_lists([found[0], found[len(found) // 2], found[-1]]):
+        for address in found:
+            address.listed = None
+    return found, above
+
+
+def _is_told_by_lists(addresses: Sequence[Address]) -> bool:
+    """True if lists tell of ``addresses`` what the store answers if it is asked for each."""
+    with suppress(DataError):
+        return in_threads(_ask, addresses) == [address.listed for address in addresses]
+    return False
 
 
 def look_at(address: Address) -> tuple[int, str]:
     """(bytes, version) of an object. The version is the tag and the date that the store reports. Raises DataError."""
+    return address.listed or _ask(address)
+
+
+def versions_now(addresses: Sequence[Address]) -> list[tuple[int, str]]:
+    """What ``look_at`` said of each object, as it is now. Raises DataError."""
+    lists = dict.fromkeys(address.above for address in addresses if address.listed is not None)
+    now = {(url, found.path): found.listed for url in lists for found in objects_below(url)[0]}
+    return in_threads(lambda address: now.get((address.above, address.path)) or _ask(address), addresses)
+
+
+def _ask(address: Address) -> tuple[int, str]:
     return _patiently(address, lambda: _look_at(address))
 
 
@@ -117,7 +152,39 @@ def _look_at(address: Address) -> tuple[int, str]:
                 str(address), "is in a store that does not tell its size", "copy it to a disk and give that"
             )
         )
-    return info["size"], " ".join(str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key))
+    return info["size"], _tag_of(info)
+
+
+def _version_of(info: Mapping[str, Any]) -> tuple[int, str]:
+    """(bytes, version) of an object that a list describes. Lists tell fractions of seconds where answers do not."""
+    whole = {key: it.replace(microsecond=0) if isinstance(it, datetime) else it for key, it in info.items()}
+    return info["size"] or 0, _tag_of(whole)
+
+
+def _tag_of(info: Mapping[str, Any]) -> str:
+    return " ".join(str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key))
+
+
+def keep_beginnings(objects: Mapping[Address, tuple[int, str]]) -> None:
+    """Fetches the first bytes of each object, which several readers need, and keeps them in its address.
+
+    ``objects``: address → version. Readers fetch what is not kept, and explain what cannot be fetched.
+    """
+    most = min(KEPT_EACH, _KEPT // max(len(objects), 1))
+    stores: dict[int, tuple[Any, list[Address]]] = {}
+    for address in objects:
+        store = _store(address.url)[0]
+        stores.setdefault(id(store), (store, []))[1].append(address)
+    for store, addresses in stores.values():
+        if not store.async_impl:
+            continue
+        ends = [min(most, objects[address][0]) for address in addresses]
+        paths = [address.path for address in addresses]
+        # one call takes two thirds of the time of as many in threads
+        beginnings = store.cat_ranges(paths, [0] * len(ends), ends, batch_size=AT_ONCE, on_error="return")
+        for address, end, beginning in zip(addresses, ends, beginnings, strict=True):
+            if isinstance(beginning, bytes) and len(beginning) == end:
+                address.beginning = beginning
 
 
 def _store(url: str) -> tuple[Any, str]:
@@ -125,8 +192,12 @@ def _store(url: str) -> tuple[Any, str]:
     import fsspec  # importing it takes time, and its driver too
 
     scheme = url.partition("://")[0].lower()
+    options = fsspec.config.conf.get(scheme, {}).get("config_kwargs", {})
+    connections = {"config_kwargs": {"max_pool_connections": AT_ONCE, **options}}
     try:
-        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+        return fsspec.core.url_to_fs(
+            url, use_listings_cache=False, **(connections if scheme in _OF_BOTO else {})
+        )
     except ImportError as error:
         cure = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else str(error)
         raise DataError(
@@ -216,100 +287,7 @@ def refuse_change(path: str, before: Sequence[int | str], now: Sequence[int | st
         )
 
 
-class RemoteFile(io.RawIOBase):
-    """An object, read by one thread. ``extents``: the ranges that will be read, each from its beginning to its end."""
-
-    def __init__(
-        self, address: Address, version: tuple[int, str], extents: Sequence[tuple[int, int]] = ()
-    ) -> None:
-        super().__init__()
-        self._address, self._version, self._size = address, version, version[0]
-        self._takes_all = sum(stop - start for start, stop in extents) <= _MOST
-        runs = _joined(extents) if self._takes_all else sorted(extents)
-        step = _PIECE if self._takes_all else min(max(_MOST // ((_AHEAD + 1) * len(runs)), _SMALL), _PIECE)
-        self._pieces = [
-            (at, min(at + step, stop), run)  # the pieces of one run are read in order
-            for run, (start, stop) in enumerate(runs)
-            for at in range(start, stop, step)
-        ]
-        self._fetched: dict[int, Future[bytes]] = {}
-        self._loose = (0, b"")
-        self._at = 0
-        for start, _ in runs:
-            self._fetch_from(self._number_of(start))
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Reads into ``buffer``, up to the end of a piece. Returns the number of bytes, 0 only at the file's end."""
-        start, data = self._bytes_here()
-        part = memoryview(data)[self._at - start : self._at - start + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-    def _bytes_here(self) -> tuple[int, bytes]:
-        """Returns (the position of some bytes, the bytes), with the next byte among them."""
-        number = self._number_of(self._at)
-        if number >= 0 and self._at < self._pieces[number][1]:
-            self._fetch_from(number)
-            return self._pieces[number][0], self._fetched[number].result()
-        start, data = self._loose
-        if not start <= self._at < start + len(data):
-            stop = min(self._at + _SMALL, self._size)
-            self._loose = self._at, fetch(self._address, self._at, stop, self._version)
-        return self._loose
-
-    def _number_of(self, at: int) -> int:
-        """The last piece that begins at ``at`` or earlier."""
-        return bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
-
-    def _fetch_from(self, number: int) -> None:
-        """Prefetches this piece and the next ones; drops earlier ones."""
-        run = self._pieces[number][2]
-        last = len(self._pieces) if self._takes_all else number + 1 + _AHEAD
-        for other, (start, stop, its_run) in enumerate(self._pieces[number:last], number):
-            if its_run == run and other not in self._fetched:
-                self._fetched[other] = _threads().submit(fetch, self._address, start, stop, self._version)
-        if not self._takes_all:
-            for other in [it for it in self._fetched if it < number and self._pieces[it][2] == run]:
-                self._fetched.pop(other).cancel()
-
-    def close(self) -> None:
-        for piece in self._fetched.values():
-            piece.cancel()
-        self._fetched = {}
-        super().close()
-
-
-def _joined(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """``extents`` in order; close ones are joined."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(extents):
-        if joined and start - joined[-1][1] <= _NEAR:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        elif start < stop:
-            joined.append((start, stop))
-    return joined
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(32, "fetch")
-
-
 def in_threads(act: Callable[[A], B], items: Sequence[A]) -> list[B]:
     """Calls ``act`` with each item, many at a time, because each may wait for an answer; results are in order."""
-    with ThreadPoolExecutor(min(32, len(items) or 1)) as threads:
+    with ThreadPoolExecutor(min(AT_ONCE, len(items) or 1)) as threads:
         return list(threads.map(act, items))

@@ -2,18 +2,26 @@
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
-from dlrm_app.errors import DataError, Problem
-from dlrm_app.preprocessing.units.remote import Address, RemoteFile, look_at, refuse_change
+from dlrm_app.errors import DataError, DlrmError, Problem, joined
+from dlrm_app.preprocessing.units.remote import (
+    KEPT_EACH,
+    Address,
+    in_threads,
+    look_at,
+    refuse_change,
+    versions_now,
+)
+from dlrm_app.preprocessing.units.remote_file import RemoteFile
 
 _NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
 """The number of blocks of a file that every call compares, and the bytes of each."""
@@ -22,6 +30,9 @@ _FOOTER = 1 << 19
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 MAX_RATIO = 20
 """The size of a text divided by that of its compressed file, at most, about."""
+
+
+A = TypeVar("A")
 
 
 class ReadableText(Protocol):
@@ -75,15 +86,14 @@ class InputFile:
         """The extent of the last bytes, which usually hold the footer of a Parquet file."""
         return max(self.bytes - _FOOTER, 0), self.bytes
 
-    def open(self, *extents: tuple[int, int]) -> io.RawIOBase:
-        """Opens the file, unbuffered. For an object of a store, ``extents`` are fetched in the background."""
-        if isinstance(self.path, Address):
-            return RemoteFile(self.path, (self.bytes, self.tag), extents)
-        return Path(self.path).open("rb", buffering=0)
+    def open(self, *extents: tuple[int, int], in_order: bool = False) -> io.RawIOBase:
+        """Opens the file, unbuffered. For an object of a store, ``extents`` are fetched in the background.
 
-    def check_unchanged(self) -> None:
-        """Raises DataError if the file has changed since the run began."""
-        refuse_change(self.path, self.version, version_of(self.path))
+        ``in_order``: True if nothing is read twice.
+        """
+        if isinstance(self.path, Address):
+            return RemoteFile(self.path, (self.bytes, self.tag), extents, in_order=in_order)
+        return Path(self.path).open("rb", buffering=0)
 
 
 def version_of(path: str) -> tuple[int, int, str]:
@@ -93,6 +103,45 @@ def version_of(path: str) -> tuple[int, int, str]:
         return size, 0, tag
     status = Path(path).stat()
     return status.st_size, status.st_mtime_ns, ""
+
+
+def each_source(act: Callable[[InputFile], A], sources: Sequence[InputFile]) -> list[A]:
+    """``act`` of each source, in order. Raises one error with the problems of all.
+
+    Those that must be fetched from a store are looked at in threads; for others that would take longer.
+    """
+
+    def attempt(source: InputFile) -> A | DlrmError:
+        try:
+            return act(source)
+        except DlrmError as error:
+            return error
+
+    is_far = any(
+        isinstance(it.path, Address) and len(it.path.beginning) < min(it.bytes, KEPT_EACH) for it in sources
+    )
+    done = in_threads(attempt, sources) if is_far else [*map(attempt, sources)]
+    if errors := [each for each in done if isinstance(each, DlrmError)]:
+        raise joined(errors)
+    return [each for each in done if not isinstance(each, DlrmError)]
+
+
+def drop_beginnings(sources: Sequence[InputFile]) -> None:
+    """Frees the first bytes of objects that are longer, because these are fetched again with the rest."""
+    for source in sources:
+        if isinstance(source.path, Address) and len(source.path.beginning) < source.bytes:
+            source.path.beginning = b""
+
+
+def check_unchanged(sources: Sequence[InputFile]) -> None:
+    """Raises DataError if a file has changed since the run began."""
+    addresses = [source.path for source in sources if isinstance(source.path, Address)]
+    now = dict[str, tuple[int, str]](zip(addresses, versions_now(addresses), strict=True))
+    for source in sources:
+        found = now.get(source.path)
+        refuse_change(
+            source.path, source.version, (found[0], 0, found[1]) if found else version_of(source.path)
+        )
 
 
 def content_checksum(source: InputFile) -> str:

@@ -282,16 +282,13 @@ class TextFeed:
     skip: frozenset[int] = frozenset()
     """Units of a gzip file to skip."""
     fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
-    """The open object of a store; None until ``opened``, and for local files."""
-
-    def opened(self) -> "TextFeed":
-        """The same feed; an object of a store is open, so its bytes are being fetched."""
-        is_remote = isinstance(self.source.path, Address)
-        return replace(self, fetched=self.source.open(self._extent)) if is_remote else self
+    """The open object of a store; None until the feed is prefetched, and for local files."""
 
     def prefetched(self) -> "TextFeed":
-        """The feed itself: its file is read piece by piece while it is parsed."""
-        return self
+        """The same feed; an object of a store is being fetched."""
+        if self.fetched is not None or not isinstance(self.source.path, Address):
+            return self
+        return replace(self, fetched=self.source.open(self._extent, in_order=True))
 
     def items(self) -> Generator[UnitText, None, None]:
         """The units in order. A unit that is not read or detached before the next one is requested is lost.
@@ -299,7 +296,7 @@ class TextFeed:
         Raises DataError if the file is damaged.
         """
         with (
-            self.fetched or self.source.open(self._extent) as raw,
+            self.fetched or self.source.open(self._extent, in_order=True) as raw,
             open_text(raw, self.source.format) as file,
         ):
             if self.first:

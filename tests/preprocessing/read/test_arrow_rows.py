@@ -356,3 +356,19 @@ def test_a_reject_shows_its_row_whatever_stands_beside(beside: pa.Array, excerpt
     cursor = ArrowCursor(ParquetUnit(0, 0, pa.table(columns), 0, True), form)
     assert sum(len(raw.labels) for raw in cursor.rows(10, None)) == 1
     assert [reject.excerpt for reject in cursor.take_rejects()] == [excerpt]
+
+
+@pytest.mark.parametrize("capacity", [7, 29, 64, 200])
+@pytest.mark.parametrize("kind", ["integer", "hex"])
+def test_nulls_at_any_place_of_a_slice_are_missing(kind: str, capacity: int) -> None:
+    draw = np.random.default_rng(capacity)
+    texts = [None if is_null else str(10 + n) for n, is_null in enumerate(draw.random(200) < 0.3)]
+    form = spec(LogColumn("x", "dense" if kind == "integer" else "sparse", kind))
+    if kind == "integer":
+        values = pa.array([text and int(text) for text in texts], pa.int64())
+    else:
+        values = pa.array(texts, pa.string()).cast(pa.string_view())
+    rows, rejected, _ = read(unit_of(x=values), form, capacity)
+    expected, bad = expected_of([text or "" for text in texts], form)
+    assert rejected == bad == []
+    assert all(same(found, right) for found, right in zip(rows, expected, strict=True))

@@ -172,22 +172,35 @@ def test_a_caller_that_stops_leaves_no_thread_at_work(stop: type[BaseException])
     assert not feed.is_open.is_set()
 
 
-def test_the_callers_thread_finishes_items() -> None:
-    finished: list[threading.Thread] = []
+def test_items_are_finished_at_the_same_time() -> None:
+    all_wait = threading.Barrier(4, timeout=60)
 
     class Finishing(Doing):
         def __call__(self, item: NumberedItem) -> Finish[int]:
-            assert threading.current_thread() is not caller
-
             def finish() -> int:
-                finished.append(threading.current_thread())
+                all_wait.wait()
                 return item.number
 
             return finish
 
-    caller = threading.current_thread()
-    assert sorted(LocalExecutor(2).run(Finishing(), [Numbers(0, 5)])) == list(range(5))
-    assert finished == [caller] * 5
+    assert sorted(LocalExecutor(1).run(Finishing(), [Numbers(0, 4)])) == list(range(4))
+
+
+def test_a_failure_to_finish_stops_the_work() -> None:
+    worked: list[int] = []
+
+    class Finishing(Doing):
+        def __call__(self, item: NumberedItem) -> Finish[int]:
+            worked.append(item.number)
+
+            def finish() -> int:
+                raise OSError("no room")
+
+            return finish
+
+    with pytest.raises(OSError, match="no room"):
+        list(LocalExecutor(1).run(Finishing(), [Numbers(0, 100_000)]))
+    assert len(worked) < 100_000
 
 
 def test_the_next_feeds_are_prefetched_during_work() -> None:

@@ -20,11 +20,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.preprocessing.units import remote
+from dlrm_app.preprocessing.units import parquet_units, remote, remote_file
 from dlrm_app.preprocessing.units.find_sources import find_files
 from dlrm_app.preprocessing.units.parquet_units import ParquetFeed, units_of
-from dlrm_app.preprocessing.units.remote import RemoteFile, address_of, look_at
-from dlrm_app.preprocessing.units.source import InputFile
+from dlrm_app.preprocessing.units.plain_parquet import decode_plain
+from dlrm_app.preprocessing.units.remote import address_of, look_at
+from dlrm_app.preprocessing.units.remote_file import RemoteFile
+from dlrm_app.preprocessing.units.source import InputFile, check_unchanged
 from dlrm_app.preprocessing.units.unit_text import TextFeed
 from tests.refusals import is_like, refused
 
@@ -65,10 +67,11 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     FlakyStore.asked.clear()
     made: list[float] = []
     monkeypatch.setattr(remote.time, "sleep", made.append)
-    monkeypatch.setattr(remote, "_PIECE", 1 << 12)
-    monkeypatch.setattr(remote, "_SMALL", 1 << 8)
-    monkeypatch.setattr(remote, "_MOST", 1 << 15)
-    monkeypatch.setattr(remote, "_NEAR", 1 << 6)
+    monkeypatch.setattr(remote_file, "_PIECE", 1 << 12)
+    monkeypatch.setattr(remote_file, "_SMALL", 1 << 8)
+    monkeypatch.setattr(remote_file, "_MOST", 1 << 15)
+    monkeypatch.setattr(remote_file, "_NEAR", 1 << 6)
+    monkeypatch.setattr(remote, "KEPT_EACH", 1 << 8)
     yield made
     FlakyStore.faults.clear()
 
@@ -171,9 +174,9 @@ def test_no_more_than_the_next_pieces_is_held(pauses: list[float], monkeypatch: 
         while part := file.read(5_000):
             read += part
             held = max(stop for _, stop in FlakyStore.asked) - len(read)
-            assert held <= 5 * remote._PIECE
+            assert held <= 5 * remote_file._PIECE
     assert read == data
-    assert len(FlakyStore.asked) == len(data) // remote._PIECE
+    assert len(FlakyStore.asked) == len(data) // remote_file._PIECE
 
 
 def test_pauses_grow_and_end_with_the_reason(pauses: list[float]) -> None:
@@ -223,12 +226,12 @@ def test_an_object_that_shrinks_while_it_is_read_is_refused(pauses: list[float])
 
 def test_an_object_replaced_by_one_of_the_same_size_is_another(pauses: list[float]) -> None:
     (source,) = find_files("input", put("/bucket/log", TEXT))
-    source.check_unchanged()
+    check_unchanged([source])
     put("/bucket/log", TEXT[::-1])
     with refused(
         DataError, "flaky://bucket/log", "changed while it was being read (406,626 bytes before, 406,626 now)"
     ):
-        source.check_unchanged()
+        check_unchanged([source])
 
 
 def test_folders_and_globs_of_a_store_are_those_of_a_disk(
@@ -270,3 +273,127 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SECRET" not in str(caught.value)
     with refused(ConfigError, "input=fax://bucket/x", "cannot be read (Protocol not known: fax)"):
         find_files("input", "fax://bucket/x")
+
+
+class TaggedStore(FlakyStore):
+    """Tells tags, in lists too; ``lie`` is added to those of lists. ``infos``: the objects that it was asked for."""
+
+    protocol = "tagged"
+    lie: ClassVar[str] = ""
+    infos: ClassVar[list[str]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return FlakyStore._strip_protocol(path.replace("tagged://", "memory://"))
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"tagged://{name.lstrip('/')}"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        self.infos.append(path)
+        return self._tagged(super().info(path))
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        return bytes(self.store[self._strip_protocol(path)].getvalue()[start:end])
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        found = super().find(path, detail=True)
+        return {name: self._tagged(each, self.lie) for name, each in found.items()} if detail else [*found]
+
+    def _tagged(self, info: dict[str, Any], lie: str = "") -> dict[str, Any]:
+        if info["type"] != "file":
+            return info
+        data = self.store[info["name"]].getvalue()
+        return {"name": info["name"], "size": info["size"], "type": "file", "ETag": f'"{hash(data)}{lie}"'}
+
+
+@pytest.fixture
+def tagged(pauses: list[float]) -> str:
+    """The URL of a folder of twenty objects."""
+    fsspec.register_implementation("tagged", TaggedStore, clobber=True)
+    for number in range(20):
+        put(f"/many/part-{number}", b"%d\n" % number)
+    TaggedStore.infos.clear()
+    return "tagged://many"
+
+
+def test_a_list_spares_asking_for_each_object(tagged: str) -> None:
+    sources = find_files("input", tagged)
+    assert len({*TaggedStore.infos} & {f"/many/part-{number}" for number in range(20)}) == 3
+    assert [source.version for source in sources] == [
+        (size, 0, tag) for size, tag in map(look_at, (address_of(source.path) for source in sources))
+    ]
+    TaggedStore.infos.clear()
+    check_unchanged(sources)
+    assert len({*TaggedStore.infos} & {f"/many/part-{number}" for number in range(20)}) == 3
+
+
+def test_lists_that_tell_other_versions_are_not_believed(
+    tagged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    believed = [source.version for source in find_files("input", tagged)]
+    monkeypatch.setattr(TaggedStore, "lie", "x")
+    assert [source.version for source in find_files("input", tagged)] == believed
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"7\r", "changed while it was being read (2 bytes before, 2 now)"), (None, "does not exist")],
+)
+def test_an_object_of_many_that_changes_is_refused(tagged: str, data: bytes | None, said: str) -> None:
+    sources = find_files("input", tagged)
+    check_unchanged(sources)
+    if data is None:
+        FlakyStore().rm("/many/part-7")
+    else:
+        put("/many/part-7", data)
+    with refused(DataError, "tagged://many/part-7", said):
+        check_unchanged(sources)
+
+
+def test_an_object_in_memory_is_decoded_as_a_file(
+    pauses: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By polars, after cut connections, with the columns that Arrow decodes beside them."""
+    monkeypatch.setattr(remote_file, "_MOST", 1 << 20)
+    draw = random.Random(0)
+    rows = 30_000
+    table = pa.table(
+        {
+            "text": [f"{draw.getrandbits(40):x}" for _ in range(rows)],
+            "left": [draw.random() for _ in range(rows)],
+            "lists": [[draw.randrange(9)] for _ in range(rows)],
+            "number": [draw.randrange(1 << 40) for _ in range(rows)],
+        }
+    )
+    pq.write_table(table, tmp_path / "log", row_group_size=12_000)
+    (local,) = find_files("input", str(tmp_path / "log"))
+    (source,) = find_files("input", put("/bucket/log", (tmp_path / "log").read_bytes()))
+    columns, places = {"a": "number", "b": "text", "c": "lists"}, []
+
+    def decode(given: Any, *rest: Any) -> Any:
+        places.extend(given)
+        return decode_plain(given, *rest)
+
+    monkeypatch.setattr(parquet_units, "decode_plain", decode)
+    FlakyStore.faults[:] = [ConnectionResetError("cut"), None] * 5
+    tables = [
+        pa.concat_tables(
+            unit.table.cast(pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int64()))]))
+            for number in range(len(units_of(each, 3, 1 << 22)))
+            for unit in ParquetFeed(each, columns, 1 << 22, (number,)).prefetched().items()
+        )
+        for each in (local, source)
+    ]
+    assert tables[0].equals(tables[1])
+    assert tables[1]["a"].to_pylist() == table["number"].to_pylist()
+    assert any(place.startswith("/proc/self/fd/") for place in places)
+
+
+def test_a_store_of_amazons_has_connections_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
+    assert remote._store("s3://bucket/a")[0].config_kwargs == {"max_pool_connections": remote.AT_ONCE}
+    monkeypatch.setitem(
+        fsspec.config.conf, "s3", {"config_kwargs": {"max_pool_connections": 3, "region_name": "x"}}
+    )
+    assert remote._store("s3://bucket/a")[0].config_kwargs == {"max_pool_connections": 3, "region_name": "x"}

@@ -1,0 +1,154 @@
+"""Lists as Python writes them, ``[1, 2]``, are the lists of the same elements, in text and in Parquet."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given
+
+from dlrm_app.checking.raw_logs import check_raw
+from dlrm_app.config.datasets import DatasetConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.inference.serve.request import JsonRows
+from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
+from dlrm_app.preprocessing.read.parser import Parser
+from dlrm_app.preprocessing.read.spec import read_spec
+from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.preprocessing.units.unit_text import PADDING
+from tests.preprocessing.read.test_lines import rows_of
+from tests.preprocessing.running import run, table_of
+from tests.refusals import refused
+
+ROWS = [([1, 2, 2], ["a", "b c"]), ([], ["d"]), ([30], []), ([4, 5], ["ö", "a", "e"])] * 50
+"""The elements of two lists."""
+
+
+def write(folder: Path, name: str, lists: Callable[[list[Any]], str], **keys: str) -> list[str]:
+    """A CSV file whose lists are written by ``lists``. Returns the settings that name it and its format."""
+    with (folder / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["clicked", "ids", "words"])
+        writer.writerows([n % 2, lists(ids), lists(words)] for n, (ids, words) in enumerate(ROWS))
+    form = description(**keys)
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(form))
+    return [f"dataset={folder}/{name}.yaml", f"input.train={folder}/{name}.csv"]
+
+
+def description(**keys: Any) -> dict[str, Any]:
+    kinds = {"ids": "integer", "words": "string"}
+    lists = [{"name": name, "role": "sparse", "kind": kind, **keys} for name, kind in kinds.items()]
+    columns = [{"name": "clicked", "role": "label"}, *lists]
+    return {"name": "of_a_test", "delimiter": ",", "quote": '"', "header": True, "columns": columns}
+
+
+BRACKETS = {"separator": ",", "brackets": "[]"}
+FORMS: dict[str, Callable[[list[Any]], str]] = {
+    "python": str,
+    "json": lambda items: json.dumps(items, ensure_ascii=False),
+    "narrow": lambda items: str(items).replace(", ", ","),
+    "wide": lambda items: f" [ {str(items)[1:-1].replace(', ', ' ,  ')} ]",
+    "bare": lambda items: f"[{', '.join(map(str, items))}]",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("encoding", ["hash", "vocab"])
+def test_lists_in_brackets_are_those_with_a_separator(tmp_path: Path, form: str, encoding: str) -> None:
+    options = [f"encoding={encoding}", *(["encoding.min_count=1"] if encoding == "vocab" else [])]
+    plain = write(tmp_path, "plain", lambda items: "|".join(map(str, items)), separator="|")
+    expected = run(tmp_path / "plain_out", *plain, *options)
+    made = run(tmp_path / "out", *write(tmp_path, form, FORMS[form], **BRACKETS), *options)
+    assert table_of(made).equals(table_of(expected))
+    assert made.splits["train"].rejects == 0
+    texts = {
+        "clicked": [n % 2 for n in range(len(ROWS))],
+        "ids": [FORMS[form](ids) for ids, _ in ROWS],
+        "words": [FORMS[form](words) for _, words in ROWS],
+    }
+    for number, kind in enumerate((pa.string(), pa.dictionary(pa.int32(), pa.string()))):
+        stored = {
+            name: pa.array(each).cast(kind) if name != "clicked" else each for name, each in texts.items()
+        }
+        pq.write_table(pa.table(stored), tmp_path / f"{number}.parquet")
+        given = [f"dataset={tmp_path}/{form}.yaml", f"input.train={tmp_path}/{number}.parquet"]
+        parquet = run(tmp_path / f"parquet_{number}", *given, *options)
+        assert table_of(parquet).equals(table_of(expected))
+
+
+texts = st.text("[]1a ,'\"\t-", max_size=12)
+
+
+@given(st.lists(texts, min_size=1, max_size=6))
+def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
+    for kind in ("integer", "string"):
+        column = {"name": "x", "role": "sparse", "kind": kind, **BRACKETS}
+        form = read_spec(DatasetConfig(**{**description(), "header": False, "columns": [column]}))
+        lines = "".join(f'"{text.replace(chr(34), 2 * chr(34))}"\n' for text in lists).encode()
+        parser = Parser(form, len(lists))
+        text = np.frombuffer(lines + bytes(PADDING), np.uint8)
+        _, _, rejects = parser.parse(text, 0, len(lines), len(lists))
+        cursor = ArrowCursor(ParquetUnit(0, 0, pa.table({"x": lists}), 0, True), form)
+        rows = [row for raw in cursor.rows(len(lists), None) for row in rows_of(raw, form)]
+        assert [reject.line for reject in rejects] == [reject.line for reject in cursor.take_rejects()]
+        assert rows_of(parser.take(), form) == rows
+
+
+def test_a_text_without_its_brackets_is_rejected_by_name(tmp_path: Path) -> None:
+    given = write(tmp_path, "log", lambda items: str(items)[1:] if items == [30] else str(items), **BRACKETS)
+    run(tmp_path / "out", *given, "rejects.max_fraction=0.5")
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
+    assert {each["reason"] for each in rejects} == {"ids is '30]', must be a list in []"}
+    assert len(rejects) == 50
+
+
+def test_served_lists_are_those_of_the_log() -> None:
+    form = read_spec(DatasetConfig(**description(**BRACKETS)))
+    given: list[dict[str, Any]] = [{"ids": ids, "words": words} for ids, words in ROWS[:4]]
+    rows = JsonRows(form)
+    text = np.frombuffer("\n".join([*rows.lines(given), ""]).encode() + bytes(PADDING), np.uint8)
+    parser = Parser(rows.line_spec, 10)
+    parser.parse(text, 0, len(text) - PADDING, 10)
+    logged = pa.table({name: [str(row[name]) for row in given] for name in ("ids", "words")})
+    bare = form.without_label()
+    (raw,) = ArrowCursor(ParquetUnit(0, 0, logged, 0, True), bare).rows(10, None)
+    assert rows_of(parser.take(), rows.line_spec) == rows_of(raw, bare)
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"separator": ",", "brackets": "<>"}, "brackets"),
+        ({"brackets": "[]"}, "brackets"),
+        ({"separator": " ", "brackets": "[]"}, "separator"),
+        ({"separator": "]", "brackets": "[]"}, "separator"),
+        ({"separator": ","}, "separator"),
+    ],
+)
+def test_brackets_that_cannot_be_read_are_refused(keys: dict[str, str], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_spec(DatasetConfig(**description(**keys)))
+    assert all(fault in problem.key for problem in caught.value.problems)
+
+
+def test_a_delimiter_needs_quotes_to_be_a_separator() -> None:
+    with refused(ConfigError, "...separator", "must be one ASCII character that nothing else uses"):
+        read_spec(DatasetConfig(**{**description(**BRACKETS), "quote": None}))
+
+
+def test_the_proposal_for_lists_in_brackets_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "log", str, **BRACKETS)
+    check_raw("log.csv", "proposed.yaml")
+    columns = {each["name"]: each for each in yaml.safe_load(Path("proposed.yaml").read_text())["columns"]}
+    assert columns["ids"] == {"name": "ids", "role": "sparse", "kind": "integer", **BRACKETS}
+    assert columns["words"] == {"name": "words", "role": "sparse", "kind": "string", **BRACKETS}
+    manifest = run(tmp_path / "out", "dataset=proposed.yaml", "input.train=log.csv", "rejects.max_fraction=0")
+    assert [column.multi_hot for column in manifest.sparse] == [True, True]
