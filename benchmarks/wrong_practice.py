@@ -41,6 +41,10 @@ def changed(rows: Sequence[Row], field: int, change: Callable[[Row], str], every
     ]
 
 
+def always(value: str) -> Callable[[Row], str]:
+    return lambda row: value
+
+
 def is_calibrated(run: str) -> bool:
     must(f"dlrm-evaluate checkpoint={run} split=val output={run}.json")
     (model,) = models_of(f"{run}.json")
@@ -94,7 +98,7 @@ def attack_weights(train: Sequence[Row], new: Sequence[Row]) -> None:
     shutil.copytree("run", "heavier")
     attack("other weights: resumed", f"{TRAIN} data.path=swapped trainer.epochs=2 resume=auto output=heavier")
     for what, weight in (("negative", "-1"), ("NaN", "nan"), ("missing", ""), ("infinite", "1e999")):
-        path = write_tsv(f"{what}.tsv", changed(train, WEIGHT, lambda _, weight=weight: weight, 20))
+        path = write_tsv(f"{what}.tsv", changed(train, WEIGHT, always(weight), 20))
         attack(f"{what} weights", f"{PREPROCESS} {ENCODED} input.train={path} output={what}")
     write_tsv("bare.tsv", [row[:WEIGHT] for row in new])
     must("dlrm-predict model=run input=new.tsv output=right.parquet")
@@ -119,11 +123,11 @@ def attack_labels(train: Sequence[Row], new: Sequence[Row]) -> None:
         "input.val=new.tsv output=chained",
     }.items():
         attack(f"labels in another order: {what}", line)
-    path = write_tsv("orders.tsv", changed(train, ORDER, lambda _: "1", 50))
+    path = write_tsv("orders.tsv", changed(train, ORDER, always("1"), 50))
     attack("orders without a click", f"{PREPROCESS} {ENCODED} input.train={path} output=orders")
-    path = write_tsv("twos.tsv", changed(train, ORDER, lambda _: "2", 20))
+    path = write_tsv("twos.tsv", changed(train, ORDER, always("2"), 20))
     attack("an order of 2", f"{PREPROCESS} {ENCODED} input.train={path} output=twos")
-    path = write_tsv("unknown.tsv", changed(new, ORDER, lambda _: ""))
+    path = write_tsv("unknown.tsv", changed(new, ORDER, always("")))
     line = f"{PREPROCESS} encoding=from_dataset encoding.path=base input.val={path} output=unknown"
     must(line)
     attack(
