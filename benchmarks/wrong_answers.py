@@ -4,6 +4,7 @@
 
 FOLDER holds lines of Criteo Kaggle's train.txt as ``kaggle*.tsv``; 10,000 are used. An attack must be refused, warned
 of, or get the right answer: the scores or metrics without it. Prints a table; exits with 1 if an answer is wrong.
+``wrong_practice.py`` has more, on weights, labels and lists.
 """
 
 import gzip
@@ -510,6 +511,13 @@ def attack_formats(rows: Sequence[Sequence[str]], form: str) -> None:
         attack(what, f"dlrm-preprocess dataset=log.yaml {keys} input.train={path} output=of_{path}")
 
 
+def finish() -> bool:
+    """Prints the number of attacks; True if an answer is wrong."""
+    wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
+    print(f"\n{len(results)} attacks, {wrong} wrong")
+    return wrong > 0
+
+
 def main() -> None:
     files = sorted(Path(sys.argv[1]).resolve().glob("kaggle*.tsv"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -540,9 +548,7 @@ def main() -> None:
         attack_formats(rows, form)
         attack_copies(rows)
         attack_days(rows)
-    wrong = sum(outcome.startswith(WRONG) for _, outcome in results)
-    print(f"\n{len(results)} attacks, {wrong} wrong")
-    sys.exit(wrong > 0)
+    sys.exit(finish())
 
 
 if __name__ == "__main__":
