@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -129,11 +129,11 @@ def fit_final_bias(run: TrainingRun) -> None:
     Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
     shifted by the same number, found for the mean of their probabilities.
     """
-    to_train = [shift for shift, _ in _shifts_to_split(run, "train")]
+    to_train = _shifts_to_split(run, "train", lambda shift, error: shift)
     to_val = [0.0] * len(to_train)
     _shift_biases(run, to_train)
     if "val" in run.manifest.splits and run.manifest.splits["val"].positives is not None:
-        to_val = [beyond_chance(*found) for found in _shifts_to_split(run, "val")]
+        to_val = _shifts_to_split(run, "val", beyond_chance)
         _shift_biases(run, to_val)
     names = [f" of {label.name}" for label in run.manifest.labels] or [""]
     for name, *shifts in zip(names, to_train, to_val, strict=True):
@@ -174,26 +174,24 @@ class _Known(NamedTuple):
     rows: list[torch.Tensor]
 
 
-def _shifts_to_split(run: TrainingRun, split: str) -> list[tuple[float, float]]:
-    """``shift_to_labels`` of the rows of ``split``, for each label.
+def _shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float], float]) -> list[float]:
+    """The shift that is ``taken`` of ``shift_to_labels`` (and its error) of the rows of ``split``, for each label.
 
     The bias of a label that is given another one is fitted with that one's probabilities, once they are shifted.
     """
     kept = _keep_rows(run, split)
-    found: list[tuple[float, float]] = []
+    found: list[float] = []
     chances: list[list[torch.Tensor]] = []
     for number, before in enumerate(givens(run.manifest.labels) or (None,)):
         logits = [part[:, number] for part in kept.logits]
-        if before is None:
-            known = kept.of_label(number, logits)
-            found.append(shift_to_labels(known.logits, known.clicks, known.weights))
-        else:
+        if before is not None:
             logits = [conditional_logits(part[:, number], part[:, before]) for part in kept.logits]
-            known = kept.of_label(number, logits)
+        known, factors = kept.of_label(number, logits), None
+        if before is not None:
             factors = [part[rows] for part, rows in zip(chances[before], known.rows, strict=True)]
-            found.append(shift_to_labels(known.logits, known.clicks, known.weights, factors))
+        found.append(taken(*shift_to_labels(known.logits, known.clicks, known.weights, factors)))
         if run.manifest.labels:
-            shifted = [torch.sigmoid(part.double() + found[-1][0]) for part in logits]
+            shifted = [torch.sigmoid(part.double() + found[-1]) for part in logits]
             if before is not None:
                 shifted = [own * part for own, part in zip(shifted, chances[before], strict=True)]
             chances.append(shifted)
