@@ -49,7 +49,7 @@ def test_the_tutorial_of_practice_works_as_it_stands(tmp_path: Path) -> None:
     assert "new auc of order" in (out / "days/days/2026-01-02/day.json").read_text()
 
 
-def test_attention_learns_more_of_a_generated_history_than_a_mean(tmp_path: Path) -> None:
+def test_attention_is_ahead_of_means_on_generated_histories(tmp_path: Path) -> None:
     """On the same rows, with the bought items summed by their counts in both."""
     succeed(command("generate", "rows=60_000", "histories.length=10", "output=log.tsv"), tmp_path)
     given = ["dataset=criteo_histories", "input.train=log.tsv", "split.val=0.2", "output=dataset"]

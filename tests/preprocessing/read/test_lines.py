@@ -228,7 +228,7 @@ def test_further_labels_are_read_as_the_reference_does(text: bytes, spec: Spec) 
     st.integers(1, 9),
     st.sampled_from([(), ("NULL", "-1"), ("0",), ("1.0", "true")]),
 )
-def test_further_labels_like_criteo_are_read_as_the_reference_does(
+def test_further_labels_are_read_as_the_reference_reads_them(
     text: bytes, capacity: int, nulls: tuple[str, ...]
 ) -> None:
     check(text, replace(with_labels(CRITEO), null_values=nulls), capacity)
