@@ -1,4 +1,4 @@
-"""A small log with a click, an order that needs the click, and a like that some rows lack; its description, and its datasets."""
+"""A small log with clicks, orders that need a click, and likes that some rows lack; its description and datasets."""
 
 from pathlib import Path
 

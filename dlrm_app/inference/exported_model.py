@@ -197,7 +197,10 @@ def to_lines(inputs: Inputs) -> list[str]:
 
 
 def read_reference(folder: Path, num_dense: int, is_weighted: bool = False) -> tuple[Inputs, torch.Tensor]:
-    """The inputs and the scores in FOLDER/reference, [B], or [B, L] of several labels. ``is_weighted``: ids have weights."""
+    """The inputs and the scores in FOLDER/reference: [B], or [B, L] of several labels.
+
+    ``is_weighted``: ids have weights.
+    """
     lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
     scores = (folder / SCORES).read_text(encoding="utf-8").splitlines()
     expected = torch.tensor([list(map(float, line.split("\t"))) for line in scores], dtype=torch.float32)

@@ -1,7 +1,9 @@
 """Several labels of one model: a top MLP for each, over the same tables, bottom MLP and interaction.
 
 A label that is ``given`` another one, such as an order given its click, is learnt on all shown rows as the product
-P(click) · P(order | click): the entire-space model of Ma et al. 2018 (arXiv:1804.07931). Shapes: B batch rows, L labels.
+P(click) · P(order | click): the entire-space model of Ma et al. 2018 (arXiv:1804.07931).
+
+Shapes: B batch rows, L labels.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from dlrm_app.dataset.manifest import LearntLabel
 
 
 def givens(labels: Sequence[LearntLabel]) -> tuple[int | None, ...]:
-    """For each label the number of the label that it is given, which comes before it; None for one that stands alone."""
+    """For each label the number of the one that it is given, which comes before it; None if it stands alone."""
     names = [label.name for label in labels]
     return tuple(None if label.given is None else names.index(label.given) for label in labels)
 

@@ -19,7 +19,7 @@ from dlrm_app.model.labels import givens, joint_logits
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
 StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""(loss [], logits [B], labels [B], weights [B] if rows have any, logits [B, L - 1] of further labels in evaluation)."""
+"""(loss [], logits [B], labels [B], weights [B] or None, in evaluation logits [B, L - 1] of further labels or None)."""
 
 
 class ClickLoss(nn.Module):

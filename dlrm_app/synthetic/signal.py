@@ -1,8 +1,8 @@
 """The planted truth: a logit over dense values, ids, pairs of ids, and histories, scaled to the requested AUC.
 
 logit = bias + smooth curves of log1p(value) + an effect for each frequent id + dot products of the latent
-vectors of ids in a few columns (+ the parts of ``histories``). Ids beyond the ``NUM_TELLING`` most frequent have no effect: no model could learn
-one from a few rows, and the best score would then be known but out of reach.
+vectors of ids in a few columns (+ the parts of ``histories``). Ids beyond the ``NUM_TELLING`` most frequent have no
+effect: no model could learn one from a few rows, and the best score would then be known but out of reach.
 """
 
 from collections.abc import Sequence

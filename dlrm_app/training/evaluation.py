@@ -166,7 +166,7 @@ class _Kept:
 
 
 class _Known(NamedTuple):
-    """Logits [n] in parts, the sum of the labels' weights, the weights [n] if rows have any, and which rows they are."""
+    """Logits [n] in parts, the sum of the labels' weights, the weights [n] if rows have any, and where the rows are."""
 
     logits: list[torch.Tensor]
     clicks: float

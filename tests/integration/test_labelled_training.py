@@ -1,4 +1,4 @@
-"""Several labels from the log to scores: one rank and two, resumes, metrics, calibration, sampling, exports, serving."""
+"""Several labels from the log to scores: ranks, resumes, metrics, calibration, sampling, exports, serving."""
 
 import json
 from pathlib import Path

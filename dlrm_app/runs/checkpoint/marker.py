@@ -76,7 +76,7 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, of the rows that have it.
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, on rows that have it.
     """
 
     split: str
