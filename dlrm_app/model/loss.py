@@ -82,17 +82,18 @@ class ClickLoss(nn.Module):
         adding -log(share) to the main label's logit is all that it needs. Others are as frequent as in the log if
         rows with the main label, all of which were kept, count ``kept_share`` times.
         """
-        shift = [-math.log(self.kept_share), *[0.0] * (len(self.labels) - 1)]
-        joint = joint_logits(logits + logits.new_tensor(shift), self._given)
-        truth = torch.cat([labels.unsqueeze(0), further]).t()
-        is_known = ~truth.isnan()
-        each = F.binary_cross_entropy_with_logits(joint, torch.where(is_known, truth, 0.0), reduction="none")
-        counts = is_known * each.new_tensor([label.loss_weight for label in self.labels])
-        if self.kept_share < 1:
-            alone = [float(not self._depends_on_main(number)) for number in range(len(self.labels))]
-            thinned = torch.where(labels > 0, self.kept_share, 1.0).unsqueeze(1)
-            counts = torch.where(counts.new_tensor(alone) > 0, counts * thinned, counts)
-        return (each * counts).sum(1)
+        shifted = torch.cat([logits[:, :1] - math.log(self.kept_share), logits[:, 1:]], dim=1)
+        joint = joint_logits(shifted, self._given)
+        thinned = torch.where(labels > 0, self.kept_share, 1.0)
+        total = torch.zeros_like(labels)
+        for number, label in enumerate(self.labels):
+            truth = labels if number == 0 else further[number - 1]
+            is_known = ~truth.isnan()
+            truth = torch.where(is_known, truth, 0.0)
+            losses = F.binary_cross_entropy_with_logits(joint[:, number], truth, reduction="none") * is_known
+            counts = label.loss_weight if self._depends_on_main(number) else label.loss_weight * thinned
+            total = total + losses * counts
+        return total
 
     def _depends_on_main(self, number: int) -> bool:
         before = self._given[number]
