@@ -29,7 +29,9 @@ OURS, USERS = "dirty_decay_ms:2000,muzzy_decay_ms:0", "dirty_decay_ms:0,muzzy_de
 
 
 def printed(code: str, **variables: str) -> str:
-    environment = {**os.environ, **variables}
+    """What a process prints that has the options of ``variables`` alone: polars sets its own where it is loaded."""
+    inherited = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
+    environment = {**inherited, **variables}
     run = [sys.executable, "-c", code]
     return subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
