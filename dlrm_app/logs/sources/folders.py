@@ -11,8 +11,8 @@ from dlrm_app.errors import ConfigError, Problem
 
 _Identity = tuple[int, int]
 """Device and inode."""
-_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.crc$")
-"""Files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
+_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.ya?ml$|\.crc$")
+"""Descriptions of logs, files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
 
 
 class NoFilesError(ConfigError):
