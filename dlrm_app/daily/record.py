@@ -17,7 +17,7 @@ from dlrm_app.evaluation.judgement import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
 from dlrm_app.records import ALWAYS, IF_SET, Format
-from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"

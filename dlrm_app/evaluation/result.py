@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
+from dlrm_app.runs.checkpoint.evaluation import LEARNT, Judgement
 from dlrm_app.text import NONE, fixed
 
 HEADINGS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import IF_SET, from_json
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 
 PARTS = {
     "data": "waiting for the next batch",

@@ -15,7 +15,7 @@ from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.files import written_whole
-from dlrm_app.runs.checkpoint.marker import LossSums, Progress
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.events import TITLES
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.daily.gate import Days, converged, judge_after, judge_before, reason, usual
 from dlrm_app.daily.record import DayRecord, Holdout, LabelDay, Scores
-from dlrm_app.runs.checkpoint.marker import CONSTANT, LEARNT, UNDECIDED, Judgement
+from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
 
 
 def scores(auc: float | None = 0.75, reach: float = 0.005, **other: float) -> Scores:

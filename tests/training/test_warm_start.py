@@ -11,7 +11,8 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.runs.checkpoint.inherit import Described, inherit_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.tensors import collect_tensors, create_states, local_pieces, set_step
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds

@@ -16,8 +16,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint import load
 from dlrm_app.runs.checkpoint.load import await_file, find_checkpoint, load_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces

@@ -15,9 +15,11 @@ from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import text_checksum, unlink_unlocked
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
+from dlrm_app.runs.checkpoint.marker import MARKER, read_marker, write_marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
+from dlrm_app.runs.checkpoint.progress import LossSums
 from dlrm_app.text import json_text
 from tests.refusals import refused
 
@@ -141,9 +143,10 @@ def write_checkpoint(run: Path, step: int, auc: float | None, **others: Any) -> 
 
 def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dlrm_app.runs.checkpoint.marker.read_saved_config", lambda *_: TrainConfig(model=ModelConfig("dlrm"))
+        "dlrm_app.runs.checkpoint.trained.read_saved_config",
+        lambda *_: TrainConfig(model=ModelConfig("dlrm")),
     )
-    monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.resolve_tables", lambda *_: [])
+    monkeypatch.setattr("dlrm_app.runs.checkpoint.trained.resolve_tables", lambda *_: [])
     for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
         write_checkpoint(tmp_path, step, auc, columns={"dense": [], "sparse": []}, config={})
     names = {which: open_trained(tmp_path, RUNTIME, which).folder.name for which in ("newest", "best")}

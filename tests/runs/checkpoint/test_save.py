@@ -15,8 +15,9 @@ from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import list_checkpoints
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint, shutdown_seconds
 from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import local_pieces

@@ -17,7 +17,8 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress, read_marker
+from dlrm_app.runs.checkpoint.marker import Marker, read_marker
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces
