@@ -182,12 +182,9 @@ class LossMeter:
             self._sum = state.sums[self._runtime.rank]
         else:
             self._sum = sum(state.sums) / len(state.sums)
-        if state.clicks:
-            by_rank = torch.tensor(state.clicks, dtype=torch.float64, device=self._runtime.device)
-            is_same = len(by_rank) == self._runtime.world_size
-            self._clicks = (
-                by_rank[self._runtime.rank] if is_same else by_rank.sum(0) / self._runtime.world_size
-            )
+        by_rank = torch.tensor(state.clicks, dtype=torch.float64, device=self._runtime.device)
+        is_same = len(by_rank) == self._runtime.world_size
+        self._clicks = by_rank[self._runtime.rank] if is_same else by_rank.sum(0) / self._runtime.world_size
         self._count = state.count
         self._epoch_sum, self._epoch_count = state.epoch_sum, state.epoch_count
 

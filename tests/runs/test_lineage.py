@@ -214,7 +214,18 @@ def save_stub(metrics_bytes: int, output: Path, progress: Progress, start: int) 
     (partial_path(folder) / "tensors").write_bytes(b"good")
     files = describe_files(partial_path(folder), ["tensors"])
     marker = Marker(
-        progress, LossSums([], 0, 0.0, 0), str(start), "", {}, {}, 1, {}, metrics_bytes, {}, files=files
+        progress,
+        LossSums([], 0, 0.0, 0, []),
+        str(start),
+        "",
+        {},
+        {},
+        1,
+        {},
+        metrics_bytes,
+        {},
+        "",
+        files=files,
     )
     complete(folder, marker)
     remove_old(folder.parent, KEEP_LAST, KEEP_BEST)

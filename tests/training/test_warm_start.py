@@ -50,7 +50,7 @@ def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Pat
         plain = plain_copy(first)
         run_sharded(first, configs[0], before)
         tensors = tensors_of(first, configs[0])
-        marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
+        marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
         save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
         second = trainable_of(configs[1], now, NUM_DENSE, runtime)
         drawn = weights_of(second)

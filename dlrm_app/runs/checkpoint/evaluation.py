@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dlrm_app.records import IF_SET, from_json
+from dlrm_app.records import Number
 from dlrm_app.text import bullets
 
 LEARNT, UNDECIDED = "learnt", "undecided"
@@ -31,7 +31,7 @@ class Judgement:
     verdict: str
     says: str
     causes: list[Cause] = field(default_factory=list)
-    measured: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, Number] = field(default_factory=dict)
 
     @property
     def is_bad(self) -> bool:
@@ -62,9 +62,9 @@ class Evaluation:
     split: str
     epoch: int
     step: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Number]
     judgement: Judgement | None = None
-    labels: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
+    labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
 
     def of_label(self, name: str) -> "Evaluation":
         """The evaluation of a further label."""
@@ -93,17 +93,8 @@ class Evaluation:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
-        rest = dict(value)
-        split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
-        if not (isinstance(epoch, int) and isinstance(step, int)):
-            raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
-        judged = rest.pop("judgement", None)
-        judgement = None if judged is None else from_json(Judgement, judged)
-        labels = {name: _numbers(values) for name, values in rest.pop("labels", {}).items()}
-        return cls(split, epoch, step, _numbers(rest), judgement, labels)
-
-
-def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: math.nan if number is None else number for name, number in metrics.items()}
+    def from_json(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the fields in what ``to_json`` gave."""
+        others = ("split", "epoch", "step", "judgement", "labels")
+        metrics = {name: number for name, number in value.items() if name not in others}
+        return {**{name: value[name] for name in others if name in value}, "metrics": metrics}

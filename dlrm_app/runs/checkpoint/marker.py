@@ -40,7 +40,7 @@ class Marker:
     """The size of the run's metrics.jsonl."""
     tables: dict[str, list[str]]
     """Table → its features, in the order in which the model reads them."""
-    dataset_at: str = field(default="", metadata=IF_SET)
+    dataset_at: str
     """The dataset's folder, from the run's folder."""
     cuda_random_states: list[str] = field(default_factory=list, metadata=IF_SET)
     """State of each rank's GPU generator, by rank; empty on CPU."""

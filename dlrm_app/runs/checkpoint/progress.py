@@ -66,4 +66,4 @@ class LossSums:
     count: int
     epoch_sum: float
     epoch_count: int
-    clicks: list[list[float]] = field(default_factory=list, metadata=IF_SET)
+    clicks: list[list[float]]

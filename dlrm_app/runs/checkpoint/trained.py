@@ -74,7 +74,7 @@ def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
     Found from any working folder, also after run and dataset were moved together, or in the folder that was typed.
     """
     beside = folder.absolute().parents[1] / marker.dataset_at
-    if marker.dataset_at and (beside / MANIFEST).is_file():
+    if (beside / MANIFEST).is_file():
         with suppress(DataError):
             if read_manifest(beside).fingerprint() == marker.dataset:
                 return os.path.normpath(beside) if Path(typed).is_absolute() else os.path.relpath(beside)

@@ -76,7 +76,7 @@ def save_any(folder: Path, tensors: Tensors, runtime: Runtime, scale: float = 1.
 
 
 def save(folder: Path, tensors: Tensors, runtime: Runtime) -> None:
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, runtime.world_size, {}, 0, {})
+    marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, runtime.world_size, {}, 0, {}, "")
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
 
 

@@ -40,7 +40,13 @@ def marker_value() -> dict[str, Any]:
             "train_loss": [0.53],
             "evals": [val, {**val, "epoch": 1, "step": 40, "auc": 0.75}],
         },
-        "meter": {"sums": [0.25, 0.5], "count": 2, "epoch_sum": 3.5, "epoch_count": 7},
+        "meter": {
+            "sums": [0.25, 0.5],
+            "count": 2,
+            "epoch_sum": 3.5,
+            "epoch_count": 7,
+            "clicks": [[9.0, 1.0, 6.0, 2.0]] * 2,
+        },
         "random_state": "00ff",
         "dataset": "sha256:2c",
         "columns": {"dense": [], "sparse": []},
@@ -49,6 +55,7 @@ def marker_value() -> dict[str, Any]:
         "plan": {"tables": {}},
         "metrics_bytes": 3000,
         "tables": {"t_0": ["c0"]},
+        "dataset_at": "../data",
     }
 
 
@@ -67,7 +74,7 @@ def test_a_marker_is_written_again_as_it_was_read(tmp_path: Path) -> None:
         "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
     )
     assert marker.val_merit == (0.75, 0.0)
-    assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7)
+    assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7, [[9.0, 1.0, 6.0, 2.0]] * 2)
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
     again = json.loads((tmp_path / MARKER).read_text())

@@ -24,7 +24,7 @@ from dlrm_app.runs.checkpoint.storage import INDEX, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces
 from tests.refusals import refused
 
-MARKER = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
+MARKER = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
 
 
 def saved(folder: Path, tensors: Tensors) -> TensorReader:
