@@ -24,7 +24,7 @@ from typing import Any
 from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, with_words
-from dlrm_app.daily.days import go_through_days
+from dlrm_app.tools.daily.days import go_through_days
 
 FIRST = date(2026, 1, 1)
 PLAIN = ["experiment=null", "tables.embedding_dim=16", "trainer.global_batch_size=1024"]

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from dlrm_app.dataset.manifest import Shard
+from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal
-from dlrm_app.preprocessing.passes.contents import KnownShare
+from dlrm_app.logs.sources.unit_text import TextRange
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.study import Moments, StudiedUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, from_json
 from tests.refusals import refused
 

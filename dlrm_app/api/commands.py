@@ -88,8 +88,8 @@ def _lazily(place: str, *more: Callable[[], Any]) -> Callable[[Any], Any]:
 
 
 def _check() -> Job:
-    from dlrm_app.checking.check_dataset import check_dataset, conclude
-    from dlrm_app.checking.raw_logs import check_raw
+    from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
+    from dlrm_app.tools.checking.raw_logs import check_raw
 
     def check(config: Any, call: Call) -> Result:
         if config.input is not None:
@@ -109,7 +109,7 @@ def _train() -> Job:
 
 def _tune() -> Job:
     from dlrm_app.reports.study import write_study
-    from dlrm_app.tuning.study import tune
+    from dlrm_app.tools.tuning.study import tune
 
     def work(config: Any, call: Call) -> Result:
         typed = [word for word in call.typed("output") if not word.lstrip("+").startswith("tune.")]
@@ -125,8 +125,8 @@ def _tune() -> Job:
 
 def _days() -> Job:
     from dlrm_app.api.days import run_in_log
-    from dlrm_app.daily.days import go_through_days
     from dlrm_app.reports.days import write_days
+    from dlrm_app.tools.daily.days import go_through_days
 
     def work(config: Any, call: Call) -> Result:
         ranks = started_ranks()
@@ -149,7 +149,7 @@ def _serve() -> Job:
 
 
 def _doctor() -> Job:
-    from dlrm_app.diagnosis.examine import diagnose
+    from dlrm_app.tools.diagnosis.examine import diagnose
 
     return lambda config, call: diagnose(config.timeout)
 
@@ -157,8 +157,8 @@ def _doctor() -> Job:
 def _check_days(config: Any) -> None:
     """Raises one error with all problems, those of other commands' settings included, that need no dataset to find."""
     from dlrm_app.config.compose import compose_config
-    from dlrm_app.daily.words import sample_words
     from dlrm_app.files import output_problems
+    from dlrm_app.tools.daily.words import sample_words
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
     has_files = config.dataset and not config.input.problems()
@@ -210,10 +210,10 @@ COMMANDS = {
     ),
     "plan": Command(
         "like_train.PlanConfig",
-        _job("planning.plan_cluster.plan_cluster"),
+        _job("tools.planning.plan_cluster.plan_cluster"),
         _with_plugins(_lazily("training.validation.check_plan")),
     ),
-    "generate": Command("datasets.GenerateConfig", _job("synthetic.generate")),
+    "generate": Command("datasets.GenerateConfig", _job("tools.synthetic.generate")),
     "days": Command("days.DaysConfig", _days, _check_days, reworded=_lazily("config.days.with_words")),
     "report": Command(
         "report.ReportConfig",
