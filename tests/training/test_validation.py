@@ -97,7 +97,7 @@ def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None
     with refused(DataError, ".../nowhere", "does not exist"):
         check(nowhere)
     with pytest.raises(ConfigError) as caught:
-        check(nowhere, "optimizer.sparse.lr=-1", "merlin=tiny", "sharding.tables={u_*:{}}")
+        check(nowhere, "optimizer.sparse.lr=-1", "tables=criteo_kaggle", "sharding.tables={u_*:{}}")
     first, second, third = caught.value.problems
     assert first.key == "optimizer.sparse.lr"
     assert is_like(second, f"{tmp_path}/nowhere", "does not exist")
