@@ -56,13 +56,13 @@ class Reference(NamedTuple):
 def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
     """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines.
 
-    A line ``# key: comment`` explains one of ``keys`` that the file leaves at its default.
+    A line ``# key: comment`` explains one of ``keys`` that the file leaves at its default; ``#   more`` continues it.
     """
     comments = {"": ""}
     parents: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         left_out = _LEFT_OUT.match(line)
-        is_key = left_out and ".".join([*parents[: len(left_out[1]) // 2], left_out[2]]) in keys
+        is_key = left_out and parents and ".".join([*parents[: len(left_out[1]) // 2], left_out[2]]) in keys
         match = left_out if is_key else _LINE.match(line)
         indent, name, comment = match.groups() if match else ("", None, None)
         if name is not None:
@@ -71,9 +71,9 @@ def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
         elif (
             comment
             and not comment.startswith("@package")
-            and (not parents or (indent and comments[".".join(parents)]))
+            and (not parents or ((indent or line.startswith("#   ")) and comments[".".join(parents)]))
         ):
-            comments[".".join(parents)] += f" {comment}"
+            comments[".".join(parents)] += f" {comment.strip()}"
     return {key: comment.strip() for key, comment in comments.items()}
 
 
