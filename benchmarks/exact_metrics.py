@@ -26,8 +26,8 @@ def main() -> None:
         "AUC": lambda: roc_auc(rank_scores(logits, labels)),
         "all metrics": lambda: _all(logits, labels),
         "grouped AUC": lambda: grouped_auc(logits, labels, groups),
-        "DeLong interval": lambda: auc_interval(logits, labels),
-        "DeLong, two models": lambda: compare_aucs(logits, logits + groups, labels),
+        "DeLong interval": lambda: auc_interval(logits, labels, 0.95),
+        "DeLong, two models": lambda: compare_aucs(logits, logits + groups, labels, 0.95),
     }
     for name, work in works.items():
         measure(name, work, num_rows, before)

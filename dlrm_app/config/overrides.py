@@ -31,6 +31,8 @@ HYDRA_KEYS = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
 """Hydra's own settings that a sweep may set."""
 PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
 """Keys that a path without a key may be meant for: the first one that the command has and that is not typed."""
+TRAINING = ("train", "plan", "tune")
+"""Commands that take the recipes of conf/experiment/ itself."""
 NOTHING = "nothing"
 """The registered choice, without any values, that stands for null."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
@@ -80,6 +82,8 @@ def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
     at the end), and the names of the choices.
     """
     folder = f"{command}/" if (conf / group / command).is_dir() else ""
+    if group == "experiment" and not folder and command not in TRAINING:
+        return "", []
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
 
@@ -203,12 +207,13 @@ class _Reader:
         if unknown:
             near = [name for choice in unknown for name in difflib.get_close_matches(choice, known, n=1)]
             hint = f"did you mean {group}={','.join(near)}? " if near else ""
-            file = "" if group in PRESETS else ", or give the path of a YAML file"
+            ways = [f"choose one of {', '.join(known)}"] * bool(known)
+            ways += ["give the path of a YAML file"] * (group not in PRESETS)
             problems.append(
                 Problem(
                     f"{group}={','.join(unknown)}",
                     "is not known",
-                    f"{hint}choose one of {', '.join(known)}{file}",
+                    f"{hint}{', or '.join(ways)}",
                 )
             )
         refuse_if(problems)

@@ -17,7 +17,7 @@ from dlrm_app.evaluation.result import Comparison, Interval
 
 
 def auc_interval(
-    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
+    logits: torch.Tensor, labels: torch.Tensor, confidence: float, weights: torch.Tensor | None = None
 ) -> Interval:
     """The AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval by the normal approximation.
 
@@ -32,7 +32,7 @@ def compare_aucs(
     first: torch.Tensor,
     second: torch.Tensor,
     labels: torch.Tensor,
-    confidence: float = 0.95,
+    confidence: float,
     weights: torch.Tensor | None = None,
 ) -> Comparison:
     """Compares two models' logits [n] of the same rows in the same order.
@@ -51,7 +51,7 @@ def compare_aucs(
 
 
 def logloss_interval(
-    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
+    logits: torch.Tensor, labels: torch.Tensor, confidence: float, weights: torch.Tensor | None = None
 ) -> Interval:
     """The log loss of ``logits`` [n] with ``labels`` [n] bool in nats, and its interval by the normal approximation.
 

@@ -59,7 +59,7 @@ def verify(
     found, all_exported = score_split(score, batches, metrics.split, f"verify {path.name}")
     differences = (all_exported.double().sigmoid() - all_trained.double().sigmoid()).abs()
     (exported, _), (logits, labels) = found.rows(), metrics.rows()
-    comparison = compare_aucs(logits, exported, labels, weights=metrics.row_weights())
+    comparison = compare_aucs(logits, exported, labels, 1 - CHANCE, metrics.row_weights())
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(

@@ -34,7 +34,7 @@ def measure(runtime: Runtime, device: torch.device) -> tuple[Any, ...]:
         some = slice(int(part[0]), int(part[-1]) + 1)
         metrics.update(first[some], labels[some], groups[some])
     curves = measure_curves(*metrics.rows())
-    return metrics.compute(), curves, compare_aucs(first, second, labels > 0.5)
+    return metrics.compute(), curves, compare_aucs(first, second, labels > 0.5, 0.95)
 
 
 def on_both(runtime: Runtime) -> tuple[Any, Any]:

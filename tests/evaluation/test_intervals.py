@@ -52,7 +52,7 @@ def test_the_covariance_is_that_of_the_structural_components(size: int, step: fl
 
 def test_a_case_worked_out_by_hand() -> None:
     """Positives 3, 2; negatives 2, 1: components (1, 3/4) and (3/4, 1), so the variance is 2 (1/32 / 2) = 1/32."""
-    found = auc_interval(torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
+    found = auc_interval(torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([True, True, False, False]), 0.95)
     assert found.value == 7 / 8
     assert found.standard_error == pytest.approx(math.sqrt(1 / 32), rel=1e-14)
     assert found.low == pytest.approx(7 / 8 - 1.959963984540054 * math.sqrt(1 / 32), rel=1e-12)
@@ -74,13 +74,13 @@ def test_the_paired_test_uses_that_the_rows_are_the_same() -> None:
 
 def test_a_model_does_not_differ_from_itself() -> None:
     first, _, labels = draw(300, 0.5)
-    found = compare_aucs(first, 2 * first, labels)
+    found = compare_aucs(first, 2 * first, labels, 0.95)
     assert found.difference.value == 0
     assert found.p_value == 1
 
 
 def test_too_few_rows_of_a_class_leave_it_undefined() -> None:
-    found = compare_aucs(torch.arange(5.0), torch.arange(5.0), torch.arange(5) == 3)
+    found = compare_aucs(torch.arange(5.0), torch.arange(5.0), torch.arange(5) == 3, 0.95)
     assert math.isnan(found.difference.low)
     assert math.isnan(found.p_value)
 
@@ -135,8 +135,8 @@ def test_the_interval_of_the_log_loss_is_that_of_a_mean() -> None:
     logits, _, labels = draw(500, None)
     chances = 1 / (1 + np.exp(-logits.double().numpy()))
     losses = -np.log(np.where(labels.numpy(), chances, 1 - chances))
-    found = logloss_interval(logits, labels)
+    found = logloss_interval(logits, labels, 0.95)
     assert found.value == pytest.approx(losses.mean(), rel=1e-12)
     assert found.standard_error == pytest.approx(losses.std(ddof=1) / math.sqrt(500), rel=1e-12)
     assert found.high - found.value == pytest.approx(1.959964 * found.standard_error, rel=1e-6)
-    assert math.isnan(logloss_interval(logits[:0], labels[:0]).value)
+    assert math.isnan(logloss_interval(logits[:0], labels[:0], 0.95).value)

@@ -149,13 +149,13 @@ def test_the_weighted_covariance_is_that_of_influences(step: float | None) -> No
 def test_weights_of_one_give_delongs_intervals() -> None:
     first, labels = draw_rows(900, 0.25)
     second, truth, ones = first + draw_rows(900, 0.25, seed=5)[0], labels > 0.5, torch.full((900,), 2.0)
-    found, plain = compare_aucs(first, second, truth, weights=ones), compare_aucs(first, second, truth)
+    found, plain = compare_aucs(first, second, truth, 0.95, ones), compare_aucs(first, second, truth, 0.95)
     for name in ("value", "standard_error", "low", "high"):
         for part in ("first", "second", "difference"):
             ours, theirs = getattr(getattr(found, part), name), getattr(getattr(plain, part), name)
             assert ours == pytest.approx(theirs, rel=1e-9)
     assert found.p_value == pytest.approx(plain.p_value, rel=1e-6)
-    ours, theirs = logloss_interval(first, truth, weights=ones), logloss_interval(first, truth)
+    ours, theirs = logloss_interval(first, truth, 0.95, ones), logloss_interval(first, truth, 0.95)
     assert (ours.value, ours.standard_error) == pytest.approx(
         (theirs.value, theirs.standard_error), rel=1e-12
     )
@@ -171,8 +171,8 @@ def test_weighted_intervals_cover_the_truth() -> None:
     for begin in range(0, 300 * 400, 400):
         rows = slice(begin, begin + 400)
         parts = logits[rows], labels[rows] > 0.5
-        intervals = {"auc": auc_interval(*parts, weights=weights[rows])}
-        intervals["logloss"] = logloss_interval(*parts, weights=weights[rows])
+        intervals = {"auc": auc_interval(*parts, 0.95, weights[rows])}
+        intervals["logloss"] = logloss_interval(*parts, 0.95, weights[rows])
         for name, interval in intervals.items():
             held[name] += interval.low <= whole[name] <= interval.high
     for count in held.values():
@@ -217,8 +217,8 @@ def measure_on_rank(runtime: Runtime) -> list[object]:
         keys = draw_groups(3001)[rows].long() * 10**12
         metrics.update(logits, labels, keys, weights)
         found += [metrics.compute(), metrics.ne_error]
-        found.append(auc_interval(logits, labels > 0.5, weights=weights))
-        found.append(logloss_interval(logits, labels > 0.5, weights=weights))
+        found.append(auc_interval(logits, labels > 0.5, 0.95, weights))
+        found.append(logloss_interval(logits, labels > 0.5, 0.95, weights))
         found.append(measure_curves(logits, labels > 0.5, weights))
     return found
 
@@ -233,7 +233,7 @@ def test_three_ranks_measure_weighted_rows_as_one_does() -> None:
         assert values == pytest.approx(expected(logits, labels, weights), rel=1e-10)
         assert metrics.compute() == pytest.approx(values, rel=1e-12)
         assert ne_error == pytest.approx(metrics.ne_error, rel=1e-12)
-        alone = auc_interval(logits, truth, weights=weights), logloss_interval(logits, truth, weights=weights)
+        alone = auc_interval(logits, truth, 0.95, weights), logloss_interval(logits, truth, 0.95, weights)
         assert vars(auc) == pytest.approx(vars(alone[0]), rel=1e-9)
         assert vars(loss) == pytest.approx(vars(alone[1]), rel=1e-9)
         expected_curves = measure_curves(logits, truth, weights)

@@ -40,7 +40,7 @@ def loss_and_refusal(
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_rows, generator=draw)
     labels = torch.rand(num_rows, generator=draw) < logits.sigmoid()
-    found = compare_aucs(logits, logits + noise * torch.randn(num_rows, generator=draw), labels)
+    found = compare_aucs(logits, logits + noise * torch.randn(num_rows, generator=draw), labels, 0.95)
     lost, (before, after) = found.difference, (found.first.value, found.second.value)
     proof = Verification(
         "model.ts",
