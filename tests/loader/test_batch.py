@@ -124,7 +124,9 @@ def test_a_batch_moves_with_all_its_tensors(manifest: Manifest) -> None:
     assert moved.sparse_features._length_per_key == batch.sparse_features._length_per_key
 
 
-def test_lengths_of_one_hot_features_and_weights_of_one_are_moved_to_a_device_once(manifest: Manifest) -> None:
+def test_lengths_of_one_hot_features_and_weights_of_one_are_moved_to_a_device_once(
+    manifest: Manifest,
+) -> None:
     """All whole batches there share them; a padded batch has its own."""
     device = torch.device("meta")
     first, second, *_ = train_batches(manifest, ONE_HOT)
