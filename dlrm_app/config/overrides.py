@@ -16,6 +16,8 @@ from hydra.core.override_parser.types import Override, OverrideType, Transformer
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from dlrm_app.config.gone_names import replacement
+from dlrm_app.config.presets import PRESETS, has_preset, register_preset
 from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, type_of, types_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -150,7 +152,8 @@ class _Reader:
         if is_listed:
             values = list(override.sweep_iterator(transformer=Transformer.identity))
         is_setting = key in settings_named_as_groups(self.schema, self.conf)
-        is_group = (self.conf / key).is_dir() and not is_setting and (kind is not None or key == "experiment")
+        names_settings = key == "experiment" or has_preset(key, self.schema)
+        is_group = (self.conf / key).is_dir() and not is_setting and (kind is not None or names_settings)
         if override.package is not None or override.is_delete():
             raise ConfigError(Problem(word, "moves or deletes a key", f"write {key}={value or 'null'}"))
         if re.match(r"hydra\b", key):
@@ -182,24 +185,30 @@ class _Reader:
         names, unknown = [], []
         problems: list[Problem] = []
         for choice in given:
-            if choice == "null" and (group == "experiment" or self._may_be_left_out(group)):
+            if choice == "null" and (group in ("experiment", *PRESETS) or self._may_be_left_out(group)):
                 names.append(_register(NOTHING, group, {}, "_global_"))
             elif Path(choice).suffix in (".yaml", ".yml"):
                 try:
                     names.append(self._register_file(Path(choice), group))
                 except ConfigError as error:
                     problems += [fault.within(f"{group}={choice}") for fault in error.problems]
+            elif gone := replacement(f"{group}={choice}"):
+                problems.append(Problem(f"{group}={choice}", *gone))
+            elif group in PRESETS and choice in known:
+                file = self.conf / group / f"{choice}.yaml"
+                names.append(register_preset(file, self.schema, self.command))
             else:
                 names.append(f"{folder}{choice}")
                 unknown += [choice] if choice not in known else []
         if unknown:
             near = [name for choice in unknown for name in difflib.get_close_matches(choice, known, n=1)]
             hint = f"did you mean {group}={','.join(near)}? " if near else ""
+            file = "" if group in PRESETS else ", or give the path of a YAML file"
             problems.append(
                 Problem(
                     f"{group}={','.join(unknown)}",
                     "is not known",
-                    f"{hint}choose one of {', '.join(known)}, or give the path of a YAML file",
+                    f"{hint}choose one of {', '.join(known)}{file}",
                 )
             )
         refuse_if(problems)

@@ -39,7 +39,7 @@ WORDS = {
         "split.val=0.1",
     ],
     "plan": ["topology=cpu_2", "topology.nodes=2", "experiment=mlperf_dcnv2", "smallest=false"],
-    "generate": ["rows=20", "experiment=merlin_tiny", "tables.specs=[{name: a, rows: 5}]"],
+    "generate": ["rows=20", "merlin=tiny", "tables.specs=[{name: a, rows: 5}]"],
 }
 
 

@@ -72,7 +72,7 @@ def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
     words = [*ORDERS, "weights=0.5", "negatives_kept=0.25"]
     rows = fields(tmp_path / "log.tsv", *words)
     given = [f"input.train={tmp_path}/log.tsv", "encoding.num_embeddings=100"]
-    manifest = run(tmp_path / "out", "dataset=criteo_orders_weighted", "dataset.negatives_kept=0.25", *given)
+    manifest = run(tmp_path / "out", f"dataset={tmp_path}/log.tsv.yaml", *given)
     assert manifest.labels == [LearntLabel("click"), LearntLabel("order", "click")]
     table = table_of(manifest)
     orders = ["" if np.isnan(order) else f"{order:.0f}" for order in table["order"].to_pylist()]
@@ -97,6 +97,6 @@ def test_the_first_of_several_days_is_the_log_of_one(tmp_path: Path) -> None:
 
 
 def test_inputs_of_models_have_no_orders(tmp_path: Path) -> None:
-    words = ["format=dataset", "tables=merlin_tiny", "orders.rate=0.1"]
+    words = ["format=dataset", "merlin=tiny", "orders.rate=0.1"]
     with refused(ConfigError, "orders.rate", "is of format=criteo"):
         refuse_if(configured(tmp_path / "x", *words).problems())

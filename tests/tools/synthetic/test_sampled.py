@@ -64,7 +64,7 @@ def test_the_true_probabilities_reach_the_best_scores_by_weight(tmp_path: Path) 
 
 def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
     text = lines(tmp_path / "log.tsv", "negatives_kept=0.25", "weights=0.5")
-    given = ["dataset=criteo_weighted", "dataset.negatives_kept=0.25", f"input.train={tmp_path}/log.tsv"]
+    given = [f"dataset={tmp_path}/log.tsv.yaml", f"input.train={tmp_path}/log.tsv"]
     manifest = run(tmp_path / "out", *given, "encoding.num_embeddings=100")
     assert manifest.splits["train"].rows == len(text)
     assert (manifest.weight, manifest.negatives_kept) == ("importance", {"train": 0.25})
@@ -77,4 +77,4 @@ def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
 def test_inputs_of_models_have_neither(tmp_path: Path, word: str) -> None:
     key = word.partition("=")[0]
     with refused(ConfigError, key, "is of format=criteo"):
-        refuse_if(configured(tmp_path / "x", "format=dataset", "tables=merlin_tiny", word).problems())
+        refuse_if(configured(tmp_path / "x", "format=dataset", "merlin=tiny", word).problems())
