@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from wrong_answers import attack, finish, must
 
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.conf_files import conf_dir
 
 NUM_ROWS, NUM_TRAIN = 20_000, 16_000
 CLICK, ORDER, LAST, BOUGHT, COUNTS, WEIGHT = 0, *range(40, 45)

@@ -9,7 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.compose import compose_config, conf_file
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.conf_files import conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import repeated_columns, weighted_columns
@@ -144,7 +145,7 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
 
 
 def _composed(name: str) -> TrainConfig:
-    return compose_config("train", TrainConfig, ["data.path=any", f"experiment={name}"])
+    return compose_config("train", TrainConfig, {"data.path": "any", "experiment": name})
 
 
 def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:

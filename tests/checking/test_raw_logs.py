@@ -15,10 +15,10 @@ import yaml
 from dlrm_app.checking.propose import Proposed, propose
 from dlrm_app.checking.raw_logs import check_raw
 from dlrm_app.checking.sample import sample_rows
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.preprocessing.units.find_sources import find_files
+from tests.composed import compose_config
 from tests.preprocessing.running import AUTO, CRITEO, NO_CRITEO, run
 from tests.refusals import refused
 

@@ -12,7 +12,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.runs.checkpoint.marker import Evaluation
 
-CALL = Call((), None)
+CALL = Call()
 
 
 @pytest.mark.parametrize(
