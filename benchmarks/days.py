@@ -27,7 +27,7 @@ from dlrm_app.config.days import DaysConfig, regrouped
 from dlrm_app.config.overrides import Settings
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import WordReader
-from dlrm_app.daily.days import go_through_days
+from dlrm_app.tools.daily.days import go_through_days
 
 FIRST = date(2026, 1, 1)
 PLAIN = ["experiment=null", "tables.embedding_dim=16", "trainer.global_batch_size=1024"]

@@ -16,7 +16,7 @@ import dlrm_app as dlrm
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.words import WordReader
-from dlrm_app.synthetic.clicks import make_source
+from dlrm_app.tools.synthetic.clicks import make_source
 
 TEST, SHARE, BLOCK = 1 / 3, 0.1, 1 << 14
 RECIPE = {"experiment": "null", "tables": "dataset", "tables.embedding_dim": 16, "report.enabled": False}

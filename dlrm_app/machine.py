@@ -208,3 +208,8 @@ def explain_missing(capability: tuple[int, int]) -> str:
         f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), "
         "9.0 (H100, H200) and 10.0 (B200) only"
     )
+
+
+def num_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))

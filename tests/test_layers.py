@@ -16,31 +16,32 @@ LAYERS = [
     {"cli"},
     {"api"},
     {"reports"},
-    {"tuning", "daily"},
-    {"planning"},
+    {"tools/tuning", "tools/daily"},
+    {"tools/planning"},
     {"inference/serve"},
     {"inference/predict"},
     {"inference"},
     {"training"},
-    {"checking"},
     {"preprocessing"},
     {"preprocessing/passes"},
-    {"preprocessing/encode"},
-    {"preprocessing/read"},
-    {"preprocessing/units"},
+    {"preprocessing/work"},
+    {"tools/checking"},
     {"evaluation"},
     {"runs"},
     {"runs/checkpoint"},
     {"sharding"},
     {"model"},
-    {"synthetic"},
+    {"tools/synthetic"},
     {"loader"},
+    {"encoding"},
+    {"logs"},
+    {"logs/sources"},
     {"dataset"},
     {"tables"},
     {"kernels"},
     {"distributed"},
     {"config"},
-    {"diagnosis"},
+    {"tools/diagnosis"},
     {"result"},
     {"machine", "progress", "table", "journal"},
     {"records"},
@@ -113,13 +114,24 @@ def test_a_module_imports_only_what_lies_below_it() -> None:
     assert [offence for path in MODULES for offence in offences(path)] == []
 
 
+def test_only_the_library_imports_preprocessing() -> None:
+    """Training, scoring and checking read logs and encode rows without it."""
+    importers = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in MODULES
+        for module, _ in imports_of(path)
+        if module.startswith("dlrm_app.preprocessing")
+    }
+    assert importers <= {"api", "preprocessing"}
+
+
 KNOWN_IN = {
     "TrainConfig": {"api", "config", "training"},
-    "DaysConfig": {"config", "daily"},
-    "PlanConfig": {"config", "planning", "training"},
-    "TuneConfig": {"config", "tuning", "training"},
+    "DaysConfig": {"config", "tools"},
+    "PlanConfig": {"config", "tools", "training"},
+    "TuneConfig": {"config", "tools", "training"},
     "PreprocessConfig": {"config", "preprocessing"},
-    "GenerateConfig": {"config", "synthetic"},
+    "GenerateConfig": {"config", "tools"},
     "EvaluateConfig": {"config", "evaluation", "inference"},  # which verifies an export
     "ExportConfig": {"config", "inference"},
     "PredictConfig": {"config", "inference"},
@@ -185,7 +197,7 @@ HEAVY = {"torch", "torchrec", "fbgemm_gpu", "torchmetrics", "tensordict", "sklea
 
 
 def test_torch_free_folders_import_no_torch_through_others() -> None:
-    folders = ["preprocessing", "diagnosis", "config", "cli", "synthetic"]
+    folders = ["preprocessing", "encoding", "logs", "tools/diagnosis", "config", "cli", "tools/synthetic"]
     code = "\n".join([*map(import_all, folders), "import dlrm_app.dataset.manifest"])
     assert modules_after(code) & HEAVY == set()
 
@@ -232,7 +244,7 @@ SPEAKS = {
     "distributed/launcher.py": "a program: torchrun",
     "distributed/signals.py": "a second signal ends a command's process",
     "inference/serve/server.py": "dlrm-serve's job, which ends with its process; it is no function of the library",
-    "diagnosis/probes.py": "a program: a probe answers on its stdout",
+    "tools/diagnosis/probes.py": "a program: a probe answers on its stdout",
 }
 
 

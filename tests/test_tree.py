@@ -15,8 +15,8 @@ COMPILED = "compiled: numba takes arrays and numbers, no records"
 MANY_PARAMETERS = {
     "loader/batch_order.py:train_order": "what the order of rows depends on, all of it by name",
     "loader/rows.py:copy_rows": COMPILED,
-    "preprocessing/read/lines.py:parse_lines": COMPILED,
-    "preprocessing/read/plain_lines.py:read_batch": COMPILED,
+    "logs/lines.py:parse_lines": COMPILED,
+    "logs/plain_lines.py:read_batch": COMPILED,
 }
 """Public functions with more parameters, and why."""
 

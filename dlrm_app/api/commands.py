@@ -104,8 +104,8 @@ def _check() -> "Command[CheckConfig]":
     from dlrm_app.config.datasets import CheckConfig
 
     def load() -> "Job[CheckConfig]":
-        from dlrm_app.checking.check_dataset import check_dataset, conclude
-        from dlrm_app.checking.raw_logs import check_raw
+        from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
+        from dlrm_app.tools.checking.raw_logs import check_raw
 
         def check(config: CheckConfig, call: Call) -> Result:
             if config.input is not None:
@@ -217,7 +217,7 @@ def _tune() -> "Command[TuneConfig]":
 
     def load() -> "Job[TuneConfig]":
         from dlrm_app.reports.study import write_study
-        from dlrm_app.tuning.study import tune
+        from dlrm_app.tools.tuning.study import tune
 
         def work(config: TuneConfig, call: Call) -> Result:
             try:
@@ -241,7 +241,7 @@ def _plan() -> "Command[PlanConfig]":
         check_plan(_with_plugins(config))
 
     def load() -> "Job[PlanConfig]":
-        from dlrm_app.planning.plan_cluster import plan_cluster
+        from dlrm_app.tools.planning.plan_cluster import plan_cluster
 
         return lambda config, call: plan_cluster(_with_plugins(config))
 
@@ -252,7 +252,7 @@ def _generate() -> "Command[GenerateConfig]":
     from dlrm_app.config.datasets import GenerateConfig
 
     def load() -> "Job[GenerateConfig]":
-        from dlrm_app.synthetic import generate
+        from dlrm_app.tools.synthetic import generate
 
         return lambda config, call: generate(config)
 
@@ -264,8 +264,8 @@ def _days() -> "Command[DaysConfig]":
 
     def load() -> "Job[DaysConfig]":
         from dlrm_app.api.days import run_in_log
-        from dlrm_app.daily.days import go_through_days
         from dlrm_app.reports.days import write_days
+        from dlrm_app.tools.daily.days import go_through_days
 
         def work(config: DaysConfig, call: Call) -> Result:
             ranks = started_ranks()
@@ -287,8 +287,8 @@ def _check_days(config: "DaysConfig") -> None:
     """Raises one error with all problems, those of other commands' settings included, that need no dataset to find."""
     from dlrm_app.config.compose import compose_config
     from dlrm_app.config.days import SCHEMAS
-    from dlrm_app.daily.settings import sample_settings
     from dlrm_app.files import output_problems
+    from dlrm_app.tools.daily.settings import sample_settings
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
     has_files = config.dataset and not config.input.problems()
@@ -321,7 +321,7 @@ def _doctor() -> "Command[DoctorConfig]":
     from dlrm_app.config.doctor import DoctorConfig
 
     def load() -> "Job[DoctorConfig]":
-        from dlrm_app.diagnosis.examine import diagnose
+        from dlrm_app.tools.diagnosis.examine import diagnose
 
         return lambda config, call: diagnose(config.timeout)
 

@@ -19,21 +19,21 @@ from dlrm_app.api.commands import run
 from dlrm_app.api.settings import Given, read_settings
 
 if TYPE_CHECKING:
-    from dlrm_app.checking.check_dataset import Findings
-    from dlrm_app.checking.raw_logs import Proposal
-    from dlrm_app.daily.days import Outcome
-    from dlrm_app.diagnosis.examine import Examination
     from dlrm_app.evaluation.result import EvaluationResult
     from dlrm_app.inference.export import Export
     from dlrm_app.inference.predict.model import Model
     from dlrm_app.inference.predict.predict import Predictions
-    from dlrm_app.planning.plan_cluster import PlannedCluster
     from dlrm_app.preprocessing.summary import Dataset
     from dlrm_app.reports.comparison import Page
     from dlrm_app.runs.run import Run
-    from dlrm_app.synthetic.clicks import Clicks
-    from dlrm_app.synthetic.inputs import ModelInputs
-    from dlrm_app.tuning.study import Study
+    from dlrm_app.tools.checking.check_dataset import Findings
+    from dlrm_app.tools.checking.raw_logs import Proposal
+    from dlrm_app.tools.daily.days import Outcome
+    from dlrm_app.tools.diagnosis.examine import Examination
+    from dlrm_app.tools.planning.plan_cluster import PlannedCluster
+    from dlrm_app.tools.synthetic.clicks import Clicks
+    from dlrm_app.tools.synthetic.inputs import ModelInputs
+    from dlrm_app.tools.tuning.study import Study
 
 
 def _call(name: str, settings: tuple[Given, ...], keywords: dict[str, Any]) -> Any:

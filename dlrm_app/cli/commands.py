@@ -57,7 +57,7 @@ def run_job(name: str, config: Any, settings: "Settings", words: list[str]) -> f
 
 def _examine_without_hydra(reason: ImportError) -> None:
     """Examines an installation that cannot compose a configuration, with the timeout of conf/doctor.yaml."""
-    from dlrm_app.diagnosis.examine import diagnose
+    from dlrm_app.tools.diagnosis.examine import diagnose
 
     print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
     try:

@@ -35,7 +35,7 @@ KINDS = (AUTO, *OWNERS.values())
 
 @dataclass(slots=True)
 class DatasetConfig(Section):
-    """The format of a raw log. ``dlrm_app.preprocessing.read.spec`` describes the entries of ``columns``."""
+    """The format of a raw log. ``dlrm_app.logs.spec`` describes the entries of ``columns``."""
 
     name: str = REQUIRED
     delimiter: str = "\t"

@@ -13,6 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from dlrm_app.config.conf_files import choices_of, conf_dir
+from dlrm_app.config.gone_names import replacement
 from dlrm_app.config.schema import is_section, mapping_problems, type_of, types_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
@@ -105,6 +106,8 @@ def registered_choices(
                 names.append(_register_file(Path(choice), group, schema))
             except ConfigError as error:
                 problems += [fault.within(f"{group}={choice}") for fault in error.problems]
+        elif gone := replacement(f"{group}={choice}"):
+            problems.append(Problem(f"{group}={choice}", *gone))
         else:
             names.append(f"{folder}{choice}")
             unknown += [choice] if choice not in known else []

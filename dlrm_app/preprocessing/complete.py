@@ -22,12 +22,8 @@ from dlrm_app.dataset.manifest import (
     read_manifest,
     write_manifest,
 )
-from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import checksum, sync_folder, written_whole
-from dlrm_app.journal import Journal
-from dlrm_app.preprocessing.encode.columns import MadeColumns
-from dlrm_app.preprocessing.encode.dense import is_target
-from dlrm_app.preprocessing.passes.contents import (
+from dlrm_app.encoding.columns import MadeColumns
+from dlrm_app.encoding.contents import (
     CONTENTS,
     DAY_CONTENTS,
     Contents,
@@ -35,14 +31,18 @@ from dlrm_app.preprocessing.passes.contents import (
     read_contents,
     warn_of_copies,
 )
+from dlrm_app.encoding.dense import is_target
+from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
+from dlrm_app.errors import DataError, Problem
+from dlrm_app.files import checksum, sync_folder, written_whole
+from dlrm_app.journal import Journal
+from dlrm_app.logs.parser import REJECTS, write_rejects
+from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum
+from dlrm_app.logs.sources.store import in_threads
+from dlrm_app.logs.sources.unit_text import FileRange
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.passes.targets import learnt_rows, own_click_share
-from dlrm_app.preprocessing.read.parser import REJECTS, write_rejects
 from dlrm_app.preprocessing.rejects import rejects_of
-from dlrm_app.preprocessing.units.remote import in_threads
-from dlrm_app.preprocessing.units.source import InputFile, content_checksum, sample_checksum
-from dlrm_app.preprocessing.units.unit_text import FileRange
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.lineage import Growth, Lineage
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.dates import day_number
-from dlrm_app.preprocessing.encode.columns import (
+from dlrm_app.encoding.columns import (
     MadeColumns,
     columns_of,
     lineage_after,
@@ -16,8 +16,8 @@ from dlrm_app.preprocessing.encode.columns import (
     with_derivations,
     with_sizes,
 )
-from dlrm_app.preprocessing.encode.dense import is_target
-from dlrm_app.preprocessing.encode.sparse import FIRST_ID
+from dlrm_app.encoding.dense import is_target
+from dlrm_app.encoding.sparse import FIRST_ID
 from dlrm_app.preprocessing.pass_runner import PassRunner
 from dlrm_app.preprocessing.passes.plan import CountedUnit
 from dlrm_app.preprocessing.passes.study import StudiedUnit, ValueStudy, standardized

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal, R
+from dlrm_app.logs.sources.bundles import InputFeed, InputUnit
+from dlrm_app.logs.sources.source import DamagedFileError, InputFile
+from dlrm_app.logs.sources.unit_text import TextFeed, UnitName
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan
 from dlrm_app.preprocessing.passes.study import StudiedUnit
-from dlrm_app.preprocessing.units.bundles import InputFeed, InputUnit
-from dlrm_app.preprocessing.units.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
-from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
-from dlrm_app.preprocessing.units.unit_text import TextFeed, UnitName
-from dlrm_app.preprocessing.units.work_folder import begun_passes, pass_journal
+from dlrm_app.preprocessing.work.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
+from dlrm_app.preprocessing.work.work_folder import begun_passes, pass_journal
 from dlrm_app.progress import work_bar
 
 U = TypeVar("U", CountedUnit, StudiedUnit, EncodedUnit)

@@ -10,8 +10,8 @@ from dlrm_app.preprocessing.request import read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.summary import Dataset
-from dlrm_app.preprocessing.units.executor import Executor, LocalExecutor
-from dlrm_app.preprocessing.units.work_folder import WORK, locked, remove_temporary_files
+from dlrm_app.preprocessing.work.executor import Executor, LocalExecutor
+from dlrm_app.preprocessing.work.work_folder import WORK, locked, remove_temporary_files
 
 CONTINUE = "then run the same command again; it continues where it stopped"
 
@@ -39,6 +39,6 @@ def preprocess(config: PreprocessConfig) -> Dataset:
 def _open_executor(kind: str, threads: int | None, address: str) -> AbstractContextManager[Executor]:
     if kind == "local":
         return nullcontext(LocalExecutor(threads))
-    from dlrm_app.preprocessing.units.dask_executor import open_cluster  # Dask is an extra
+    from dlrm_app.preprocessing.work.dask_executor import open_cluster  # Dask is an extra
 
     return open_cluster(address)

@@ -6,10 +6,10 @@ from itertools import islice
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.journal import Journal
+from dlrm_app.logs.parser import RejectedLine, read_rejects
+from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.read.parser import RejectedLine, read_rejects
-from dlrm_app.preprocessing.units.source import MAX_RATIO
 
 _SHOWN = 5
 """The number of rejects that an error shows."""

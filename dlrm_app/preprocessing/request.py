@@ -10,22 +10,22 @@ from typing import Any
 from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
+from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
+from dlrm_app.encoding.columns import ColumnRules, column_rules, known_transform, read_known
 from dlrm_app.errors import Problem, refuse_if
-from dlrm_app.preprocessing.encode.column_settings import ColumnSettings, setting_problems
-from dlrm_app.preprocessing.encode.columns import ColumnRules, column_rules, known_transform, read_known
+from dlrm_app.logs.beginning import source_spec
+from dlrm_app.logs.labels import with_one_label
+from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
+from dlrm_app.logs.parser import body
+from dlrm_app.logs.sources.find_sources import find_sources
+from dlrm_app.logs.sources.lake import with_versions
+from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
+from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
+from dlrm_app.logs.sources.unit_text import beginning_of
+from dlrm_app.logs.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems
-from dlrm_app.preprocessing.read.beginning import source_spec
-from dlrm_app.preprocessing.read.labels import with_one_label
-from dlrm_app.preprocessing.read.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
-from dlrm_app.preprocessing.read.parser import body
-from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
-from dlrm_app.preprocessing.units.find_sources import find_sources
-from dlrm_app.preprocessing.units.lake import with_versions
-from dlrm_app.preprocessing.units.parquet_units import footer_of, read_footers
-from dlrm_app.preprocessing.units.source import InputFile, drop_beginnings, each_source
-from dlrm_app.preprocessing.units.unit_text import beginning_of
-from dlrm_app.preprocessing.units.work_folder import begun_config
+from dlrm_app.preprocessing.work.work_folder import begun_config
 from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)

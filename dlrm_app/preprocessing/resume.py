@@ -11,11 +11,11 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.files import is_file, output_problems
+from dlrm_app.logs.sources.source import has_changed, other_input_problems
 from dlrm_app.preprocessing.choose import with_all_choices, with_choices
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.request import DatasetPlan, Request, plan_dataset
-from dlrm_app.preprocessing.units.source import has_changed, other_input_problems
-from dlrm_app.preprocessing.units.work_folder import (
+from dlrm_app.preprocessing.work.work_folder import (
     WORK,
     BegunRun,
     begun_passes,

@@ -6,22 +6,22 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard
+from dlrm_app.encoding.columns import MadeColumns
+from dlrm_app.encoding.contents import tells_rows_apart
+from dlrm_app.encoding.own_clicks import learnt_rows
 from dlrm_app.journal import Journal
+from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.sources.source import check_unchanged
 from dlrm_app.preprocessing.complete import complete
-from dlrm_app.preprocessing.encode.columns import MadeColumns
 from dlrm_app.preprocessing.make_columns import ColumnMaker
 from dlrm_app.preprocessing.pass_runner import PassRunner
-from dlrm_app.preprocessing.passes.contents import tells_rows_apart
 from dlrm_app.preprocessing.passes.distinct import count_distinct
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, cut_lines
 from dlrm_app.preprocessing.passes.shuffle import Gather
-from dlrm_app.preprocessing.passes.targets import learnt_rows
-from dlrm_app.preprocessing.read.arrow_rows import open_cursor
 from dlrm_app.preprocessing.rejects import RejectLimit
 from dlrm_app.preprocessing.request import DatasetPlan
-from dlrm_app.preprocessing.units.executor import Executor
-from dlrm_app.preprocessing.units.source import check_unchanged
+from dlrm_app.preprocessing.work.executor import Executor
 
 _LOOK_ROWS = 1 << 17
 """Rows that show whether contents tell rows apart."""

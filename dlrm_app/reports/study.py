@@ -13,8 +13,8 @@ from dlrm_app.reports.chart import STYLES, charts_html
 from dlrm_app.reports.comparison import comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
 from dlrm_app.table import Rows, html_table, share
-from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
-from dlrm_app.tuning.trial import StudySettings, final_command, read_study_settings
+from dlrm_app.tools.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
+from dlrm_app.tools.tuning.trial import StudySettings, final_command, read_study_settings
 
 MIN_FINISHED = 4
 """The least number of finished trials from which the importance of keys can be estimated."""

@@ -24,12 +24,12 @@ from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import VocabularyRows, read_rows
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.encoding.sparse import SparseEncoder
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.sources.parquet_units import ParquetUnit
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
-from dlrm_app.preprocessing.encode.sparse import SparseEncoder
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count
 

@@ -12,7 +12,7 @@ import torch
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.loader.batch_order import enough_lanes
-from dlrm_app.synthetic.inputs import write_inputs
+from dlrm_app.tools.synthetic.inputs import write_inputs
 from dlrm_app.training.train import train
 from tests.composed import compose_config
 from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES

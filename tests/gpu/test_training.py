@@ -15,7 +15,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 from tests.composed import compose_config
 from tests.gpu.cases import STEPS, Case, cases

@@ -85,7 +85,7 @@ def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.T
 
 
 def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_path: Path) -> None:
-    """As by dlrm-preprocess: tests/preprocessing/read/test_beginning.py has all faults."""
+    """As by dlrm-preprocess: tests/logs/test_beginning.py has all faults."""
     rows = draw_rows()[-NUM_TEST:]
     unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
     keys = [f"model={shop}/export", f"input={tmp_path}/given"]

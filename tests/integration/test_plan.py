@@ -10,8 +10,8 @@ from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.plan import plan_text
+from dlrm_app.tools.planning.plan_cluster import plan_cluster
 from tests.commands import Typed, command, succeed
 from tests.composed import compose_config
 from tests.integration.test_train import start

@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from dlrm_app.preprocessing.read.spec import FURTHER, LogColumn, Spec
+from dlrm_app.logs.spec import FURTHER, LogColumn, Spec
 
 MISSING = None
 MASK = (1 << 64) - 1

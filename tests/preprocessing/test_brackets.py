@@ -14,16 +14,16 @@ import pytest
 import yaml
 from hypothesis import given
 
-from dlrm_app.checking.raw_logs import check_raw
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.inference.serve.request import JsonRows
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.parser import Parser
-from dlrm_app.preprocessing.read.spec import read_spec
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import PADDING
-from tests.preprocessing.read.test_lines import rows_of
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.parser import Parser
+from dlrm_app.logs.sources.parquet_units import ParquetUnit
+from dlrm_app.logs.sources.unit_text import PADDING
+from dlrm_app.logs.spec import read_spec
+from dlrm_app.tools.checking.raw_logs import check_raw
+from tests.logs.test_lines import rows_of
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.encoding.pairs import Pair
 from dlrm_app.errors import ConfigError
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.preprocessing import choose as choose_module
 from dlrm_app.preprocessing.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Choice, boundaries, choose
-from dlrm_app.preprocessing.encode.pairs import Pair
 from dlrm_app.preprocessing.passes import look
 from dlrm_app.preprocessing.passes.look import (
     STUDIED_ROWS,
@@ -26,7 +27,6 @@ from dlrm_app.preprocessing.passes.look import (
     numbers_of_column,
     repeated_column,
 )
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from dlrm_app.typed import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
 from tests.refusals import refused

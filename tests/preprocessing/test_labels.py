@@ -16,7 +16,7 @@ import dlrm_app
 from dlrm_app.dataset.manifest import LabelCounts, LearntLabel
 from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
-from dlrm_app.preprocessing.units.plain_parquet import decode_plain
+from dlrm_app.logs.sources.plain_parquet import decode_plain
 from tests.labelled_log import (
     all_roles,
     describe_all_roles,
@@ -384,8 +384,8 @@ def test_polars_and_arrow_decode_the_same_labels(log: Path, monkeypatch: pytest.
         decoded.append(given)
         return decode_plain(*given)
 
-    monkeypatch.setattr("dlrm_app.preprocessing.units.parquet_units.decode_plain", decode)
-    monkeypatch.setattr("dlrm_app.preprocessing.units.parquet_units.FEW_ROWS", 1)
+    monkeypatch.setattr("dlrm_app.logs.sources.parquet_units.decode_plain", decode)
+    monkeypatch.setattr("dlrm_app.logs.sources.parquet_units.FEW_ROWS", 1)
     made(log, "polars", "log.parquet", "threads=1")
     assert decoded
     assert content(log / "polars") == content(log / "arrow")

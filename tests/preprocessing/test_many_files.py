@@ -13,8 +13,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.sources import bundles
 from dlrm_app.preprocessing.passes import encode_pass
-from dlrm_app.preprocessing.units import bundles
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.preprocessing.test_parquet_input import as_table

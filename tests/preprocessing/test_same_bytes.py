@@ -8,10 +8,11 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.journal import Journal
+from dlrm_app.logs.sources import unit_text
 from dlrm_app.preprocessing.stages import Stages
-from dlrm_app.preprocessing.units import executor, unit_text, work_folder
-from dlrm_app.preprocessing.units.executor import LocalExecutor
-from dlrm_app.preprocessing.units.work_folder import WORK
+from dlrm_app.preprocessing.work import executor, work_folder
+from dlrm_app.preprocessing.work.executor import LocalExecutor
+from dlrm_app.preprocessing.work.work_folder import WORK
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import AUTO, content, run
 from tests.refusals import refused

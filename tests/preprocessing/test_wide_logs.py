@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.datasets import DenseConfig, EncodingConfig
+from dlrm_app.logs import parser
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.preprocessing.choose import MOST_CLICKS, choose
 from dlrm_app.preprocessing.passes.look import SparseSummary, Summary
-from dlrm_app.preprocessing.read import parser
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import content, run
 

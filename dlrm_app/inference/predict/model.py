@@ -16,6 +16,7 @@ from torch import nn
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.inference.predict.parts import CHUNK_ROWS, raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
@@ -23,11 +24,10 @@ from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.inference.scoring_model import trained_module
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.preprocessing.encode.encoder import Encoder
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.parquet_columns import type_faults
-from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.parquet_columns import type_faults
+from dlrm_app.logs.sources.parquet_units import ParquetUnit
+from dlrm_app.logs.spec import Spec
 
 BATCH_ROWS = 2048
 """Rows at a time: dlrm-predict's default (conf/predict.yaml), with which a row gets the same logit to the bit."""

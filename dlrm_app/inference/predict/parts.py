@@ -15,25 +15,25 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
+from dlrm_app.encoding.content import content_hashes
+from dlrm_app.encoding.contents import Contents
+from dlrm_app.encoding.encoder import Encoder
+from dlrm_app.encoding.own_clicks import learnt_rows
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
-from dlrm_app.preprocessing.encode.content import content_hashes
-from dlrm_app.preprocessing.encode.encoder import Encoder
-from dlrm_app.preprocessing.passes.contents import Contents
-from dlrm_app.preprocessing.passes.plan import unit_feeds
-from dlrm_app.preprocessing.passes.targets import learnt_rows
-from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.read.beginning import source_spec
-from dlrm_app.preprocessing.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
-from dlrm_app.preprocessing.read.parser import RejectedLine
-from dlrm_app.preprocessing.read.spec import Cures, Spec, read_spec
-from dlrm_app.preprocessing.units.bundles import InputUnit
-from dlrm_app.preprocessing.units.find_sources import find_files
-from dlrm_app.preprocessing.units.lake import is_table
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit, read_footers
-from dlrm_app.preprocessing.units.source import InputFile, drop_beginnings, each_source
-from dlrm_app.preprocessing.units.unit_text import unit_name
+from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.beginning import source_spec
+from dlrm_app.logs.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
+from dlrm_app.logs.parser import RejectedLine
+from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.feeds import unit_feeds
+from dlrm_app.logs.sources.find_sources import find_files
+from dlrm_app.logs.sources.lake import is_table
+from dlrm_app.logs.sources.parquet_units import ParquetUnit, read_footers
+from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
+from dlrm_app.logs.sources.unit_text import unit_name
+from dlrm_app.logs.spec import Cures, Spec, read_spec
 from dlrm_app.text import listed
 
 CHUNK_ROWS = 1 << 15

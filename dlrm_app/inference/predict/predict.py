@@ -16,6 +16,8 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.encoding.contents import KnownShare
+from dlrm_app.encoding.own_clicks import own_click_share
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import explained_disk_errors, held_output
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
@@ -24,9 +26,7 @@ from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.preprocessing.passes.contents import KnownShare
-from dlrm_app.preprocessing.passes.targets import own_click_share
-from dlrm_app.preprocessing.units.lake import with_versions
+from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
 

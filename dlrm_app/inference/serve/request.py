@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec
+from dlrm_app.logs.spec import LogColumn, Spec
 
 _FIELD, _ITEM = "\x1f", "\x1e"
 """Separators of the fields of a line and of the items of a list. No value may contain them or a line end."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
@@ -19,9 +20,8 @@ from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
-from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocessing.read.parser import Parser, RejectedLine, without
-from dlrm_app.preprocessing.units.unit_text import PADDING
+from dlrm_app.logs.parser import Parser, RejectedLine, without
+from dlrm_app.logs.sources.unit_text import PADDING
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.encoding.sparse import hash_ids
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import empty_slots, find_slot, mix
-from dlrm_app.preprocessing.encode.sparse import hash_ids
-from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.words import trailing_zeros
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.words import trailing_zeros
 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17

@@ -12,17 +12,17 @@ import pyarrow as pa
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.label_counts import count_labels
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
+from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
+from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles
-from dlrm_app.preprocessing.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocessing.passes.contents import ContentCounter, Contents, KnownShare
+from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.logs.parser import Cursor, RejectedLine, write_rejects
+from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.unit_text import TextRange
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocessing.passes.plan import Dealt, Plan
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocessing.passes.targets import folds_of
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.preprocessing.read.parser import Cursor, RejectedLine, write_rejects
-from dlrm_app.preprocessing.units.bundles import InputUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange
 
 
 @dataclass(frozen=True)

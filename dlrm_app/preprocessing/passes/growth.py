@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.preprocessing.encode.columns import VocabularyRule
-from dlrm_app.preprocessing.encode.sparse import FIRST_ID
+from dlrm_app.encoding.columns import VocabularyRule
+from dlrm_app.encoding.sparse import FIRST_ID
 
 Records = NDArray[np.void]
 _HISTORY = [("key", np.uint64), ("count", np.int64), ("last_seen", np.int32)]

@@ -16,18 +16,20 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.encoding.pairs import Pair, score_pairs
+from dlrm_app.encoding.repeated_columns import repeated_column
 from dlrm_app.errors import DataError
-from dlrm_app.preprocessing.encode.pairs import Pair, score_pairs
+from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.sources.bundles import InputFeed
+from dlrm_app.logs.sources.feeds import unit_feeds
+from dlrm_app.logs.sources.parquet_units import footer_of, units_of
+from dlrm_app.logs.sources.source import DamagedFileError, InputFile
+from dlrm_app.logs.sources.unit_text import TextFeed
+from dlrm_app.logs.spec import SCORE
+from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
-from dlrm_app.preprocessing.passes.plan import Plan, unit_feeds
-from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.spec import SCORE
-from dlrm_app.preprocessing.units.bundles import InputFeed
-from dlrm_app.preprocessing.units.executor import num_cores
-from dlrm_app.preprocessing.units.parquet_units import footer_of, units_of
-from dlrm_app.preprocessing.units.source import DamagedFileError, InputFile
-from dlrm_app.preprocessing.units.unit_text import TextFeed
+from dlrm_app.preprocessing.passes.plan import Plan
 
 _PIECES, _PIECE = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
@@ -39,7 +41,6 @@ NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
 """Passes over so many rows take seconds. With more rows, most values are frequent enough to be learnt by themselves."""
 _ROWS = 1 << 14
-_MANY_VALUES, _MOSTLY = 50, 0.7
 S = TypeVar("S", bound=np.generic)
 
 
@@ -201,23 +202,6 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
             repeated[name] = source
     pairs = score_pairs(one_hot, labels) if one_hot else []
     return Summary(rows, len(labels), dense, sparse, pairs, repeated)
-
-
-def repeated_column(items: NDArray[np.uint64], columns: Mapping[str, NDArray[np.uint64]]) -> str | None:
-    """The column of ``columns`` (name → keys) whose values the ``items`` of a list are; None if there is none.
-
-    Most items are values of the column, most of its rows have a value of the lists, and there are many values: a number
-    from 0 to 23 may be an hour or a category.
-    """
-    values, found = np.unique(items), []
-    for name, keys in columns.items():
-        present = keys[keys != MISSING_KEY]
-        common = np.intersect1d(values, present)
-        if len(common) >= _MANY_VALUES:
-            shares = (np.isin(part, common).mean() for part in (items, present))
-            found.append((min(shares), name))
-    share, name = max(found, default=(0.0, ""))
-    return name if share >= _MOSTLY else None
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> DenseSummary:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -10,33 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import SPLITS, KeptColumn
+from dlrm_app.encoding.content import content_hashes, deal_keys
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
-from dlrm_app.preprocessing.encode.content import content_hashes, deal_keys
-from dlrm_app.preprocessing.passes.shuffle import row_keys
-from dlrm_app.preprocessing.read import lines
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.parquet_columns import names_of
-from dlrm_app.preprocessing.read.parser import Cursor, RawColumns, body
-from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.bundles import (
+from dlrm_app.logs import lines
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.parquet_columns import names_of
+from dlrm_app.logs.parser import Cursor, RawColumns, body
+from dlrm_app.logs.sources.bundles import (
     InputFeed,
     InputUnit,
     ParquetBundleFeed,
     TextBundleFeed,
     bundle_files,
 )
-from dlrm_app.preprocessing.units.parquet_units import (
-    ParquetFeed,
+from dlrm_app.logs.sources.feeds import unit_feeds
+from dlrm_app.logs.sources.parquet_units import (
     ParquetUnit,
     decoded_bytes,
     footer_of,
     schema_of,
     units_of,
 )
-from dlrm_app.preprocessing.units.remote import Address
-from dlrm_app.preprocessing.units.source import InputFile
-from dlrm_app.preprocessing.units.unit_text import TextFeed, TextRange
+from dlrm_app.logs.sources.source import InputFile
+from dlrm_app.logs.sources.store import Address
+from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.spec import Spec
+from dlrm_app.preprocessing.passes.shuffle import row_keys
 
 _ROWS = 1 << 14
 FOLDS, SHARES, NEGATIVES = 1, 2, 3
@@ -238,25 +238,6 @@ class Plan:
         if self.are_told_apart:
             return content_hashes(raw, self.file_specs[text.source])
         return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
-
-
-def unit_feeds(
-    source: InputFile, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
-) -> Sequence[InputFeed]:
-    """Feeds of the units whose numbers are wanted.
-
-    A plain file has a feed for each unit, a compressed file one for all units, wanted or not, and a Parquet file one
-    for the units of each run of row groups. ``columns``: the columns of a ParquetFeed.
-    """
-    if source.format == "parquet":
-        rows = units_of(source, len(columns), unit_bytes)
-        wanted = filter(is_wanted, range(len(rows)))
-        shared = groupby(wanted, lambda number: rows[number].groups)
-        return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
-    if source.is_compressed:
-        return [TextFeed(source, unit_bytes)]
-    num_units = max(-(-source.bytes // unit_bytes), 1)
-    return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in filter(is_wanted, range(num_units))]
 
 
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:

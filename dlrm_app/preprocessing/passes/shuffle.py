@@ -5,26 +5,24 @@ of their keys. So a full shuffle is an external sort: the rows of each unit are 
 shard gathers the rows of one range of keys from all units.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
-from dlrm_app.dataset.parquet import ParquetWriter
+from dlrm_app.dataset.shard_writer import ShardWriter
 from dlrm_app.journal import Finish, Journal, R, WorkFiles
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import GOLDEN, mix
-from dlrm_app.preprocessing.units.executor import NumberedItem
+from dlrm_app.preprocessing.work.executor import NumberedItem
 
 KEY = "__order"
 
@@ -97,36 +95,6 @@ def _rows_between(runs: Sequence[Path], first: int, last: int) -> list[pa.Table]
             # a copy, so that the pages of the file can be freed
             tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables
-
-
-class ShardWriter(ParquetWriter):
-    """Writes rows of ``schema`` as row groups to ``file``. ``name``: the path in the entry that ``finish`` returns."""
-
-    def __init__(self, file: BinaryIO, row_group_rows: int, schema: pa.Schema, name: str = "") -> None:
-        self._file, self._name = file, name
-        self._digest = hashlib.sha256()
-        self._row_group_rows = row_group_rows
-        super().__init__(self._write, schema)
-
-    def _write(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._file.write(data)
-
-    def write_table(self, table: pa.Table) -> None:
-        """Adds ``table`` as row groups of ``row_group_rows`` rows."""
-        for start in range(0, len(table), self._row_group_rows):
-            self.write(IndexedRows.of(table.slice(start, self._row_group_rows)))
-
-    def finish(self) -> Shard:
-        """Returns the shard's entry in the manifest. A shard without rows is not part of the dataset."""
-        self.close()
-        return Shard(
-            path=self._name,
-            rows=sum(self.row_groups),
-            bytes=self.num_bytes,
-            checksum=f"sha256:{self._digest.hexdigest()}",
-            row_groups=self.row_groups,
-        )
 
 
 @contextmanager

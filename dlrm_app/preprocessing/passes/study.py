@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.journal import Finish, Journal
+from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.parser import Cursor
+from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.preprocessing.read.fields import MISSING_KEY
-from dlrm_app.preprocessing.read.parser import Cursor
-from dlrm_app.preprocessing.read.spec import Spec
-from dlrm_app.preprocessing.units.bundles import InputUnit
-from dlrm_app.preprocessing.units.unit_text import TextRange
 
 _MEASURED, _COUNTED, _MOST_VALUES = 1 << 14, 1 << 16, 1 << 22
 """Rows at a time. The first number affects how moments are rounded; among more rows, values repeat more often.

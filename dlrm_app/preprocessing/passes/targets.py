@@ -24,34 +24,29 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
-from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
-from dlrm_app.journal import Finish, Journal
-from dlrm_app.preprocessing.encode.content import deal_keys
-from dlrm_app.preprocessing.encode.dense import TARGET, folded_file, is_target
-from dlrm_app.preprocessing.encode.encoder import Encoder
-from dlrm_app.preprocessing.passes.contents import (
+from dlrm_app.encoding.content import deal_keys
+from dlrm_app.encoding.contents import (
     ContentCounter,
     Contents,
-    KnownShare,
-    known_contents,
     read_contents,
     warn_of_copies,
 )
+from dlrm_app.encoding.dense import TARGET, folded_file, is_target
+from dlrm_app.encoding.encoder import Encoder
+from dlrm_app.encoding.own_clicks import LEARNT_ROWS
+from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
+from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
-from dlrm_app.preprocessing.read.arrow_rows import open_cursor
-from dlrm_app.preprocessing.units.bundles import InputUnit
-from dlrm_app.preprocessing.units.executor import NumberedItem
-from dlrm_app.preprocessing.units.source import InputFile, content_checksum
+from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
-MIN_OWN_CLICKS = 0.02
-"""The share of rows with their own clicks above which a warning is logged."""
-LEARNT_ROWS = "target/contents.npy"
-"""A sample of the training rows whose clicks are in the target columns."""
 STRONGEST = 1e5
 """The strength if click rates differ by no more than chance: values of the column are then almost 0."""
 _BYTES_PER_ID = 40 * NUM_FOLDS
@@ -236,15 +231,6 @@ def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[
     ]
 
 
-def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> Contents | None:
-    """A sample of the rows whose clicks are in the target columns ``dense`` of the dataset in ``folder``.
-
-    None if the dataset has no such sample.
-    """
-    rules = [column.transform.get("contents") for column in dense if is_target(column)]
-    return next((known_contents(folder / rule["file"], rule["checksum"]) for rule in rules if rule), None)
-
-
 def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
     """Joins the ``samples`` of units and writes the result. Returns its file and checksum, for the manifest."""
     sample = Contents.joined(map(read_contents, samples))
@@ -252,14 +238,6 @@ def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
     sample.write(output / LEARNT_ROWS)
     warn_of_copies(sample, "training rows")
     return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
-
-
-def own_click_share(seen: KnownShare, learnt: Contents) -> float | None:
-    """The share of rows whose own clicks are in the target columns that encode them.
-
-    None if it is not larger than the share of rows that repeat by chance, as in the training log.
-    """
-    return seen.share if seen.least > learnt.repeated_share + MIN_OWN_CLICKS else None
 
 
 def prior_strength(rows: Counts, clicks: Counts, rate: float) -> float:

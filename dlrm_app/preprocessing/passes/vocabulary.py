@@ -21,11 +21,8 @@ from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_voc
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.dates import day_number
-from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
-from dlrm_app.journal import Finish, Journal
-from dlrm_app.preprocessing.encode.columns import VocabularyRule
-from dlrm_app.preprocessing.encode.sparse import (
+from dlrm_app.encoding.columns import VocabularyRule
+from dlrm_app.encoding.sparse import (
     FIRST_ID,
     MISSING_ID,
     RARE_ID,
@@ -35,10 +32,13 @@ from dlrm_app.preprocessing.encode.sparse import (
     look_up,
     open_table,
 )
+from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.units.executor import NumberedItem
+from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
 
 _BYTES_PER_COUNT = 64

@@ -10,13 +10,13 @@ import yaml
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
-from dlrm_app.preprocessing.read.arrow_rows import ArrowCursor
-from dlrm_app.preprocessing.read.parser import Parser
-from dlrm_app.preprocessing.read.spec import LogColumn, Spec, read_spec
-from dlrm_app.preprocessing.units.parquet_units import ParquetUnit
-from dlrm_app.preprocessing.units.unit_text import PADDING
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.parser import Parser
+from dlrm_app.logs.sources.parquet_units import ParquetUnit
+from dlrm_app.logs.sources.unit_text import PADDING
+from dlrm_app.logs.spec import LogColumn, Spec, read_spec
 from tests.inference.shop import SHOP
-from tests.preprocessing.read.test_lines import rows_of
+from tests.logs.test_lines import rows_of
 
 
 @pytest.fixture(scope="module")

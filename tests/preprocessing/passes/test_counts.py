@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
 from dlrm_app.kernels.hashing import mix
+from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.preprocessing.passes.counts import KeyCounts, occurrences
-from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
 PIECES = st.lists(
     st.tuples(st.lists(st.sampled_from([0, 7, 1 << 40, 1 << 63, (1 << 64) - 1])), st.booleans())

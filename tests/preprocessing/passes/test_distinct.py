@@ -5,8 +5,8 @@ import io
 import numpy as np
 import pytest
 
+from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
-from dlrm_app.preprocessing.read.fields import MISSING_KEY
 
 
 def keys_upto(count: int) -> np.ndarray:

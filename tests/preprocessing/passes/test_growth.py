@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.preprocessing.encode.columns import VocabularyRule
-from dlrm_app.preprocessing.encode.sparse import FIRST_ID
+from dlrm_app.encoding.columns import VocabularyRule
+from dlrm_app.encoding.sparse import FIRST_ID
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, grow
 
 ROWS = st.lists(st.integers(0, 12), max_size=25)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dlrm_app.checking.check_dataset import check_dataset
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.passes.targets import NUM_FOLDS, STRONGEST, prior_strength
 from dlrm_app.text import percent
+from dlrm_app.tools.checking.check_dataset import check_dataset
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import make, run, spec_of, table_of

@@ -1,0 +1,1 @@
+"""Encodes raw values as ids and dense values, according to the manifest. No torch."""

@@ -1,0 +1,268 @@
+"""The columns of the dataset to make: the rules that the configuration sets for them, and the finished columns."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.dataset.columns import describe_columns, is_opinion
+from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.dates import day_after, day_number, in_units_of
+from dlrm_app.encoding.column_settings import (
+    ColumnSettings,
+    bucket_name,
+    chosen,
+    new_columns,
+    new_numbers,
+    per_column,
+)
+from dlrm_app.encoding.dense import LOGIT
+from dlrm_app.encoding.sparse import FIRST_ID, MISSING_ID
+from dlrm_app.logs.spec import Spec
+from dlrm_app.text import listed
+
+logger = logging.getLogger(__name__)
+
+MIN_COUNT = 2
+"""The least number of rows of a value with its own id, where none is typed; rarer values share one id."""
+
+
+@dataclass(frozen=True)
+class VocabularyRule:
+    """The rule of a vocabulary.
+
+    day: the number of the day; rows: the most rows of its table, those of missing and rare values included, None for
+    any number; expire_days: days without a row after which a value loses its id.
+    """
+
+    day: int
+    min_count: int = 1
+    rows: int | None = None
+    expire_days: int | None = None
+
+
+@dataclass(frozen=True)
+class ColumnRules:
+    """The rules by which the columns are made, from the settings alone.
+
+    known: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
+    day: the day of vocabularies that grow
+    counted: sparse columns whose distinct values are counted while rows are encoded; vocabularies count their own
+    groups: the sparse columns, by number, that share each vocabulary to make
+    vocabularies: the rule of each sparse column, should it have a vocabulary
+    dense: the dense columns; ``standardize`` may lack its moments
+    hashed: the sparse columns with hashed ids
+    sizes: ids a row of each sparse column; None for as many as the log has
+    buckets: the sparse columns made of dense ones
+    targets: the sparse columns that also get a dense column with their click rate
+    """
+
+    known: Manifest | None
+    day: str | None
+    counted: frozenset[str]
+    groups: tuple[tuple[int, ...], ...]
+    vocabularies: tuple[VocabularyRule, ...]
+    dense: tuple[DenseColumn, ...] = ()
+    hashed: tuple[SparseColumn, ...] = ()
+    sizes: tuple[int | None, ...] = ()
+    buckets: tuple[SparseColumn, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def grows_from(self) -> Manifest | None:
+        """The known dataset, if its vocabularies grow."""
+        return self.known if self.day is not None else None
+
+
+@dataclass(frozen=True)
+class MadeColumns:
+    """The columns of a dataset, and the lineage of vocabularies that grow."""
+
+    dense: list[DenseColumn]
+    sparse: list[SparseColumn]
+    lineage: Lineage | None = None
+
+
+def read_known(config: EncodingConfig) -> Manifest | None:
+    """The manifest of the dataset at encoding.path or encoding.grow_from."""
+    path = config.path if config.kind == "from_dataset" else config.grow_from
+    return read_manifest(Path(path)) if path else None
+
+
+def known_transform(known: Manifest, spec: Spec, typed: Any) -> Any:
+    """The value of dense.transform for the dataset ``known``. Warns if another one was ``typed``.
+
+    If ``known`` lacks dense columns of ``spec``, it is a mapping that has the ``typed`` values for them.
+    """
+    kinds = {c.name: c.transform["kind"] for c in known.dense if not is_opinion(c)}
+    if new := new_numbers(known, spec):
+        return {**kinds, **dict(zip(new, per_column(typed, new), strict=True))}
+    one = [*set(kinds.values())]
+    transform = one[0] if len(one) == 1 else kinds or typed
+    if typed not in (AUTO, transform):
+        logger.warning(f"dense.transform={typed} is not used: {known.path} has {listed(one)}")
+    return transform
+
+
+def column_rules(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> ColumnRules:
+    """The rules that ``settings``, without open choices, set for the columns of ``spec``.
+
+    ``known``: from ``read_known``.
+    """
+    encoding, dense = settings.encoding, settings.dense
+    names = [column.name for column in spec.sparse]
+    day = None if encoding.day is None else str(encoding.day)
+    if known is not None:
+        if day is None and encoding.grow_from:
+            day = day_after(known.lineage.day) if known.lineage else "1"
+        has_vocabulary = {
+            c.name for c in known.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from
+        }
+        new = new_columns(known, spec)
+        counted = frozenset(names) - has_vocabulary - {*new}
+        groups = tuple(known_groups(known, names)) if encoding.grow_from else ()
+        groups += tuple((names.index(name),) for name in new)
+        there = {column.name for column in known.dense}
+        added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in there)
+        return ColumnRules(known, day, counted, groups, vocabulary_rules(encoding, day, names), added)
+    hashed = hash_columns(encoding.num_embeddings, spec)
+    counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
+    sizes = per_column(settings.sizes, names)
+    buckets = bucket_columns(dense, spec)
+    one_hot = [
+        c.name for c, n in zip(spec.sparse, sizes, strict=True) if c.separator is None and n in (None, 1)
+    ]
+    return ColumnRules(
+        None,
+        day,
+        counted,
+        tuple(group for group in sharing_groups(encoding.shared, names) if names[group[0]] not in counted),
+        vocabulary_rules(encoding, day, names),
+        tuple(dense_columns(dense.transform, spec)),
+        tuple(hashed),
+        tuple(sizes),
+        tuple(buckets),
+        tuple(chosen(dense.target_columns, [*one_hot, *(column.name for column in buckets)])),
+    )
+
+
+def vocabulary_rules(
+    encoding: EncodingConfig, day: str | None, names: Sequence[str]
+) -> tuple[VocabularyRule, ...]:
+    """The rule of the vocabulary of each sparse column."""
+    columns = (per_column(each, names) for each in (encoding.min_count, encoding.top_k, encoding.capacity))
+    number = 0 if day is None else day_number(day)
+    expire = encoding.expire_days
+    if expire is not None and day is not None:
+        expire = in_units_of(day, expire)
+    usual = MIN_COUNT if encoding.kind == "from_dataset" else 1
+    return tuple(
+        VocabularyRule(number, least or usual, capacity if top_k is None else FIRST_ID + top_k, expire)
+        for least, top_k, capacity in zip(*columns, strict=True)
+    )
+
+
+def sharing_groups(shared: Any, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of all columns in groups; columns that ``shared`` (encoding.shared) joins form one group."""
+    groups = {name: tuple(map(names.index, group)) for group in shared or [] for name in group}
+    return tuple(dict.fromkeys(groups.get(name, (number,)) for number, name in enumerate(names)))
+
+
+def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
+    """The dense columns with their transforms. ``transform`` (dense.transform): one for all, or by column."""
+    names = [column.name for column in spec.numbers]
+    rules = dict(zip(names, per_column(transform, names), strict=True))
+    kinds = {column.name: rules.get(column.name, LOGIT) for column in spec.dense}
+    return [
+        DenseColumn(n, {"kind": kind} if isinstance(kind, str) else dict(kind)) for n, kind in kinds.items()
+    ]
+
+
+def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
+    """The sparse columns with hashed ids. ``num_embeddings``: one for all, or by column, null for the other columns."""
+    sizes = per_column(num_embeddings, [column.name for column in spec.sparse])
+    encoding = {"kind": "hash", "function": "mix64", "missing_id": MISSING_ID}
+    return [
+        SparseColumn(c.name, size, {**encoding, "raw": c.kind}, multi_hot=c.separator is not None)
+        for c, size in zip(spec.sparse, sizes, strict=True)
+        if size is not None
+    ]
+
+
+def with_derivations(
+    dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], spec: Spec
+) -> tuple[list[DenseColumn], list[SparseColumn]]:
+    """The columns, with the derivation added to those that ``spec`` derives, and the names of element weights."""
+    weights = {column.weights_of: column.name for column in spec.element_weights}
+    ways = {column.name: {"derived": column.derivation} for column in spec.derived}
+    return (
+        [replace(column, transform=column.transform | ways.get(column.name, {})) for column in dense],
+        [replace(c, encoding=c.encoding | ways.get(c.name, {}), weights=weights.get(c.name)) for c in sparse],
+    )
+
+
+def bucket_columns(dense: DenseConfig, spec: Spec) -> list[SparseColumn]:
+    """The sparse columns with the buckets of dense columns."""
+    given, columns = dense.bucket_boundaries, []
+    for name in chosen(dense.bucket_columns, [column.name for column in spec.numbers]):
+        boundaries = [float(bound) for bound in (given[name] if isinstance(given, Mapping) else given)]
+        encoding = {"kind": "bucket", "column": name, "boundaries": boundaries, "missing_id": MISSING_ID}
+        columns.append(SparseColumn(bucket_name(name), len(boundaries) + 2, encoding))
+    return columns
+
+
+def with_sizes(columns: Sequence[SparseColumn], sizes: Sequence[int | None]) -> list[SparseColumn]:
+    """``columns``, multi-hot by MLPerf's rule where ``sizes`` asks for more than one id a row."""
+    out = list(columns)
+    for index, (column, size) in enumerate(zip(columns, sizes, strict=True)):
+        if size is not None and size > 1:
+            rule = {"rule": "mlperf_v2", "size": size, "column": index}
+            out[index] = replace(column, encoding={**column.encoding, "multi_hot": rule}, multi_hot=True)
+    return out
+
+
+def columns_of(known: Manifest) -> MadeColumns:
+    """The columns of an existing dataset, for encoding other rows in the same way; without statistics of rows."""
+    dense = [DenseColumn(column.name, column.transform) for column in known.dense]
+    sparse = [
+        SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot, weights=c.weights)
+        for c in known.sparse
+    ]
+    return MadeColumns(dense, sparse, known.encoding_lineage)
+
+
+def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The numbers, among ``names``, of the columns that share each vocabulary of ``known``."""
+    groups: dict[str, list[int]] = {}
+    for column in known.sparse:
+        if column.encoding["kind"] == "vocab":
+            groups.setdefault(column.encoding["file"], []).append(names.index(column.name))
+    return [tuple(group) for group in groups.values()]
+
+
+def lineage_beside(known: Manifest, sparse: Sequence[SparseColumn]) -> Lineage | None:
+    """The lineage of the vocabularies of ``sparse``: those of ``known``, unchanged, and others beside them."""
+    lineage = known.encoding_lineage
+    if lineage is None or {column.name for column in sparse} <= {column.name for column in known.sparse}:
+        return lineage
+    return replace(lineage, ancestors=[*lineage.ancestors, _as_ancestor(known, lineage.day)])
+
+
+def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
+    """The lineage of vocabularies that were grown from those of ``known`` on ``day``."""
+    before = known.lineage or Lineage(day_after(day, -1))
+    again = {name: day for each in growth if each.given_again for name in each.features}
+    return Lineage(
+        day,
+        known.fingerprint(),
+        [*before.ancestors, _as_ancestor(known, before.day)],
+        {**before.given_again, **again},
+        growth,
+    )
+
+
+def _as_ancestor(known: Manifest, day: str) -> Ancestor:
+    return Ancestor(vocabulary_of(describe_columns(known)), day)

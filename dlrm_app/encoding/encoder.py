@@ -1,0 +1,274 @@
+"""Raw columns → the columns of a dataset, by the transforms and encodings in its manifest."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import LISTS, WEIGHT_LISTS, array_of, numbers_of, shard_schema, split_keys
+from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
+from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
+from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
+from dlrm_app.encoding.sparse import SparseEncoder, expand
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.parser import RawColumns, RawList
+from dlrm_app.logs.spec import Spec, list_slots
+
+S = TypeVar("S", bound=np.generic)
+_NAN = np.array(np.nan).view(np.uint64)
+
+
+class EncodedColumn(NamedTuple):
+    """A column of encoded rows: its values, and how many of them are missing.
+
+    ``keys``: the keys of a sparse column, each at least once, where they are wanted. A tuple, because with few rows
+    objects take most of the time.
+    """
+
+    values: pa.Array | IndexedColumn
+    num_missing: int
+    keys: NDArray[np.uint64] | None = None
+
+    def ids(self) -> NDArray[np.int32]:
+        """The ids [R] of a one-hot column."""
+        values = self.values
+        return values.values(np.int32) if isinstance(values, IndexedColumn) else numbers_of(values)
+
+
+@dataclass(frozen=True)
+class Encoded(IndexedRows):
+    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column.
+
+    ``keys``, where they are wanted: the number of a sparse column in the format → its keys, each at least once.
+    """
+
+    missing: NDArray[np.int64]
+    keys: Mapping[int, NDArray[np.uint64]]
+
+
+class _ColumnEncoder(Protocol):
+    @property
+    def feature(self) -> int | None:
+        """The number of the sparse column in the format; None for a column that is made of a dense one."""
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        """Encodes a sparse column. ``one_hot``: the ids of the parser's columns of one value, in their order."""
+
+
+@dataclass(frozen=True)
+class _OneHotEncoder:
+    """The ids of the parser's column ``slot``, or the lists that its rule makes from them."""
+
+    slot: int
+    feature: int
+    column: SparseColumn
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        encoded, rule = one_hot[self.slot], self.column.encoding.get("multi_hot")
+        if rule is None:
+            return encoded
+        out = expand(encoded.ids(), rule["size"], self.column.num_embeddings, rule["column"])
+        return encoded._replace(values=_lists(np.arange(0, len(out) + 1, rule["size"]), out))
+
+
+@dataclass(frozen=True)
+class _ListEncoder:
+    """The ids of the parser's list column ``slot``."""
+
+    slot: int
+    feature: int
+    ids: SparseEncoder
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        ends, list_keys, _ = raw.lists[self.slot]
+        keys = list_keys[: ends[-1]]
+        ids, _ = self.ids.apply(JaggedColumns.joined([keys]))
+        num_empty = int((ends[1:] == ends[:-1]).sum())
+        return EncodedColumn(_lists(ends, ids), num_empty, keys)
+
+
+@dataclass(frozen=True)
+class _BucketEncoder:
+    """The buckets of dense column ``number``: 0 for a missing value, else 1 + the number of boundaries up to it."""
+
+    number: int
+    boundaries: NDArray[np.float64]
+    feature: None = None
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        values = raw.dense[self.number]
+        missing = np.isnan(values)
+        ids = np.searchsorted(self.boundaries, values, side="right").astype(np.int32) + 1
+        ids[missing] = 0
+        return EncodedColumn(array_of(ids), int(missing.sum()))
+
+
+class Encoder:
+    """Encodes rows parsed by ``spec`` into the columns ``dense`` and ``sparse``; ``folder`` holds the vocabularies.
+
+    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset
+    with target columns, ``folded`` is the folder with values by fold, and ``encode`` needs the rows' folds. ``kept``:
+    columns whose keys are stored beside the ids.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        dense: Sequence[DenseColumn],
+        sparse: Sequence[SparseColumn],
+        folder: Path,
+        folded: Path | None = None,
+        kept: Sequence[KeptColumn] = (),
+    ) -> None:
+        self._label, self._weight = spec.label, spec.weight
+        raw = [column for column in dense if not is_target(column)]
+        self._num_dense = len(raw)
+        self._transforms = DenseTransforms([column.transform for column in raw])
+        numbers = {column.name: number for number, column in enumerate(sparse)}
+        self._is_folded = folded is not None
+        self._targets = [
+            (number, target_values(column.transform, sparse[number].num_embeddings, folder, folded))
+            for column in dense
+            if is_target(column)
+            for number in [numbers[column.transform["column"]]]
+        ]
+        """(number of its sparse column, values) for each target column."""
+        slots = list_slots(spec)
+        places = {name: (feature, *slots[name]) for feature, name in enumerate(slots)}
+        dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
+        self._sparse = [_column_encoder(column, places, dense_slots, folder) for column in sparse]
+        one_hot = sorted(
+            (each for each in self._sparse if isinstance(each, _OneHotEncoder)), key=lambda each: each.slot
+        )
+        self._ids = SparseEncoder([each.column for each in one_hot], folder)
+        self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
+        self._kept = [slots[column.name][1] for column in kept]
+        weights = [column.name for column in spec.element_weights]
+        self._weights = [weights.index(column.weights) for column in sparse if column.weights]
+        """The numbers of the element weights that are stored, in the order of the sparse columns."""
+        further = [column.name for column in spec.further]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, further)
+
+    def encode(
+        self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
+    ) -> Encoded:
+        """Encodes the rows of ``raw``. Their memory may be reused afterwards, except for keys that are wanted.
+
+        ``folds``: the training rows' folds, for target columns.
+        """
+        columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys=wants_keys)
+        sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
+        made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
+        labels = [array_of(raw.labels.copy())] if self._label else []
+        if raw.further is not None:
+            # one NaN for all that are missing, whatever bits the log's have
+            labels += [
+                array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.further
+            ]
+        labels += (
+            [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
+        )
+        weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
+        kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
+        return Encoded(
+            self.schema,
+            [*labels, *(column.values for column in made), *weights, *kept],
+            indexed,
+            len(raw.labels),
+            np.array([column.num_missing for column in made], np.int64),
+            self._keys(sparse) if wants_keys else {},
+        )
+
+    def _keys(self, sparse: Sequence[EncodedColumn]) -> dict[int, NDArray[np.uint64]]:
+        return {
+            encoder.feature: column.keys
+            for encoder, column in zip(self._sparse, sparse, strict=True)
+            if encoder.feature is not None and column.keys is not None
+        }
+
+    def _encode_one_hot(
+        self, raw: JaggedColumns[np.uint64], *, wants_keys: bool
+    ) -> tuple[list[EncodedColumn], Indexed[np.uint32]]:
+        """Returns (the dense columns and the ids of one-hot columns, those of them that are numbered).
+
+        A column whose values repeat is encoded by its distinct values, another one value by value.
+        """
+        indexed = self._indexer.index(raw)
+        distinct = indexed.distinct
+        dense, ids, _ = self._apply(distinct)
+        bits = np.concatenate([dense.view(np.uint32), ids.view(np.uint32)])
+        encoded = Indexed(
+            indexed.codes, JaggedColumns(bits, distinct.begins, distinct.ends), indexed.num_missing
+        )
+        is_plain = distinct.begins == distinct.ends
+        rest = raw.where(is_plain)
+        dense, ids, missing = self._apply(rest)
+        lengths = rest.ends - rest.begins
+        arrays = _cut(dense, lengths[: self._num_dense]) + _cut(ids, lengths[self._num_dense :])
+        num_missing = np.where(is_plain, missing, indexed.num_missing).tolist()
+        columns = [
+            EncodedColumn(
+                array_of(values) if plain else IndexedColumn(encoded, c),
+                num_missing[c],
+                (raw if plain else distinct)[c] if wants_keys else None,
+            )
+            for c, (values, plain) in enumerate(zip(arrays, is_plain.tolist(), strict=True))
+        ]
+        return columns, encoded
+
+    def _apply(
+        self, raw: JaggedColumns[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+        """Returns (dense values of all columns, ids of all columns, number of missing values of each).
+
+        Each takes one compiled call: with few rows, calls take most of the time.
+        """
+        dense, missing_dense = self._transforms.apply(raw.part(0, self._num_dense).view(np.float64))
+        ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
+        return dense, ids, np.concatenate([missing_dense, missing_ids])
+
+    def _encode_targets(
+        self, sparse: Sequence[EncodedColumn], folds: NDArray[np.uint8] | None
+    ) -> list[EncodedColumn]:
+        """The target columns, by the ids of their sparse columns."""
+        columns = []
+        for number, values in self._targets:
+            at = sparse[number].ids()
+            column = np.asarray(values[at, folds] if self._is_folded else values[at])
+            columns.append(EncodedColumn(array_of(column), 0))
+        return columns
+
+
+def _column_encoder(
+    column: SparseColumn, places: Mapping[str, tuple[int, bool, int]], dense: Mapping[str, int], folder: Path
+) -> _ColumnEncoder:
+    """The encoder of a sparse column.
+
+    places: sparse column → (its number, and its slot by ``list_slots``); dense: dense column → its number.
+    """
+    if column.encoding["kind"] == "bucket":
+        number = dense[column.encoding["column"]]
+        return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
+    feature, is_list, slot = places[column.name]
+    if is_list:
+        return _ListEncoder(slot, feature, SparseEncoder([column], folder))
+    return _OneHotEncoder(slot, feature, column)
+
+
+def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
+    ends = lengths.cumsum().tolist()
+    return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _weight_lists(lists: RawList) -> pa.Array:
+    ends, keys, _ = lists
+    weights = keys[: ends[-1]].view(np.float64).astype(np.float32)
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(weights), type=WEIGHT_LISTS)
+
+
+def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=LISTS)

@@ -1,0 +1,1 @@
+"""Raw click logs: their description, and their text and Arrow tables → columns of raw values. No torch."""

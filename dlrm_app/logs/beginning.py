@@ -1,0 +1,102 @@
+"""Checks the beginning of a text file: mistakes that would affect every line are refused before any work.
+
+Every command that reads raw text calls ``file_spec``.
+"""
+
+from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
+from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.logs.lines import locate
+from dlrm_app.logs.parser import Parser, RejectedLine
+from dlrm_app.logs.sources.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
+from dlrm_app.logs.sources.unit_text import Block, beginning_of
+from dlrm_app.logs.spec import Cures, Spec
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OTHER_FILES = {
+    PARQUET_MAGIC: "Parquet, which cannot be read through a pipe: name the file",
+    GZIP_MAGIC: "gzip within gzip",
+    ZSTD_MAGIC: "zstd within another",
+    b"\xfd7zXZ": "compressed by xz",
+    b"BZh9": "compressed by bzip2",
+    b"PK\x03\x04": "a zip archive",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    BYTE_ORDER_MARK: "text behind a byte order mark, which would be part of its first value",
+}
+_LINES = 1000
+"""The number of first lines of which at least one must be good."""
+
+
+def source_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+    """``file_spec`` for a source."""
+    units = beginning_of(source).items()  # keeps the file open
+    text = next(units)
+    return file_spec(source.path, text.load(), spec, labels, cures)
+
+
+def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+    """``spec`` for the file ``name``, which begins with ``text``: its columns in order, with or without the label.
+
+    ``labels``: True if the label is read; None reads it if it exists.
+    Raises ConfigError if lines could not be read correctly.
+    """
+    bare = spec.without_label()
+    if text.start == text.stop:
+        return bare if labels is False else spec
+    refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec.header)
+    names, behind = _first_fields(text, spec)
+    if spec.header:
+        cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
+        spec = other = spec.in_columns(names, labels, name, cure)
+        text = text._replace(start=behind)
+    else:
+        if 2 * len({*names} & {column.name for column in spec.columns}) > len(spec.columns):
+            raise ConfigError(Problem(name, "names the columns in its first line", cures.header))
+        if labels is None:
+            labels = len(names) != len(bare.columns)
+        spec, other = (spec, bare) if labels else (bare, spec)
+    count, rejects = _parse(text, spec, _LINES)
+    if not count or len(rejects) < count:
+        return spec
+    if other != spec and not _parse(text, other, 1)[1]:
+        rule, cure = "has a label in its first line", f"leave out {cures.unlabelled}"
+        if labels:
+            rule = "has one column too few"
+            cure = f"if it has no {spec.label} column, add {cures.unlabelled}"
+        raise ConfigError(Problem(name, rule, cure))
+    first = [
+        Problem(f"{name}:{each.line + 1 + spec.header}", f"is malformed: {each.reason}")
+        for each in rejects[:3]
+    ]
+    rule = f"does not describe {name}, none of its first {count:,} lines fits"
+    raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
+
+
+def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
+    """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` show that it is not readable text."""
+    what = next((what for magic, what in _OTHER_FILES.items() if beginning.startswith(magic)), None)
+    if what is not None and not (header and beginning.startswith(BYTE_ORDER_MARK)):
+        raise ConfigError(
+            Problem(
+                name, f"is {what}", "text must be UTF-8 without such a mark, plain or packed by gzip or zstd"
+            )
+        )
+
+
+def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
+    """The fields of the first line, without a byte order mark, and the position after the line."""
+    array, at, fields = text.text, text.start, list[str]()
+    at += len(BYTE_ORDER_MARK) * (array[at : at + 3].tobytes() == BYTE_ORDER_MARK)
+    quote = spec.quote or ""
+    while not fields or array[at - 1] != ord("\n"):
+        first, behind, end, _ = locate(array, at, ord(spec.delimiter), ord(quote) if quote else -1)
+        field = array[first:behind].tobytes().decode("utf-8", "backslashreplace")
+        fields.append(field.replace(2 * quote, quote) if quote else field)
+        at = end + 1
+    return fields, at
+
+
+def _parse(text: Block, spec: Spec, most: int) -> tuple[int, list[RejectedLine]]:
+    """Returns (number of lines read, rejects among them)."""
+    _, count, rejects = Parser(spec, most).parse(text.text, text.start, text.stop, most)
+    return count, rejects

@@ -1,0 +1,246 @@
+"""Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
+
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dlrm_app.dataset.parquet_format import WRITER
+from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.logs.parser import NEVER_MISSING, rule_name
+from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
+from dlrm_app.logs.sources.source import InputFile
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, FURTHER, Cures, LogColumn, Spec
+
+logger = logging.getLogger(__name__)
+
+_EXACT = 2.0**53
+"""From here on a double is not every whole number."""
+NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
+_FITTING = {
+    "label": (NUMBER, TEXT, FLAG),
+    "weight": (NUMBER, TEXT),
+    ELEMENT_WEIGHTS: (NUMBER, TEXT),
+    "integer": (NUMBER, TEXT, TIME, FLAG),
+    "float": (NUMBER, TEXT, TIME, FLAG),
+    "score": (NUMBER, TEXT),
+    "string": (NUMBER, TEXT, FLAG),
+    "hex": (TEXT,),
+    "seconds": (NUMBER, TEXT, TIME),
+    "milliseconds": (NUMBER, TEXT, TIME),
+    "iso": (NUMBER, TEXT, TIME),
+    FORMATTED: (TEXT, TIME),
+}
+LISTS = "lists of "
+READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
+TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cures) -> Spec:
+    """``spec`` for a Parquet file, like ``beginning.file_spec`` for a text file.
+
+    Columns are found by name; with ``spec.by_position`` in their order if no name fits. Raises ConfigError with every
+    problem.
+    """
+    if footer_of(source).created_by == WRITER:
+        rule = "is a shard of a dataset, which has ids in place of raw values"
+        cure = "give the raw rows, and an output= outside of their folder"
+        raise ConfigError(Problem(source.path, rule, cure))
+    stored = schema_of(source)
+    names = shown = names_in(source)
+    bare = spec.without_label()
+    alike = {name.strip().casefold() for name in names}
+    if spec.by_position and not {column.name.casefold() for column in spec.columns} & alike:
+        for described in (spec.columns, bare.columns):
+            if len(described) == len(stored.names):
+                names = [*(column.name for column in described), *names[len(stored.names) :]]
+                break
+    cure = f"{cures.columns}, or add them, with nulls where nothing is known"
+    if not spec.by_position and len(stored.names) in (len(spec.columns), len(bare.columns)):
+        cure = f"{cure}; or take columns in their order by {cures.by_position}"
+    if labels and spec.label not in names:
+        cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
+    found = spec.in_columns(names, labels, source.path, cure)
+    read = [name for name, column in zip(shown, found.order, strict=True) if column.role != "ignore"]
+    refuse_if([*key_faults(source, read), *type_faults(source.path, stored, shown, found)])
+    return found
+
+
+def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec) -> list[Problem]:
+    """A problem for each column of ``names`` (in the order of ``spec``'s) whose type in ``stored`` does not fit it."""
+    kinds = dict(zip(stored.names, stored.types, strict=True))
+    return [
+        Problem(f"{origin}: column {name}", f"is {kinds[name]}, {rule}", cure)
+        for name, column in zip(names, spec.order, strict=True)
+        if name in kinds
+        for rule, cure in _faults(column, kinds[name])
+    ]
+
+
+def names_in(source: InputFile) -> list[str]:
+    """The names of the file's columns, then those keys of its partition that are not columns."""
+    names: list[str] = schema_of(source).names
+    return names + [key for key in source.partition if key not in names]
+
+
+def key_faults(source: InputFile, names: Sequence[str]) -> list[Problem]:
+    """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
+
+    The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
+    """
+    schema = schema_of(source)
+    doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]
+    return [
+        Problem(
+            str(source.path),
+            f"has the column {name}, where {has}, and {name}={source.partition[name] or ''} in its "
+            "folder's name",
+            "drop the column from the files, or rename the key of the folders",
+        )
+        for name in doubled
+        if (has := _others_than(source, name, schema.field(name).type))
+    ]
+
+
+def _others_than(source: InputFile, name: str, kind: pa.DataType) -> str:
+    """The values of column ``name`` in words, if they may be others than the one in the name of the file's folder."""
+    footer, value = footer_of(source), source.partition[name]
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    if name not in paths:
+        return f"values are {kind}"
+    index = paths.index(name)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return "the footer does not say which values it has"
+        if value is None:
+            if statistics.null_count < group.num_rows:
+                return "values are not null"
+        elif statistics.null_count:
+            return "values are null"
+        elif group.num_rows and not statistics.has_min_max:
+            return "the footer does not say which values it has"
+        elif group.num_rows and {statistics.min, statistics.max} != {_as_kind(value, kind)}:
+            return f"values are {statistics.min} to {statistics.max}"
+    return ""
+
+
+def _as_kind(text: str, kind: pa.DataType) -> object:
+    """``text`` as a value of Arrow type ``kind``; None if it is not one."""
+    try:
+        return pa.scalar(text).cast(kind.value_type if pa.types.is_dictionary(kind) else kind).as_py()
+    except pa.ArrowException:
+        return None
+
+
+def names_of(source: InputFile, spec: Spec) -> dict[str, str]:
+    """Column that is read → its name in the file. ``spec``: from ``parquet_spec``."""
+    pairs = zip(names_in(source), spec.fields, strict=False)
+    return {column.name: name for name, column in pairs if column.role != "ignore"}
+
+
+def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
+    """Raises ConfigError for every column that holds numbers in one Parquet file and strings in another."""
+    first: dict[str, tuple[str, str]] = {}
+    problems = []
+    last: object = None
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            schema = schema_of(source)
+            kind = schema, spec.columns, tuple(source.partition)
+            if kind == last:
+                continue  # it has the columns of the file before
+            last = kind
+            for name, stored in names_of(source, spec).items():
+                content = content_of(schema.field(stored).type) if stored in schema.names else TEXT
+                if content == NULL:
+                    continue
+                before, path = first.setdefault(name, (content, source.path))
+                if before != content:
+                    rule = f"holds {content}, that of {path} {before}"
+                    problems.append(Problem(f"{source.path}: column {stored}", rule, "cast one of them"))
+    refuse_if(problems)
+
+
+def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
+    """Logs the sparse columns whose ids come as floats of 2^53 or more, where
+    neighbouring whole numbers are one float.
+    """
+    found: dict[str, str] = {}
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            floats = {field.name for field in schema_of(source) if field.type == pa.float64()}
+            ids = {column.name for column in spec.columns if column.role == "sparse"} if floats else set()
+            names = {
+                n: stored for n, stored in names_of(source, spec).items() if n in ids and stored in floats
+            }
+            largest = _largest_floats(footer_of(source)) if names else {}
+            found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
+    for name, path in found.items():
+        logger.warning(
+            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: "
+            "store it as integers",
+            path,
+            name,
+        )
+
+
+def _largest_floats(footer: pq.FileMetaData) -> dict[str, float]:
+    """Column of doubles → the largest absolute value that the statistics of its row groups name."""
+    found: dict[str, float] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for part in map(group.column, range(footer.num_columns)):
+            if part.physical_type == "DOUBLE" and part.statistics is not None and part.statistics.has_min_max:
+                ends = abs(part.statistics.min), abs(part.statistics.max)
+                found[part.path_in_schema] = max(found.get(part.path_in_schema, 0.0), *ends)
+    return found
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for Arrow's types of lists."""
+    views = pa.types.is_list_view, pa.types.is_large_list_view
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, *views)
+    return any(is_such(kind) for is_such in kinds)
+
+
+def content_of(kind: pa.DataType) -> str:
+    """The content of a column of Arrow type ``kind``, in words."""
+    if pa.types.is_dictionary(kind):
+        return content_of(kind.value_type)
+    if is_list(kind):
+        return f"{LISTS}{content_of(kind.value_type)}"
+    if pa.types.is_boolean(kind):
+        return FLAG
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return NUMBER
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return TIME
+    if pa.types.is_null(kind):
+        return NULL
+    return TEXT if kind in TEXTS else str(kind)
+
+
+def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
+    """(the reason why ``column`` cannot be read from Arrow type ``kind``, a cure); none if it can."""
+    if column.role == "ignore":
+        return []
+    content, fitting = content_of(kind), _FITTING[rule_name(column)]
+    items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
+    fits = items == NULL or items in fitting
+    if column.separator is None:
+        fits, cure = (
+            fits and not is_list,
+            ", or add a separator to it in dataset.columns, which makes it a list",
+        )
+    else:
+        fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
+    if fits:
+        return []
+    is_role = column.role in (*NEVER_MISSING, FURTHER)
+    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
+    if column.separator is not None:
+        fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
+    lists = " in lists" * (column.separator is not None)
+    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    return [(takes, f"cast it{cure * is_list}")]

@@ -1,1 +1,0 @@
-"""Encodes raw values as ids and dense values, according to the manifest."""

@@ -1,1 +1,0 @@
-"""Raw files → columns of raw values, and rejected lines."""

@@ -1,0 +1,1 @@
+"""The work folder of a preprocessing, and the executors that run its units."""

@@ -1,0 +1,453 @@
+"""dlrm-check: reads every value of a dataset once, finds problems and statistics, and formats them as tables.
+
+It checks the files, then all values: types, missing values, labels, ids within tables, finite dense values.
+"""
+
+import logging
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import (
+    Bags,
+    ColumnError,
+    numbers_of,
+    read_column,
+    read_element_weights,
+    read_further_label,
+    read_ids,
+    read_weights,
+    refuse_wrong,
+)
+from dlrm_app.dataset.encoding_files import encoding_file_problems
+from dlrm_app.dataset.label_counts import Counts, count_labels, given_lines, label_counts, label_table
+from dlrm_app.dataset.lineage import growth_table
+from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
+from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
+from dlrm_app.encoding.dense import is_target
+from dlrm_app.errors import DataError, Problem
+from dlrm_app.files import file_difference
+from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.logs.parser import REJECTS
+from dlrm_app.machine import num_cores
+from dlrm_app.progress import work_bar
+from dlrm_app.records import as_json, leaves
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
+from dlrm_app.text import NONE, bytes_text, count, percent, short
+from dlrm_app.tools.checking.distributions import (
+    DenseValues,
+    Overlap,
+    Popularity,
+    RowHashes,
+    fitting,
+    hash_rows,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Findings(Result):
+    """The content of a dataset.
+
+    ``studied``: the splits that features are described by: train if it exists, otherwise all.
+    """
+
+    manifest: Manifest
+    studied: list[str]
+    dense: dict[str, DenseValues]
+    sparse: dict[str, Popularity] = field(default_factory=dict)
+    """Feature → counts of its ids, for the features whose counts fit into memory."""
+    lookups: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(feature, split) → number of ids read."""
+    unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(feature, split) → lookups of ids that the studied splits do not have."""
+    rows: Counter[str] = field(default_factory=Counter)
+    positives: Counter[str] = field(default_factory=Counter)
+    weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """split → rows read, positives read, and the sum of the weights read."""
+    labels: defaultdict[str, list[Counts]] = field(default_factory=lambda: defaultdict(list))
+    """split → the counts of the further labels read, of each row group."""
+    empty_lists: Counter[str] = field(default_factory=Counter)
+    overlap: dict[str, Overlap] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def unseen_share(self, feature: str, split: str) -> float | None:
+        """The share of a split's lookups whose ids the studied splits do not have; None if not counted."""
+        if feature not in self.sparse:
+            return None
+        return self.unseen[feature, split] / max(self.lookups[feature, split], 1)
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The splits, then every feature."""
+        yield split_table(self)
+        if self.overlap:
+            yield "(also in train: the same values except the label; of train itself: more than once)"
+        if note := overlap_note(self):
+            yield note
+        for name, split in self.manifest.splits.items():
+            if split.weights is not None:
+                clicks, rows = self.manifest.clicks_and_rows(name, all_negatives=False)
+                yield f"{name}: rows count by {self.manifest.weight}, {rows:,.6g} in all, {clicks:,.6g} of it clicks"
+            if (kept := self.manifest.kept_share(name)) < 1:
+                clicks, rows = self.manifest.clicks_and_rows(name)
+                yield f"{name}: {kept:g} of the negatives was kept; among all rows {percent(clicks / rows)} are clicks"
+        if self.manifest.labels:
+            yield label_table(self.manifest)
+            yield from given_lines(self.manifest)
+        yield ""
+        yield sparse_table(self)
+        for column in self.manifest.sparse:
+            if column.weights:
+                yield f"{column.name}: elements count by {column.weights}"
+        lineage = self.manifest.lineage
+        if lineage and lineage.growth:
+            yield f"\nday {lineage.day}:"
+            yield growth_table(lineage)
+        if self.manifest.dense:
+            yield ""
+            yield dense_table(self)
+        if not self.problems:
+            yield f"\n{self.manifest.folder}: everything is as the manifest says"
+
+
+def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: float = 2) -> Findings:
+    """Reads all of the dataset in ``folder``."""
+    manifest = read_manifest(folder)
+    start = time.perf_counter()
+    threads = num_threads or num_cores()
+    problems, whole = _check_files(manifest, threads)
+    findings = _scan(manifest, whole, threads, int(memory_gib * 2**30))
+    findings.problems = [*problems, *findings.problems]
+    rows = sum(split.rows for split in manifest.splits.values())
+    logger.info(f"{rows:,} rows read in {time.perf_counter() - start:.1f} s")
+    return findings
+
+
+def conclude(findings: Findings) -> Findings:
+    """``findings`` of an intact dataset. Otherwise logs them, and raises DataError naming every problem."""
+    if findings.problems:
+        logger.info("%s\n", findings)
+        rule = f"has {count(len(findings.problems), 'problem')}"
+        raise DataError(Problem(str(findings.manifest.folder), rule, SUGGESTION), *findings.problems)
+    return findings
+
+
+def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[Problem], set[str]]:
+    """Checks the files. Returns (every problem, the paths of the intact shards)."""
+    shards, whole = manifest.shards, set()
+    problems: list[Problem] = []
+    with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
+        found = map_in_order(
+            lambda s: _shard_problem(manifest.folder / s.path, s), shards, num_threads, num_threads
+        )
+        for shard, problem in zip(shards, found, strict=True):
+            bar.update(shard.bytes)
+            if problem:
+                problems.append(problem)
+            else:
+                whole.add(shard.path)
+    problems += encoding_file_problems(manifest)
+    expected = sum(split.rejects for split in manifest.splits.values())
+    rejects = manifest.folder / REJECTS
+    num_lines = 0
+    if rejects.is_file():
+        with rejects.open("rb") as file:
+            num_lines = sum(1 for _ in file)
+    if num_lines != expected:
+        rule = f"holds {count(num_lines, 'line')}, the manifest says that {expected:,} were left out"
+        problems.append(Problem(REJECTS, rule))
+    return problems, whole
+
+
+def _shard_problem(path: Path, shard: Shard) -> Problem | None:
+    """A problem of a shard's bytes or row groups; None if it is intact."""
+    try:
+        difference = file_difference(path, shard.bytes, shard.checksum)
+        return difference or row_group_difference(pq.read_metadata(path), path, shard)
+    except (OSError, pa.ArrowException) as error:
+        return Problem(str(path), f"cannot be read ({error})")
+
+
+@dataclass(frozen=True)
+class _RowGroup:
+    """Row group number ``index`` of ``shard``."""
+
+    split: str
+    shard: Shard
+    index: int
+
+    @property
+    def rows(self) -> int:
+        return self.shard.row_groups[self.index]
+
+
+@dataclass
+class _Values:
+    """The columns of a row group, without those that have a fault.
+
+    labels uint8 [R], the sum of the weights, the counts of further labels, dense float32 [R] each, ids int32 [R] each,
+    or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
+    """
+
+    labels: NDArray[np.uint8] | None = None
+    weight: float = 0.0
+    further: Counts = ()
+    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
+    element_weights: list[Bags] = field(default_factory=list)
+    hashes: NDArray[np.uint64] | None = None
+    faults: list[ColumnError] = field(default_factory=list)
+
+    @contextmanager
+    def keep_fault(self) -> Iterator[None]:
+        """Keeps the first fault of the block, which reads a column."""
+        try:
+            yield
+        except ColumnError as error:
+            self.faults.append(error)
+
+
+def _read(manifest: Manifest, group: _RowGroup) -> _Values:
+    """Reads all columns of a row group."""
+    values = _Values()
+    try:
+        with pq.ParquetFile(manifest.folder / group.shard.path) as file:
+            table = file.read_row_group(group.index, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        values.faults.append(ColumnError("all", f"row group {group.index} cannot be decoded: {error}"))
+        return values
+    if manifest.label is not None and manifest.splits[group.split].positives is not None:
+        with values.keep_fault():
+            clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
+            refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
+            values.labels = clicks
+        weights, further = None, []
+        if manifest.weight is not None:
+            with values.keep_fault():
+                weights = read_weights(table, manifest.weight)
+                values.weight = float(weights.sum(dtype=np.float64))
+        for label in manifest.further_labels:
+            with values.keep_fault():
+                further.append(read_further_label(table, label.name))
+        if further and values.labels is not None and not values.faults:
+            values.further = count_labels(manifest.labels, values.labels, np.stack(further), weights).tolist()
+    for dense in manifest.dense:
+        with values.keep_fault():
+            numbers = numbers_of(read_column(table, dense.name, pa.float32()))
+            refuse_wrong(numbers[~np.isfinite(numbers)], dense.name, "values are not finite")
+            values.dense[dense.name] = numbers
+    for sparse in manifest.sparse:
+        with values.keep_fault():
+            values.ids[sparse.name] = ids = read_ids(table, sparse)
+            if sparse.weights and isinstance(ids, Bags):
+                values.element_weights.append(read_element_weights(table, sparse, ids))
+    if not values.faults:
+        # target columns are left out: they differ between equal rows of train in different folds, and of val
+        compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
+        values.hashes = hash_rows([*compared, *values.ids.values(), *values.element_weights], group.rows)
+    return values
+
+
+def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
+    """Reads the shards in ``whole``. Half of ``memory_bytes`` is for counters, half for the rows' hashes."""
+    splits = manifest.splits
+    studied = ["train"] if "train" in splits else list(splits)
+    findings = Findings(manifest, studied, {column.name: DenseValues() for column in manifest.dense})
+    groups = [
+        _RowGroup(name, shard, index)
+        for name, split in splits.items()
+        for shard in split.shards
+        if shard.path in whole
+        for index in range(len(shard.row_groups))
+    ]
+    # the studied splits come first, so that unseen ids of the others can be counted
+    groups.sort(key=lambda group: group.split not in studied)
+    findings.sparse = {
+        column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
+    }
+    total = sum(group.rows for group in groups)
+    hashes = RowHashes(total, memory_bytes // 2)
+    faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
+    with work_bar(desc="reading", total=total, unit=" rows", unit_scale=True) as bar:
+        read = map_in_order(lambda group: _read(manifest, group), groups, num_threads, num_threads)
+        for group, values in zip(groups, read, strict=True):
+            for fault in values.faults:
+                faults[group.shard.path, fault.column, fault.rule].append(fault)
+            if values.hashes is not None:
+                hashes.add(group.split, values.hashes)
+            _add(findings, group, values)
+            bar.update(group.rows)
+    for (path, column, rule), same in faults.items():
+        together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
+        findings.problems.append(Problem(path, f"is wrong in {together}"))
+    findings.overlap = hashes.overlaps({name: findings.rows[name] for name in splits})
+    if not findings.problems and all(shard.path in whole for shard in manifest.shards):
+        findings.problems = _disagreements(findings)
+    return findings
+
+
+def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
+    """Adds a row group to the counts."""
+    findings.rows[group.split] += group.rows
+    findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
+    findings.weights[group.split] += values.weight
+    findings.labels[group.split].append(values.further)
+    is_studied = group.split in findings.studied
+    for name, column in values.ids.items():
+        ids = column.values if isinstance(column, Bags) else column
+        findings.lookups[name, group.split] += len(ids)
+        if is_studied and isinstance(column, Bags):
+            findings.empty_lists[name] += int(np.count_nonzero(np.diff(column.offsets) == 0))
+        if name in findings.sparse and is_studied:
+            findings.sparse[name].add(ids)
+        elif name in findings.sparse:
+            findings.unseen[name, group.split] += findings.sparse[name].unseen(ids)
+    if is_studied:
+        for name, dense in values.dense.items():
+            findings.dense[name].add(dense)
+
+
+def _disagreements(findings: Findings) -> list[Problem]:
+    """Problems: sums over all values that differ from the manifest's."""
+    problems = []
+    rows = sum(findings.rows[name] for name in findings.studied)
+    for name, split in findings.manifest.splits.items():
+        positives = findings.positives[name]
+        if split.positives is not None and positives != split.positives:
+            problems.append(
+                Problem(
+                    f"the {name} split",
+                    f"has {positives:,} positives, the manifest says {split.positives:,}",
+                    "preprocess again",
+                )
+            )
+        problems += _label_disagreements(findings, name)
+        found, expected = findings.weights[name], split.weights.all if split.weights else 0.0
+        if not math.isclose(found, expected, rel_tol=1e-6):
+            rule = f"has rows of weight {found:g}, the manifest says {expected:g}"
+            problems.append(Problem(f"the {name} split", rule, "preprocess again"))
+    for column in findings.manifest.sparse:
+        if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
+            continue
+        if not column.multi_hot and column.name not in findings.sparse:
+            continue
+        missing = (
+            findings.empty_lists[column.name] if column.multi_hot else findings.sparse[column.name].missing
+        )
+        expected = round(column.missing_rate * rows)
+        if missing != expected:
+            problems.append(
+                Problem(
+                    f"column {column.name}",
+                    f"is missing in {missing:,} of {rows:,} rows, the manifest says in {expected:,}",
+                    "preprocess again",
+                )
+            )
+    return problems
+
+
+def _label_disagreements(findings: Findings, name: str) -> list[Problem]:
+    """Problems: counts of the further labels of split ``name`` that differ from the manifest's."""
+    manifest = findings.manifest
+    is_weighted, is_sampled = manifest.weight is not None, manifest.kept_share(name) < 1
+    parts = findings.labels[name]
+    found = label_counts(manifest.labels, parts, is_weighted=is_weighted, is_sampled=is_sampled)
+    problems = []
+    for label, expected in manifest.splits[name].labels.items():
+        read, written = (dict(leaves(as_json(each))) for each in (found[label], expected))
+        for key in {**read, **written}:
+            if not math.isclose(read.get(key, 0), written.get(key, 0), rel_tol=1e-6):
+                rule = f"has {read.get(key, 0):,} {key} of {label}, the manifest says {written.get(key, 0):,}"
+                problems.append(Problem(f"the {name} split", rule, "preprocess again"))
+    return problems
+
+
+Table = tuple[Columns, Rows]
+
+
+def split_table(findings: Findings) -> Table:
+    """The table of splits."""
+    heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", "also in train")
+    rows: list[list[str | Cell]] = []
+    for name, split in findings.manifest.splits.items():
+        shared = NONE
+        if overlap := findings.overlap.get(name):
+            of_all = percent(overlap.repeated / max(split.rows, 1))
+            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({of_all})"
+        row: list[str | Cell] = [
+            name,
+            integer(split.rows),
+            share(None if split.positives is None else split.positives / max(split.rows, 1)),
+            integer(split.rejects),
+            integer(len(split.shards)),
+            bytes_text(sum(shard.bytes for shard in split.shards)),
+            shared,
+        ]
+        rows.append(row)
+    return heads, rows
+
+
+def overlap_note(findings: Findings) -> str:
+    """A note that names the splits that share too many rows with train; empty if there are none."""
+    names = [name for name, overlap in findings.overlap.items() if overlap.is_suspicious]
+    if not names:
+        return ""
+    return (
+        f"note: {' and '.join(names)} share more rows with train than repeats within train explain: "
+        "was the input split correctly?"
+    )
+
+
+def sparse_table(findings: Findings) -> Table:
+    """The table of sparse features."""
+    others = [name for name in findings.manifest.splits if name not in findings.studied]
+    figures = ("table rows", "ids used", "values", "colliding", "missing", "unknown", "top 1", "top 10")
+    columns: Columns = ("sparse feature", *figures, *(f"unseen in {name}" for name in others))
+    rows: list[list[str | Cell]] = []
+    for column in findings.manifest.sparse:
+        used, unknown, top = None, None, list[float | None]([None, None])
+        if counted := findings.sparse.get(column.name):
+            used, unknown, top = counted.ids_used, counted.unknown_share, [counted.top(1), counted.top(10)]
+        values = [
+            NONE if number is None else f"{'≈' * column.estimated}{number:,}"
+            for number in (column.distinct, column.collisions)
+        ]
+        unseen = [findings.unseen_share(column.name, name) for name in others]
+        shares = map(share, (column.missing_rate, unknown, *top, *unseen))
+        rows.append([column.name, integer(column.num_embeddings), integer(used), *values, *shares])
+    return columns, rows
+
+
+def dense_table(findings: Findings) -> Table:
+    """The table of dense features."""
+    figures = ("missing", "zero", "min", "mean", "max")
+    columns: Columns = ("dense feature", *figures, Column("transform", is_words=True))
+    rows: list[list[str | Cell]] = []
+    for column in findings.manifest.dense:
+        values = findings.dense[column.name]
+        numbers = [short(v) if values.count else NONE for v in (values.low, values.mean, values.high)]
+        zeros = share(values.zeros / max(values.count, 1))
+        rows.append([column.name, share(column.missing_rate), zeros, *numbers, recipe(column.transform)])
+    return columns, rows
+
+
+def recipe(transform: Mapping[str, Any]) -> str:
+    """A transform in a few words."""
+    words = [
+        f"{key} {short(part) if isinstance(part, float) else part}"
+        for key, part in transform.items()
+        if key in ("file", "column", "mean", "deviation")
+    ]
+    return ", ".join([transform["kind"], *words])

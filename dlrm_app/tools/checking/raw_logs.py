@@ -1,0 +1,63 @@
+"""dlrm-check on raw logs without a description: a table of a sample of their rows, and a proposed dataset= for them."""
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import output_problems, write_text
+from dlrm_app.logs.sources.find_sources import find_files
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import text_table
+from dlrm_app.tools.checking.propose import as_yaml, propose
+from dlrm_app.tools.checking.sample import sample_rows
+
+logger = logging.getLogger(__name__)
+
+_HEADS = ("column", "type", "missing", "distinct", "most frequent")
+
+
+@dataclass(frozen=True)
+class Proposal(Result):
+    """A dataset's YAML for raw files, proposed from a sample of their rows. ``path``: where it was written, if it was.
+
+    ``given``: the files as they were named; ``name``: of the dataset;
+    ``has_label``: whether the files have a label column.
+    """
+
+    yaml: str
+    path: Path | None
+    given: Any
+    name: str
+    has_label: bool
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The YAML, or the file that it was written to."""
+        yield self.yaml if self.path is None else f"wrote {self.path}"
+
+
+def check_raw(given: Any, output: str | None) -> Proposal:
+    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if
+    there is one, and logs what the files contain.
+    """
+    refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
+    sources = find_files("input", given)
+    sample = sample_rows(sources)
+    proposed = propose(sample)
+    first = sources[0].path
+    name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
+    origin = f"a sample of {sample.columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
+    lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in sample.columns])]
+    lines += [", ".join(f"{key} {value!r}" for key, value in sample.marks.items())] * bool(sample.marks)
+    lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
+    lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
+    logger.info("\n".join(lines))
+    text = as_yaml(name, origin, proposed, sample)
+    path = None if output is None else Path(output)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    return Proposal(text, path, given, name, any(each.role == "label" for each in proposed))

@@ -1,0 +1,407 @@
+"""One day: encodes it, judges it by earlier models, trains on it, and compares the new model on held-out rows.
+
+    OUTPUT/days/2026-11-02/dataset/   the day's rows, by dlrm-preprocess
+                           rows/      the rows to train on: the day's, and some of earlier days
+                           model/     the run, by dlrm-train
+                           retrain/   the run from scratch, if one is due, and its rows
+                           export/    by dlrm-export, if the model is published
+                           settings.json  all settings that decide the result
+                           day.json   written last
+
+Every step leaves a file that marks it as done. A call after an interruption continues with the first step that is not.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlrm_app.config.days import RESERVED, DaysConfig, as_given
+from dlrm_app.config.overrides import Settings
+from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dates import day_of
+from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.evaluation.result import EvaluationResult
+from dlrm_app.files import checksum, write_json
+from dlrm_app.records import read_record
+from dlrm_app.runs.checkpoint.evaluation import Judgement
+from dlrm_app.runs.events import RunResult
+from dlrm_app.text import bullets
+from dlrm_app.tools.daily.gate import Days, judge_after, judge_before, reason
+from dlrm_app.tools.daily.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
+from dlrm_app.tools.daily.record import (
+    RECORD,
+    SECONDS,
+    SETTINGS,
+    UNREPORTED,
+    DayRecord,
+    Holdout,
+    LabelDay,
+    Scores,
+    Vocabulary,
+    holdouts_of,
+    labels_of,
+    redo,
+    write_record,
+)
+from dlrm_app.tools.daily.rows import Earlier, write_rows
+from dlrm_app.tools.daily.settings import (
+    evaluate_settings,
+    export_settings,
+    of_later_days,
+    preprocess_settings,
+    setting_changes,
+    settings_of,
+    train_settings,
+)
+
+if TYPE_CHECKING:
+    from dlrm_app.distributed.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+_SHOWN_CHANGES = 8
+"""Changed settings that a message shows."""
+_COMPARED_DAYS = 31
+"""Published days whose rows are looked for among those of a new day."""
+
+Run = Callable[[str, Settings, Path], None]
+"""Runs a command with settings, and appends its output to a file. Raises DlrmError."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """The work of ``day``. Every rank makes one, and all do the same steps in the same order.
+
+    ``published``: the days published before it. The last one is the parent: the day begins with its model and
+    vocabularies. ``days``: the folder of all days.
+    """
+
+    config: DaysConfig
+    day: date
+    published: Sequence[DayRecord]
+    days: Path
+    run: Run
+    ranks: "Runtime"
+
+    @cached_property
+    def folder(self) -> Path:
+        return self.days / self.day.isoformat()
+
+    @cached_property
+    def parent(self) -> Path | None:
+        return self.days / self.published[-1].day if self.published else None
+
+    def window(self, size: int) -> Sequence[DayRecord]:
+        """The last ``size`` days that were published."""
+        return self.published[-size:] if size else []
+
+    def learn(self) -> DayRecord:
+        """Does the steps that are left. Returns the record, which is written."""
+        self._begin()
+        dataset = self._encode()
+        record = self._measure(dataset)
+        is_accepted = self.config.days.is_accepted(self.day)
+        compared = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
+        verdicts = judge_before(compared)
+        held = reason(verdicts, is_accepted=is_accepted)
+        if held is None:
+            record = self._train(record)
+            after = judge_after(replace(compared, day=record))
+            verdicts, held = [*verdicts, *after], reason(after, is_accepted=is_accepted)
+        if held is None:
+            record = replace(record, retrained=self._retrain())
+            self._export()
+        return self._finish(replace(record, rules=verdicts, published=held is None, held=held))
+
+    def _finish(self, record: DayRecord) -> DayRecord:
+        """Writes the record. Notes first that days.on_held must be called for it."""
+
+        def write() -> None:
+            if record.held and self.config.days.command_on_held:
+                (self.folder / UNREPORTED).touch()
+            write_record(self.folder, record)
+
+        self.ranks.on_first(write)
+        return record
+
+    @property
+    def _settings(self) -> dict[str, dict[str, Any]]:
+        """Command → the settings that it is called with on this day."""
+        parent, folder = self.parent, self.folder
+        manifest = read_manifest(parent / "dataset") if parent else None
+        model = parent / "model" if parent else None
+        settings = {
+            "preprocess": preprocess_settings(self.config, self.day, manifest, folder / "dataset"),
+            "train": train_settings(self.config, folder / "rows", model, folder / "model"),
+        }
+        if self.config.days.export:
+            settings["export"] = export_settings(
+                self.config, folder / "rows", folder / "model", folder / "export"
+            )
+        return settings
+
+    def _begin(self) -> None:
+        """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
+        called, path = self._settings, self.folder / SETTINGS
+        settings = settings_of(self.config, called)
+
+        def write() -> None:
+            before = read_settings(path)
+            if before == settings:
+                return
+            if self.folder.exists() and any(self.folder.iterdir()):
+                changes = (
+                    setting_changes(before, settings, called) if before else ["its settings are not known"]
+                )
+                text = "%s was begun with other settings and begins again:\n%s"
+                logger.warning(text, self.day, bullets(changes, _SHOWN_CHANGES))
+                shutil.rmtree(self.folder)
+            elif changes := self._changes_since_parent(settings, called):
+                text = "%s: other settings than on %s:\n%s"
+                logger.info(text, self.day, self.published[-1].day, bullets(changes, _SHOWN_CHANGES))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, settings)
+
+        self.ranks.on_first(write)
+
+    def _changes_since_parent(self, settings: Mapping[str, Any], called: Mapping[str, Settings]) -> list[str]:
+        """The settings that differ from the parent's, without those that only a first day uses."""
+        before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
+        return setting_changes(before, of_later_days(settings), called) if before else []
+
+    def _measure(self, dataset: Manifest) -> DayRecord:
+        """The record of the day before training: its rows, and the scores of earlier models on them."""
+        with self._timed("judge"):
+            self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
+        results = self._judge()
+        return self.ranks.on_first(lambda: self._record(dataset, results))
+
+    def _record(self, dataset: Manifest, results: Mapping[str, EvaluationResult]) -> DayRecord:
+        scores = {field: Scores.of(result) for field, result in results.items()}
+        of_labels = labels_of(results["next_day"]) if "next_day" in results else {}
+        unseen_share, unseen, vocabulary = _growth(dataset)
+        rows = read_manifest(self.folder / "rows").splits["test"]
+        compared, in_window = (
+            [self.days / record.day for record in self.window(size)]
+            for size in (_COMPARED_DAYS, self.config.gate.window)
+        )
+        return DayRecord(
+            day=self.day.isoformat(),
+            rows=rows.rows,
+            positives=rows.positives or 0,
+            unseen_share=unseen_share if self.parent else None,
+            unseen=unseen if self.parent else {},
+            vocabulary=vocabulary,
+            next_day=scores.get("next_day"),
+            first_model=scores.get("first_model"),
+            full_retrain=scores.get("full_retrain"),
+            missing=missing_shares(dataset),
+            shift=shifts(dataset, in_window),
+            known_rows=known_rows(self.folder, compared),
+            hours={} if self.config.input.are_hours else hours_of(dataset),
+            labels={
+                name: LabelDay(counts.rows, counts.positives, of_labels.get(name))
+                for name, counts in rows.labels.items()
+            },
+            published=False,
+            parent=self.parent.name if self.parent else None,
+            parent_record=checksum(self.parent / RECORD) if self.parent else None,
+            settings=checksum(self.folder / SETTINGS),
+            sources=dataset.sources,
+        )
+
+    def _encode(self) -> Manifest:
+        """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
+        days, output, settings = self.config.days, self.folder / "dataset", self._settings["preprocess"]
+        with self._timed("encode"):
+            self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
+        dataset = self.ranks.on_first(lambda: read_manifest(output))
+        with self._timed("replay"):
+            replayed = self.window(days.replay_window) if days.replay else []
+            earlier = [self._earlier(record, "train", days.replay) for record in replayed]
+            # no model was trained on the parent's held-out rows yet
+            earlier += [self._earlier(record, "val") for record in self.window(1)]
+            self._write_rows(dataset, earlier, self.folder / "rows")
+        return dataset
+
+    def _earlier(self, record: DayRecord, split: str, share: float = 1.0) -> Earlier:
+        dataset = read_manifest(self.days / record.day / "dataset")
+        return Earlier(day_of(record.day), dataset, split, share)
+
+    def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
+        self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
+
+    def _judge(self) -> dict[str, EvaluationResult]:
+        """Field of the record → the evaluation on all rows of this day.
+
+        They are those of the parent's model, of the first day's, and of the newest one trained from scratch.
+        """
+        models = {}
+        if self.parent:
+            models["next_day"] = self.parent / "model"
+            models["first_model"] = self.days / self.published[0].day / "model"
+        if retrained := [record.day for record in self.published if record.retrained]:
+            models["full_retrain"] = self.days / retrained[-1] / "retrain" / "model"
+        with self._timed("judge"):
+            return {field: self._evaluate("test", [model]) for field, model in models.items()}
+
+    def _train(self, record: DayRecord) -> DayRecord:
+        """Trains the day's model. Returns ``record`` with its scores on the held-out rows, beside the parent's."""
+        before, model = self.parent / "model" if self.parent else None, self.folder / "model"
+        with self._timed("train"):
+            self._fit(self.folder / "rows", before, model)
+        with self._timed("judge"):
+            result = self._evaluate("val", [model, *([before] if before else [])])
+        judgement = self.ranks.on_first(lambda: read_judgement(model))
+        holdouts = holdouts_of(result)
+        labels = {name: replace(day, holdout=holdouts.get(name)) for name, day in record.labels.items()}
+        return replace(record, holdout=Holdout.of(result), judgement=judgement, labels=labels)
+
+    def _retrain(self) -> bool:
+        """Trains from scratch on the last days if that is due. Returns True if it was."""
+        every = self.config.days.full_retrain
+        if every is None or len(self.published) + 1 < every:
+            return False
+        if any(record.retrained for record in self.window(every - 1)):
+            return False
+        rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
+        with self._timed("retrain"):
+            if not self._is_done(model / "result.json"):
+                window = self.window(self.config.days.retrain_window - 1)
+                earlier = [self._earlier(record, split) for record in window for split in ("train", "val")]
+                self._write_rows(read_manifest(self.folder / "dataset"), earlier, rows)
+            self._fit(rows, None, model)
+            # they are copies of all rows of the window
+            self.ranks.on_first(lambda: shutil.rmtree(rows, ignore_errors=True))
+        return True
+
+    def _export(self) -> None:
+        if not self.config.days.export:
+            return
+        output = self.folder / "export"
+        settings = export_settings(self.config, self.folder / "rows", self.folder / "model", output)
+        if self.config.days.is_accepted(self.day):
+            settings["judgement"] = "ignore"
+        with self._timed("export"):
+            self._once(output / "export.json", lambda: self._call("export", settings))
+
+    def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
+        settings = train_settings(self.config, rows, before, model)
+        self._once_on_all(model / "result.json", lambda: self._call("train", settings))
+
+    def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
+        path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
+        settings = evaluate_settings(self.config, self.folder / "rows", split, models, path)
+        self._once_on_all(path, lambda: self._call("evaluate", settings))
+        return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo([path])))
+
+    def _call(self, command: str, settings: Settings) -> None:
+        """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
+        try:
+            self.run(command, settings, self.folder / "log.txt")
+        except DlrmError as error:
+            problems = [as_given(each, command) for each in error.problems]
+            if command in RESERVED:
+                cure = f"its settings are typed as {command}.KEY=VALUE"
+                problems.append(Problem(f"dlrm-{command}", "failed", cure))
+            raise type(error)(*problems) from error
+
+    def _is_done(self, mark: Path) -> bool:
+        return self.ranks.on_first(mark.is_file)
+
+    def _once(self, mark: Path, work: Callable[[], None]) -> None:
+        """Runs a step on the first rank, unless the file ``mark`` shows that it is done. The other ranks wait."""
+        if not self._is_done(mark):
+            self.ranks.on_first(work)
+
+    def _once_on_all(self, mark: Path, work: Callable[[], None]) -> None:
+        """Runs a step on all ranks, unless the file ``mark`` shows that it is done."""
+        if not self._is_done(mark):
+            self.ranks.together(work)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Adds the seconds of the block to those of ``step`` in seconds.json."""
+        logger.info("%s: %s", self.day, step)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.ranks.is_first:
+                spent = read_seconds(self.folder)
+                spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
+                write_json(self.folder / SECONDS, spent)
+
+
+def read_judgement(model: Path) -> Judgement | None:
+    """The judgement of the finished run in ``model`` on its val split, the rows held back."""
+    evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
+    return evaluation.judgement if evaluation is not None else None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Key → value of the settings that a day was begun with; empty if they are not known."""
+    try:
+        return read_record(path, dict[str, Any], "")
+    except (OSError, DataError):
+        return {}
+
+
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
+    try:
+        return read_record(folder / SECONDS, dict[str, float], "")
+    except (OSError, DataError):
+        return {}
+
+
+def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
+    """(share of lookups of values that the parent's vocabularies lack, the same by feature, what they gained)."""
+    growth = dataset.lineage.growth if dataset.lineage else []
+    if not growth:
+        return None, {}, None
+    share = sum(each.unseen for each in growth) / max(sum(each.lookups for each in growth), 1)
+    rows = {column.name: column.num_embeddings for column in dataset.sparse}
+    vocabulary = Vocabulary(
+        new=sum(each.new for each in growth),
+        expired=sum(each.expired for each in growth),
+        reused=sum(each.given_again for each in growth),
+        rows=sum(rows[each.features[0]] for each in growth),
+    )
+    return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary
+
+
+def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
+    """Deletes the files of days before the last ``num_kept`` published ones.
+
+    Keeps their records, and the models that later days are compared with: the first and the newest from scratch.
+    """
+    published = [record.day for record in records if record.published]
+    retrained = [record.day for record in records if record.retrained]
+    for day in (record.day for record in records if record.day < published[-num_kept:][0]):
+        parts = ["dataset", "rows", "export"]
+        parts += ["model"] if day != published[0] else []
+        parts += ["retrain"] if day not in retrained[-1:] else []
+        for part in parts:
+            shutil.rmtree(days / day / part, ignore_errors=True)
+
+
+def publish(folder: Path) -> None:
+    """Makes OUTPUT/published a link to the ``folder`` of a day, in one step. Raises DataError if it is not a link."""
+    output = folder.parents[1]
+    link, target = output / "published", folder.relative_to(output)
+    if link.exists() and not link.is_symlink():
+        raise DataError(
+            Problem(str(link), "is not a link to the published day", "remove it and run the same command")
+        )
+    if not link.is_symlink() or link.readlink() != target:
+        temporary = output / ".published.partial"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)

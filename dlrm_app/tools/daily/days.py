@@ -1,0 +1,356 @@
+"""dlrm-days: goes through the days in order, trains on new ones, and names days that are missing or have changed."""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache, partial
+from pathlib import Path
+
+from dlrm_app.config.days import DaysConfig, composed
+from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
+from dlrm_app.dates import day_of
+from dlrm_app.distributed.runtime import join_ranks
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
+from dlrm_app.files import checksum, explained_disk_errors, held_lock
+from dlrm_app.logs.sources.find_sources import find_files
+from dlrm_app.logs.sources.folders import NoFilesError
+from dlrm_app.logs.sources.lake import partition_of
+from dlrm_app.logs.sources.parquet_units import footer_of
+from dlrm_app.logs.sources.source import InputFile, has_changed
+from dlrm_app.logs.sources.unit_text import beginning_of
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.table import text_table
+from dlrm_app.text import count, fixed, listed, percent
+from dlrm_app.tools.daily.day import Day, Run, prune, publish
+from dlrm_app.tools.daily.gate import reason, rules_rows
+from dlrm_app.tools.daily.record import (
+    DAYS,
+    LOCK,
+    RECORD,
+    UNREPORTED,
+    DayRecord,
+    read_records,
+    redo,
+    write_lines,
+)
+from dlrm_app.tools.daily.settings import sample_settings
+
+logger = logging.getLogger(__name__)
+_COMMAND_SECONDS = 600
+"""Seconds that days.on_held may take."""
+_FIX = "fix its files or the settings and run the same command; a day without files is left out"
+_MIN_HELD_OUT = 5
+"""Rows that a day must hold back on average. A hash deals them: one of 150 days of that size has none."""
+Changed = Callable[[InputFile, ManifestSource], bool]
+"""True if a file has changed; reads it at most once."""
+
+
+HELD, MISSING, CHANGED = 3, 4, 5
+"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
+
+
+@dataclass(frozen=True)
+class Outcome(Result):
+    """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
+
+    ``changed``: days whose files changed or came late. ``num_new``: the number of days that this call finished.
+    ``page``: the page about all days, if it was written.
+    """
+
+    path: Path
+    records: list[DayRecord]
+    missing: list[str]
+    changed: list[str]
+    num_new: int = 0
+    page: Path | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the newest day is published and nothing is missing or changed."""
+        if self.records and not self.records[-1].published:
+            return HELD
+        return CHANGED if self.changed else MISSING if self.missing else 0
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """The number of days."""
+        yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
+        if self.page is not None:
+            yield f"page: {self.page}"
+
+
+def go_through_days(config: DaysConfig, run: Run) -> Outcome:
+    """Trains on each day that has files and is not done. Returns the state of all days, the same on every rank.
+
+    ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
+    """
+    timeout = timedelta(
+        minutes=composed("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
+    )
+    with join_ranks(timeout) as ranks, ExitStack() as stack:
+        output = Path(config.output).absolute()
+        stack.enter_context(explained_disk_errors(output, "then run the same command again"))
+        ranks.together(lambda: stack.enter_context(_held(output)) if ranks.is_first else None)
+        changed = cache(partial(has_changed, reads_all=config.days.verify_files))
+        records, plan = ranks.on_first(lambda: _begin(config, output, changed))
+        for day in plan.new:
+            published = [record for record in records if record.published]
+            work = Day(config, day, published, output / DAYS, run, ranks)
+            record = ranks.together(partial(_learn, work))
+            logger.info("%s\n%s", _summary(record), text_table(*rules_rows(record.rules)))
+            records.append(record)
+            ranks.on_first(partial(_end_day, config, output, records, changed))
+        marks = ranks.on_first(lambda: _end(config, output, records, plan, changed))
+    last = records[-1].day if records else ""
+    missing = [day for day in plan.missing if day > last]
+    return Outcome(Path(config.output), records, missing, [*plan.late, *marks], len(plan.new))
+
+
+@contextmanager
+def _held(output: Path) -> Iterator[None]:
+    """Makes ``output`` and locks it while the block runs. Raises DlrmError if another dlrm-days works there."""
+    (output / DAYS).mkdir(parents=True, exist_ok=True)
+    with held_lock(output / LOCK, f"another dlrm-days is working on output={output}: wait for it"):
+        yield
+
+
+def _begin(config: DaysConfig, output: Path, changed: Changed) -> "tuple[list[DayRecord], DaysPlan]":
+    """The finished days and the plan of the others. Ends the last day, in case it was interrupted there."""
+    records = read_records(output)
+    plan = plan_days(config, [record.day for record in records])
+    if plan.missing and not (records or plan.new):
+        files = config.input.files(day_of(plan.missing[0]))
+        first, last = plan.missing[0], plan.missing[-1]
+        rule = f"has no files, or too few rows, from {first} to {last} (looked for {files} in {Path.cwd()})"
+        raise _NoDaysError(Problem("input.days", rule))
+    if plan.new:
+        _refuse_log(config)
+    conclude(config, output, records, changed)  # if the published day was deleted, publishes the one before
+    _report_held(config, output, records)
+    return records, plan
+
+
+def _learn(day: Day) -> DayRecord:
+    """Trains on ``day``. Raises DataError, which names the day, if its files or the settings do not fit."""
+    try:
+        return day.learn()
+    except DlrmError as error:
+        if (day.folder / "dataset" / MANIFEST).is_file() and not isinstance(error, ConfigError):
+            raise
+        # a configuration error comes after work was started, so it is not one that started nothing
+        raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *error.problems) from error
+
+
+def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:
+    """Publishes the last day of ``records``, or reports that it is held back."""
+    conclude(config, output, records, changed)
+    _report_held(config, output, records[-1:])
+
+
+def _end(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], plan: "DaysPlan", changed: Changed
+) -> dict[str, str]:
+    """Logs warnings about the days that need attention. Returns the marks of days that changed."""
+    marks = conclude(config, output, records, changed)
+    _warn(plan.missing, plan.late, marks, output)
+    _warn_of_held(config, records, output)
+    return marks
+
+
+def _refuse_log(config: DaysConfig) -> None:
+    """Raises ConfigError for a description of a log without clicks, from which no model can learn.
+
+    And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
+    """
+    settings = composed("preprocess", sample_settings(config)["preprocess"])
+    columns, problems = settings["dataset"]["columns"], []
+    if not any(column["role"] == "label" for column in columns):
+        rule = "has no column with the role label"
+        problems.append(
+            Problem(f"dataset={config.dataset}", rule, "give the one that tells clicks this role")
+        )
+    if settings["sampling"]["negatives"] is not None:
+        rule = "samples the rows to train on alone, and dlrm-days learns the rows held back on the next day"
+        cure = "sample the log before, all rows alike, and give dataset.negatives_kept in its YAML"
+        problems.append(Problem("preprocess: sampling.negatives", rule, cure))
+    refuse_if(problems)
+
+
+class _NoDaysError(DataError):
+    """Raised if there is no day at all."""
+
+    exit_code = MISSING
+
+
+def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
+    """Calls days.on_held for each held day for which that is still to be done."""
+    for record in records:
+        folder = output / DAYS / record.day
+        if record.held and (folder / UNREPORTED).is_file():
+            _report(config.days.command_on_held, folder / RECORD)
+            (folder / UNREPORTED).unlink()
+
+
+def _report(command: Sequence[str], record: Path) -> None:
+    """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
+    if not command:
+        return
+    try:
+        words = [*command, str(record)]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                code = process.wait(timeout=_COMMAND_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                raise
+        failure = f"ended with code {code}" if code else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        failure = f"failed: {error}"
+    if failure:
+        logger.warning(
+            "days.on_held: %s %s; %s says why the day is held back", shlex.join(command), failure, record
+        )
+
+
+@dataclass(frozen=True)
+class DaysPlan:
+    """``new``: days to train on; ``missing``: days without rows; ``late``: days whose files came after a later day."""
+
+    new: list[date]
+    missing: list[str]
+    late: list[str]
+
+
+def plan_days(config: DaysConfig, done: Sequence[str]) -> DaysPlan:
+    """Plans the days that are not ``done``. Raises ConfigError for a file of two days."""
+    files = {day: files_of(config, day) for day in config.list_days() if day.isoformat() not in done}
+    day_of: dict[str, date] = {}
+    for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
+        if (first := day_of.setdefault(path, day)) != day:
+            cure = "write two digits, as {day} does, or a delimiter after the day"
+            raise ConfigError(Problem("input.days", f"takes {path} for {first} and for {day}", cure))
+    missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
+    late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
+    return DaysPlan([day for day in files if day.isoformat() not in (*missing, *late)], missing, late)
+
+
+def files_of(config: DaysConfig, day: date) -> list[InputFile]:
+    """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
+    try:
+        return find_files("input.days", config.input.files(day))
+    except NoFilesError:
+        return []
+
+
+def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. Of a text, one line may be a header."""
+    rows = 0
+    try:
+        for source in sources:
+            if source.format == "parquet":
+                rows += footer_of(source).num_rows
+                continue
+            for text in beginning_of(source).items():
+                rows += (
+                    sum(int((each.text[each.start : each.stop] == 10).sum()) for each in text.blocks()) - 1
+                )
+                if not text.finish().is_last:
+                    return True
+    except DlrmError:  # a damaged file is reported when its day is encoded
+        return True
+    return rows * holdout >= _MIN_HELD_OUT
+
+
+def conclude(
+    config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed
+) -> dict[str, str]:
+    """Updates the link to the published day, deletes old files and writes days.jsonl.
+
+    Returns the marks of days that changed: day → the reason why it would now have another result.
+    """
+    days = output / DAYS
+    if published := [record.day for record in records if record.published]:
+        publish(days / published[-1])
+        prune(days, records, config.days.num_kept)
+    marks: dict[str, str] = {}
+    now = {record.day: checksum(days / record.day / RECORD) for record in records}
+    for record in records:
+        is_kept = (days / record.day / "dataset").is_dir()
+        if is_kept and (change := _change(record, config, changed)):
+            marks[record.day] = change
+        elif record.parent in marks:
+            marks[record.day] = f"made from {record.parent}, which has changed"
+        elif record.parent and now.get(record.parent) != record.parent_record:
+            marks[record.day] = f"made from another {record.parent} than the one that is there now"
+    write_lines(output, records, marks)
+    return marks
+
+
+def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | None:
+    """The difference between the day's files and those it was made from. Missing files do not count: logs rotate."""
+    before = {source.path: source for source in record.sources}
+    files = files_of(config, day_of(record.day))
+    gone = [before[path] for path in before.keys() - {source.path for source in files}]
+    for source in files:
+        known = before.get(source.path) or _moved(source, gone, changed)
+        if known is None:
+            return f"its file {source.path} has come since"
+        if changed(source, known):
+            return f"its file {source.path} has changed since"
+    return None
+
+
+def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
+    """Takes out of ``gone`` the file that ``source`` is under another path, such as one relative to another folder."""
+    for known in gone:
+        keys = partition_of(known.path)
+        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
+        if is_alike and has_keys and not changed(source, known):
+            gone.remove(known)
+            return known
+    return None
+
+
+def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
+    if missing:
+        logger.warning(
+            "without files, or with too few rows to hold some back, left out: %s", listed(missing, 7)
+        )
+    if late:
+        logger.warning("files came after later days were trained on, left out: %s", listed(late, 7))
+    for day, mark in marks.items():
+        logger.warning("%s: %s", day, mark)
+    if first := min([*late, *marks], default=None):
+        following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
+        logger.warning("to train from %s on again, %s", first, redo(following))
+
+
+def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
+    """Logs which finished days are still held back although days.accept would publish them now."""
+    for record in records:
+        is_accepted = config.days.is_accepted(day_of(record.day))
+        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+            following = [
+                each.day for each in records if each.day >= record.day
+            ]  # a late day would be left out
+            folders = [output / DAYS / day for day in following]
+            logger.warning(
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+            )
+
+
+def _summary(record: DayRecord) -> str:
+    end = f"held back: {record.held}" if record.held else "published"
+    first, scores = record.first_model, record.next_day
+    scored = f"; AUC of yesterday's model {fixed(scores.auc, 5)}" if scores else ""
+    scored += f", of the first day's {fixed(first.auc, 5)}" if first else ""
+    unseen = (
+        f", {percent(record.unseen_share)} of lookups never seen" if record.unseen_share is not None else ""
+    )
+    return f"{record.day}: {end}; {record.rows:,} rows{unseen}{scored}"

@@ -1,0 +1,231 @@
+"""Makes the dataset of a day's training from finished datasets: the day's rows, and rows of earlier days.
+
+It is a normal dataset, so the order of its rows depends only on its manifest, and a run on it can be resumed. Shards
+of the day itself are hard links. From earlier days a share of every row group is copied, picked by the two dates.
+
+    train   the day's training rows, then the ``Earlier`` ones
+    val     the day's held-out rows
+    test    all of the day's rows, to score earlier models
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import (
+    Bags,
+    array_of,
+    numbers_of,
+    read_further_label,
+    read_ids,
+    read_weights,
+    shard_schema,
+    with_ids,
+)
+from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
+from dlrm_app.dataset.label_counts import add_counts, count_labels, label_counts
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
+from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.dataset.shard_writer import ShardWriter
+from dlrm_app.dates import HOURS, Hour, day_number
+from dlrm_app.errors import DataError, Problem
+from dlrm_app.files import written_whole
+from dlrm_app.loader.batch_order import permutation
+from dlrm_app.text import listed
+
+PICK = 3
+"""The purpose of the permutation, see GROUP_ORDER in loader/batch_order."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A ``share`` of the rows in ``split`` of the ``dataset`` of an earlier ``day``."""
+
+    day: date
+    dataset: Manifest
+    split: str
+    share: float
+
+
+def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder: Path) -> None:
+    """Makes the dataset ``folder`` from ``dataset`` (that of ``day``) and ``earlier`` rows to train on.
+
+    An unfinished ``folder`` is deleted first. Raises DataError if an earlier day has other columns.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    dataset = replace(dataset, lineage=dataset.encoding_lineage)
+    copy_encoding_files(dataset, folder)
+    train, val = dataset.splits["train"], dataset.splits["val"]
+    all_rows = _sum([train, val], rejects=0)
+    splits = {
+        name: replace(split, shards=_linked(dataset, split.shards, folder, name))
+        for name, split in (("train", train), ("val", val), ("test", all_rows))
+    }
+    for rows in earlier:
+        name = f"train/part-{len(splits['train'].shards):05d}.parquet"
+        copied = _write_shard(folder, name, _picked(rows, dataset, day), dataset)
+        if copied.rows:
+            splits["train"] = _sum([splits["train"], copied], train.rejects)
+    share = dataset.kept_share("train")
+    kept = {name: share for name in splits if share < 1}
+    write_manifest(folder, replace(dataset, splits=splits, negatives_kept=kept))
+
+
+def _sum(splits: Sequence[Split], rejects: int) -> Split:
+    names = dict.fromkeys(name for split in splits for name in split.labels)
+    positives = [split.positives for split in splits if split.positives is not None]
+    weights = [split.weights for split in splits if split.weights is not None]
+    return Split(
+        sum(split.rows for split in splits),
+        sum(positives) if len(positives) == len(splits) else None,
+        rejects,
+        [shard for split in splits for shard in split.shards],
+        weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
+        if weights
+        else None,
+        labels={name: add_counts([split.labels[name] for split in splits]) for name in names},
+    )
+
+
+def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str) -> list[Shard]:
+    """Hard links to the shards under new names in ``folder``; copies if the file system has no hard links."""
+    (folder / split).mkdir()
+    linked = [replace(s, path=f"{split}/part-{number:05d}.parquet") for number, s in enumerate(shards)]
+    for shard, link in zip(shards, linked, strict=True):
+        try:
+            os.link(dataset.folder / shard.path, folder / link.path)
+        except OSError:
+            shutil.copyfile(dataset.folder / shard.path, folder / link.path)
+    return linked
+
+
+def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
+    positives, sums = 0, np.zeros(2)
+    names, labels = [label.name for label in dataset.further_labels], []
+    with written_whole(folder / name) as temporary, temporary.open("wb") as file:
+        group_rows = max(dataset.splits["train"].shards[0].row_groups)
+        writer = ShardWriter(file, group_rows, _schema(dataset), name)
+        for table in tables:
+            writer.write_table(table)
+            if dataset.label is not None:
+                clicks = numbers_of(table.column(dataset.label))
+                positives += int(clicks.sum())
+                weights = None
+                if dataset.weight is not None:
+                    weights = read_weights(table, dataset.weight).astype(np.float64)
+                    sums += weights.sum(), weights @ clicks
+                if names:
+                    further = np.stack([read_further_label(table, each) for each in names])
+                    labels.append(count_labels(dataset.labels, clicks, further, weights).tolist())
+        shard = writer.finish()
+    summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
+    return Split(
+        shard.rows,
+        None if dataset.label is None else positives,
+        0,
+        [shard],
+        weights=summed,
+        labels=label_counts(
+            dataset.labels,
+            labels,
+            is_weighted=dataset.weight is not None,
+            is_sampled=dataset.kept_share("train") < 1,
+        ),
+    )
+
+
+def _schema(manifest: Manifest) -> pa.Schema:
+    """The schema of a shard, as in preprocessing."""
+    further = [label.name for label in manifest.further_labels]
+    return shard_schema(
+        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, further
+    )
+
+
+def _other_columns(first: Manifest, second: Manifest) -> list[str]:
+    """The label, dense, sparse and kept columns that one has and the other has not, or has in another form or order."""
+    if _schema(first) == _schema(second):
+        return []
+    schemas = [{field.name: str(field.type) for field in _schema(each)} for each in (first, second)]
+    columns = {name: name for schema in schemas for name in schema}
+    columns |= {part: kept.name for each in (first, second) for kept in each.kept for part in kept.parts}
+    names = [name for part, name in columns.items() if schemas[0].get(part) != schemas[1].get(part)]
+    return list(dict.fromkeys(names)) or ["in another order"]
+
+
+def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
+    """Raises DataError if the ``earlier`` rows are another sample of negatives than the day's: no odds fit both."""
+    then, now = earlier.dataset.kept_share(earlier.split), dataset.kept_share("train")
+    if then != now:
+        raise DataError(
+            Problem(
+                str(earlier.dataset.folder),
+                f"has kept {then:g} of the negatives, {dataset.folder} {now:g}, and rows that are learnt "
+                "together must be one sample",
+                "give the dataset.negatives_kept of the days before, or another output",
+            )
+        )
+
+
+def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
+    """The ``earlier`` rows to train on on ``day``, one table for each row group, with the ids of ``dataset``."""
+    schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
+    if names := _other_columns(manifest, dataset):
+        raise DataError(
+            Problem(
+                str(manifest.folder),
+                f"has other columns than {dataset.folder} ({listed(names)}), so no model can learn both",
+                "give the columns of the days before, or another output",
+            )
+        )
+    _refuse_other_share(earlier, dataset)
+    known = {
+        column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))
+        for column in dataset.sparse
+        if column.encoding["kind"] == "vocab"
+    }
+    reader = ShardReader(manifest.folder, schema.names)
+    group, seen = 0, 0
+    for shard in manifest.splits[earlier.split].shards:
+        for index, rows in enumerate(shard.row_groups):
+            wanted = int((seen + rows) * share) - int(seen * share)
+            if wanted:
+                chosen = array_of(picked_rows(rows, wanted, day, earlier.day, group))
+                table = reader.read(shard, index).select(schema.names).take(chosen).cast(schema)
+                yield _as_known(table, dataset, known).combine_chunks()
+            group, seen = group + 1, seen + rows
+
+
+def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np.int32]]) -> pa.Table:
+    """``table`` with the rare id for each id that now belongs to another value. ``known``: feature → current ids."""
+    for column in dataset.sparse:
+        if column.name in known:
+            field = table.schema.field(column.name)
+            ids = with_ids(read_ids(table, column), known[column.name])
+            array = (
+                pa.ListArray.from_arrays(array_of(ids.offsets), array_of(ids.values), type=field.type)
+                if isinstance(ids, Bags)
+                else array_of(ids)
+            )
+            table = table.set_column(table.schema.names.index(column.name), field, array)
+    return table
+
+
+def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) -> NDArray[np.int64]:
+    """The numbers of ``wanted`` of the ``rows`` rows of a row group of the day ``earlier``, for ``day``; sorted."""
+    if wanted == rows:
+        return np.arange(rows)
+    order = permutation(rows, _number(day), _number(earlier), PICK, group)
+    return np.sort(order[:wanted])
+
+
+def _number(day: date) -> int:
+    return day.toordinal() * HOURS + day.hour if isinstance(day, Hour) else day.toordinal()

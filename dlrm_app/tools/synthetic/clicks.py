@@ -1,0 +1,378 @@
+"""Writes click logs: several threads make blocks of rows, which are written in order. A file is complete or absent."""
+
+import datetime
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from isal import igzip
+from numpy.typing import NDArray
+
+from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import output_problems, room_problems, write_json, written_whole
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.progress import work_bar
+from dlrm_app.result import Paragraph, Result
+from dlrm_app.tools.synthetic.days import Lives, drifted, make_lives
+from dlrm_app.tools.synthetic.description import describe, description_path
+from dlrm_app.tools.synthetic.distribution import (
+    MISSING,
+    MISSING_VALUE,
+    NUM_DENSE,
+    NUM_SPARSE,
+    Shape,
+    criteo_shape,
+    draw_rows,
+)
+from dlrm_app.tools.synthetic.histories import ITEM, DrawnLists, Histories, make_histories
+from dlrm_app.tools.synthetic.signal import Best, Signal, Tally, plant_signal, probability
+
+logger = logging.getLogger(__name__)
+
+BLOCK_ROWS = 1 << 14
+_ORDERS, _ORDERS_DRIFT, _HISTORIES = 4, 5, 6
+"""Random streams of a seed; those of clicks are 0, 1 and 3, that of ``inputs`` is 2."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The truth of orders, which only clicked rows may have: ``signal`` gives their log-odds after a click.
+
+    ``missing``: the share of the rows, clicked or not, whose order the log does not know.
+    """
+
+    signal: Signal
+    row_key: int
+    missing: float = 0.0
+
+
+class OrderDraws(NamedTuple):
+    """Orders of B rows: true probabilities of a click and an order, 0 or 1, and True for those that the log knows."""
+
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    are_known: NDArray[np.bool_]
+
+
+class DrawnRows(NamedTuple):
+    """Rows: the ``text`` of those that the log has, true ``probabilities`` [B] and ``labels`` [B] of clicks."""
+
+    text: bytes
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    orders: OrderDraws | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes rows of one distribution. The same seed gives the same rows, in blocks of any size."""
+
+    shape: Shape
+    signal: Signal
+    row_key: int
+    column_keys: NDArray[np.uint32]
+    lives: Lives
+    day: int = 0
+    is_compressed: bool = False
+    negatives_kept: float = 1.0
+    weight_spread: float = 0.0
+    orders: Orders | None = None
+    histories: Histories | None = None
+
+    def block(self, first_row: int, num_rows: int) -> DrawnRows:
+        """Rows from ``first_row`` on. The text has only the share of the negatives that is kept."""
+        values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
+        lists, of_histories = None, None
+        if self.histories is not None:
+            lists = self.histories.lists(first_row, num_rows)
+            of_histories = self.histories.parts(ranks[:, ITEM], lists)
+        probabilities = probability(self.signal.logits(self.shape, values, ranks, of_histories))
+        labels = (label_draws < probabilities).astype(np.uint8)
+        text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
+        numbers, orders = np.arange(first_row, first_row + num_rows), None
+        if self.orders is not None:
+            draws = [uniform(numbers, self.orders.row_key, purpose) for purpose in range(1, 3)]
+            after_click = probability(self.orders.signal.logits(self.shape, values, ranks, of_histories))
+            is_order = (labels == 1) & (draws[0] < after_click)
+            are_known = draws[1] >= self.orders.missing
+            orders = OrderDraws(probabilities * after_click, is_order.astype(np.uint8), are_known)
+        fields = list(self._further_fields(numbers, orders, lists))
+        if self.negatives_kept < 1 or fields:
+            text = b"".join(self._lines(text, labels, numbers, fields))
+        if self.is_compressed:  # each block is a gzip member; readers see one stream
+            text = igzip.compress(text, mtime=0)
+        return DrawnRows(text, probabilities, labels, orders)
+
+    def _further_fields(
+        self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: DrawnLists | None
+    ) -> Iterator[list[bytes]]:
+        """The fields after the ids, in the order of the lines: order, last and bought items, counts, weight."""
+        if orders is not None:
+            known = zip(orders.labels.tolist(), orders.are_known.tolist(), strict=True)
+            yield [b"%d" % order if is_known else b"" for order, is_known in known]
+        if lists is not None:
+            yield self._join_items(lists.last)
+            yield self._join_items(lists.bought)
+            yield _join(lists.counts[..., None].astype(np.uint8), (lists.counts > 0).sum(axis=1))
+        if self.weight_spread > 0:
+            draws = [uniform(numbers, self.row_key, purpose) for purpose in range(2, 4)]
+            # Box and Muller's normal draws
+            normal = np.sqrt(-2 * np.log1p(-draws[0])) * np.cos(2 * np.pi * draws[1])
+            yield [f"{weight:.4f}".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
+
+    def _join_items(self, ranks: NDArray[np.int64]) -> list[bytes]:
+        """The ids of items with ``ranks`` [B, L] on this day, as the column of items has them."""
+        lives = Lives(*(values[[ITEM]] for values in self.lives))
+        numbers = lives.numbers(ranks.reshape(-1, 1), self.day)
+        ids = hash_ids(numbers, self.column_keys[[ITEM]]).reshape(ranks.shape)
+        return _join((ids[..., None] >> _SHIFTS) & np.uint32(15), (ranks != MISSING).sum(axis=1))
+
+    def _lines(
+        self,
+        text: bytes,
+        labels: NDArray[np.uint8],
+        numbers: NDArray[np.int64],
+        fields: Iterable[list[bytes]],
+    ) -> Iterator[bytes]:
+        """The lines of ``text`` that are kept, with further ``fields``. ``numbers``: the rows' in the log."""
+        is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
+        rows = zip(text.splitlines(), *fields, strict=True)
+        for row, kept in zip(rows, is_kept.tolist(), strict=True):
+            if kept:
+                yield b"\t".join(row) + b"\n"
+
+
+def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
+    """Draws from [0, 1) by a hash of ``numbers``, other ones for each ``key`` and ``purpose``: SplitMix64."""
+    state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
+    state = state * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((state ^ (state >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
+
+
+def make_source(config: GenerateConfig) -> Source:
+    """Plants the signal that ``config`` describes.
+
+    It does not depend on ``rows``, ``start_row``, ``days`` and ``threads``.
+    """
+    shape = criteo_shape(config.max_cardinality, config.zipf)
+    keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
+    length, histories = config.histories.length, None
+    if length:
+        histories = make_histories(shape, [config.seed, _HISTORIES], length)
+    auc, click_rate = config.signal.auc, config.signal.click_rate
+    signal = plant_signal(shape, [config.seed, 0], auc, click_rate, histories=histories)
+    row_key, column_keys = int(keys.integers(2**63)), keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32)
+    orders = None
+    if config.orders.rate > 0:
+        after_click = plant_signal(
+            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, signal, histories
+        )
+        orders = Orders(after_click, int(keys.integers(2**63)), config.orders.missing)
+    return Source(
+        shape,
+        signal,
+        row_key=row_key,
+        column_keys=column_keys,
+        lives=make_lives(shape, config.new_ids),
+        is_compressed=config.days == 1 and config.output.endswith(".gz"),
+        negatives_kept=config.negatives_kept,
+        weight_spread=config.weights,
+        orders=orders,
+        histories=histories,
+    )
+
+
+def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
+    """The source of ``day``, counted from 0, of the log that begins with ``first``."""
+    source = replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
+    if first.histories is not None:
+        items = np.arange(len(first.histories.places)).reshape(-1, 1)
+        lives = Lives(*(values[[ITEM]] for values in first.lives))
+        source = replace(source, histories=first.histories.with_items(lives.numbers(items, day)[:, 0]))
+    if first.orders is None:
+        return source
+    signal = drifted(first.orders.signal, first.lives, day, drift, seed, _ORDERS_DRIFT)
+    return replace(source, orders=replace(first.orders, signal=signal))
+
+
+@dataclass(frozen=True)
+class Clicks(Result):
+    """A click log in ``path``, a file or a folder of days. ``bests``: file → the best scores that its rows allow.
+
+    ``orders``: those of orders, over all rows whose order the log knows.
+    """
+
+    path: Path
+    bests: dict[Path, Best]
+    described_by: Mapping[str, object]
+    """The settings of dlrm-preprocess that describe the log."""
+    orders: dict[Path, Best] = field(default_factory=dict)
+
+    def paragraphs(self) -> Iterable[Paragraph]:
+        """A line for each label of each file."""
+        for file, best in self.bests.items():
+            yield f"{_line(file, best, 'clicks')} ({best_path(file)})"
+            if file in self.orders:
+                yield _line(file, self.orders[file], "orders")
+
+
+def _line(file: Path, best: Best, label: str) -> str:
+    auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
+    share = f"{best.positives / best.rows:.1%} {label}"
+    return f"{file}: {best.rows:,} rows, {share}; best reachable AUC {auc}, log loss {best.logloss:.4f}"
+
+
+def best_path(file: Path) -> Path:
+    """The file with the best scores of the clicks in ``file``."""
+    return file.with_name(f"{file.name}.best.json")
+
+
+def write_clicks(config: GenerateConfig) -> Clicks:
+    """Writes ``config.rows`` rows of every day, their best scores to ``<file>.best.json``, and the log's description.
+
+    One day is the file ``config.output``; several days are a folder of files.
+    Raises ConfigError if the disk has too little room.
+    """
+    output, is_log = Path(config.output), config.days > 1
+    refuse_if(output_problems("output", output, is_folder=is_log))
+    first = make_source(config)
+    (output if is_log else output.parent).mkdir(parents=True, exist_ok=True)
+    row_bytes = len(first.block(0, 1000)[0]) / 1000
+    refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
+    keys = ["format", "seed", "start_row", "max_cardinality", "zipf", "signal"]
+    keys += [key for key, usual in (("negatives_kept", 1), ("weights", 0)) if getattr(config, key) != usual]
+    keys += ["orders"] * (first.orders is not None) + ["histories"] * (first.histories is not None)
+    bests, orders = {}, {}
+    for day in range(config.days):
+        first_row = config.start_row + day * config.rows
+        path = output
+        asked = {key: asdict(config)[key] for key in keys} | {"start_row": first_row}
+        if is_log:
+            date = datetime.date.fromisoformat(config.first_day) + datetime.timedelta(day)
+            path = output / f"dt={date}" / "clicks.tsv"
+            asked |= {"day": day, "new_ids": config.new_ids, "drift": config.drift}
+        source = source_of_day(first, day, config.drift, config.seed) if day else first
+        best, of_orders = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
+        bests[path], labels = best, {}
+        if of_orders is not None:
+            orders[path], labels = of_orders, {"labels": {"order": asdict(of_orders)}}
+        write_json(best_path(path), {**asdict(best), **labels, **asked})
+    description = description_path(output)
+    with written_whole(description) as temporary:
+        temporary.write_text(describe(config), encoding="utf-8")
+    shared = {"encoding": "vocab", "encoding.shared": [["item", "last_items"]]}
+    return Clicks(output, bests, {"dataset": description, **(shared if first.histories else {})}, orders)
+
+
+def _write(
+    path: Path, source: Source, first_row: int, num_rows: int, threads: int
+) -> tuple[Best, Best | None]:
+    """Writes rows from ``first_row`` on; returns the best scores of clicks, and of orders if there are any.
+
+    A log that knows no order has no best scores of them.
+    """
+    stop = first_row + num_rows
+    blocks = map_in_order(
+        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
+        range(first_row, stop, BLOCK_ROWS),
+        threads,
+        2 * threads,
+    )
+    tally, of_orders, num_known = Tally(), Tally(), 0
+    path.parent.mkdir(exist_ok=True)
+    with (
+        written_whole(path) as temporary,
+        temporary.open("wb") as file,
+        work_bar(total=num_rows, unit=" rows", unit_scale=True, desc=path.name) as bar,
+    ):
+        for text, probabilities, labels, orders in blocks:
+            file.write(text)
+            tally.add(probabilities, labels)
+            if orders is not None:
+                of_orders.add(orders.probabilities[orders.are_known], orders.labels[orders.are_known])
+                num_known += int(orders.are_known.sum())
+            bar.update(len(labels))
+    return tally.best(), of_orders.best() if num_known else None
+
+
+_MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_SHIFTS = np.arange(28, -4, -4, dtype=np.uint32)
+_TAB, _NEWLINE, _ZERO, _MINUS = b"\t\n0-"
+
+
+def format_rows(
+    labels: NDArray[np.uint8],
+    values: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    column_keys: NDArray[np.uint32],
+) -> bytes:
+    """The lines of rows with ``labels`` [B], dense ``values`` [B, N] and ``ranks`` of ids [B, F].
+
+    Ids are hashes of ranks, different in each column (``column_keys`` [F]).
+    """
+    buffer = np.empty(len(labels) * _MAX_LINE, np.uint8)
+    length = _format(buffer, labels, values, ranks, hash_ids(ranks, column_keys))
+    return buffer[:length].tobytes()
+
+
+def hash_ids(ranks: NDArray[np.int64], column_keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The ids of ``ranks`` [B, F]: MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain)."""
+    ids = ranks.astype(np.uint32) + column_keys
+    ids = (ids ^ (ids >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    ids = (ids ^ (ids >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return ids ^ (ids >> np.uint32(16))
+
+
+def _join(digits: NDArray[np.integer], lengths: NDArray[np.integer]) -> list[bytes]:
+    """The texts of lists with hexadecimal ``digits`` [B, L, W]: of each row as many elements as ``lengths`` [B]."""
+    num_rows, longest, width = digits.shape
+    text = np.full((num_rows, longest, width + 1), ord("|"), np.uint8)
+    text[..., :width] = _HEX[digits]
+    whole = text.tobytes()
+    starts = range(0, len(whole), longest * (width + 1))
+    ends = np.maximum(lengths * (width + 1) - 1, 0).tolist()
+    return [whole[start : start + end] for start, end in zip(starts, ends, strict=True)]
+
+
+@njit(nogil=True, cache=True)
+def _format(buffer, labels, values, ranks, ids):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for i in range(len(labels)):
+        buffer[at] = _ZERO + labels[i]
+        at += 1
+        for c in range(NUM_DENSE):
+            buffer[at] = _TAB
+            at += 1
+            value = values[i, c]
+            if value == MISSING_VALUE:
+                continue
+            if value < 0:
+                buffer[at] = _MINUS
+                at += 1
+                value = -value
+            num_digits = 1
+            while value >= 10**num_digits:
+                num_digits += 1
+            at += num_digits
+            for place in range(1, num_digits + 1):
+                buffer[at - place] = _ZERO + value % 10
+                value //= 10
+        for c in range(NUM_SPARSE):
+            buffer[at] = _TAB
+            at += 1
+            if ranks[i, c] != MISSING:
+                for digit in range(8):
+                    buffer[at + digit] = _HEX[(ids[i, c] >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
+                at += 8
+        buffer[at] = _NEWLINE
+        at += 1
+    return at
