@@ -53,7 +53,7 @@ from dlrm_app.logs.parser import (
     rule_name,
     unlike_sizes,
 )
-from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,

@@ -8,7 +8,8 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser, RejectedLine
 from dlrm_app.logs.sources.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
-from dlrm_app.logs.sources.unit_text import Block, beginning_of
+from dlrm_app.logs.sources.text_units import beginning_of
+from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import Cures, Spec
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

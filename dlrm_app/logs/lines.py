@@ -29,7 +29,7 @@ from dlrm_app.logs.fields import (
     parse_number,
 )
 from dlrm_app.logs.plain_lines import BATCH, make_room, read_batch
-from dlrm_app.logs.sources.unit_text import MAX_LINE
+from dlrm_app.logs.sources.text_units import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE = range(1, 7)
 """Reasons to reject a line.

@@ -15,8 +15,9 @@ from dlrm_app.logs import fields, lines
 from dlrm_app.logs.derived import derive
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.null_words import null_values, set_missing
-from dlrm_app.logs.sources.bundles import LineUnit
-from dlrm_app.logs.sources.unit_text import MAX_LINE, Block
+from dlrm_app.logs.sources.feeds import LineUnit
+from dlrm_app.logs.sources.text_units import MAX_LINE
+from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,

@@ -24,7 +24,7 @@ from dlrm_app.logs.fields import (
     MISSING_KEY,
     NEWLINE,
 )
-from dlrm_app.logs.sources.unit_text import MAX_LINE, PADDING
+from dlrm_app.logs.sources.text_units import MAX_LINE, PADDING
 from dlrm_app.logs.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros
 
 BATCH = 128

@@ -39,7 +39,7 @@ from dlrm_app.journal import Journal
 from dlrm_app.logs.parser import REJECTS, write_rejects
 from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum
 from dlrm_app.logs.sources.store import in_threads
-from dlrm_app.logs.sources.unit_text import FileRange
+from dlrm_app.logs.sources.units import FileExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.rejects import rejects_of
@@ -176,14 +176,14 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
     return in_threads(describe, plan.sources)
 
 
-def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileRange]]:
+def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileExtent]]:
     """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
 
     Negatives that sampling left out are rows too.
     """
     text = unit.text
     if not text.files:
-        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
+        yield text.source, FileExtent(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
         return
     rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
     for source, part in enumerate(text.files, text.source):

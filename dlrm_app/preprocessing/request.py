@@ -21,7 +21,7 @@ from dlrm_app.logs.sources.find_sources import find_sources
 from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
-from dlrm_app.logs.sources.unit_text import beginning_of
+from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.spec import Cures, Spec, read_spec
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems

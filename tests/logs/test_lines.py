@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parser import Parser
-from dlrm_app.logs.sources import unit_text
+from dlrm_app.logs.sources import text_units
 from dlrm_app.logs.spec import FURTHER, LogColumn, Spec
 from tests.preprocessing import reference
 
@@ -64,7 +64,7 @@ def parse(text: bytes, spec: Spec, capacity: int = 7) -> tuple[list[reference.Ro
     """What the compiled parser makes of ``text``, in the reference's words; sparse values as keys."""
     if text and not text.endswith(b"\n"):
         text += b"\n"
-    buffer = np.frombuffer(text + bytes(unit_text.PADDING), np.uint8)
+    buffer = np.frombuffer(text + bytes(text_units.PADDING), np.uint8)
     parser = Parser(spec, capacity)
     rows: list[reference.Row] = []
     rejects = []
@@ -287,7 +287,7 @@ def test_odd_lines_among_many_plain_ones(odd_every: int) -> None:
         ]
         plain = b"\t".join([draw.choice([b"0", b"1"]), *numbers, *ids])
         text += (draw.choice(odd) if draw.random() < 1 / odd_every else plain) + draw.choice([b"\n", b"\r\n"])
-    too_long = b"0\t\t\t\t" + b"x" * unit_text.MAX_LINE + b"\t\t\t\n"
+    too_long = b"0\t\t\t\t" + b"x" * text_units.MAX_LINE + b"\t\t\t\n"
     check(text + too_long + text, CRITEO, capacity=400)
 
 
@@ -298,7 +298,7 @@ def test_lists_longer_than_the_room_for_them_make_room() -> None:
 
 def test_a_line_is_read_up_to_the_longest_allowed_length() -> None:
     start = b"1,2,3,,,,"
-    fits = start + b"x" * (unit_text.MAX_LINE - len(start) - 3) + b",,,"
+    fits = start + b"x" * (text_units.MAX_LINE - len(start) - 3) + b",,,"
     for line in (fits, fits.replace(b"xx", b"xxx", 1)):
         check(line + b"\n" + b"1,2,3,,,,,,,\n", SPEC)
 

@@ -16,7 +16,7 @@ import dlrm_app
 from dlrm_app.dataset.manifest import LabelCounts, LearntLabel
 from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
-from dlrm_app.logs.sources.plain_parquet import decode_plain
+from dlrm_app.logs.sources.parquet_decoders import decode_plain
 from tests.labelled_log import (
     all_roles,
     describe_all_roles,

@@ -21,7 +21,7 @@ from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
 from dlrm_app.logs.parser import Parser, RejectedLine, without
-from dlrm_app.logs.sources.unit_text import PADDING
+from dlrm_app.logs.sources.text_units import PADDING
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""

@@ -17,8 +17,8 @@ from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.logs.parser import Cursor, RejectedLine, write_rejects
-from dlrm_app.logs.sources.bundles import InputUnit
-from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.sources.feeds import InputUnit
+from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocessing.passes.plan import Dealt, Plan
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
@@ -50,7 +50,7 @@ class EncodedSplit:
 class EncodedUnit:
     """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
 
-    text: TextRange
+    text: UnitExtent
     lines: int
     splits: dict[str, EncodedSplit]
 

@@ -38,7 +38,7 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import open_cursor
-from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan

@@ -23,7 +23,7 @@ from dlrm_app.logs.sources.folders import NoFilesError
 from dlrm_app.logs.sources.lake import partition_of
 from dlrm_app.logs.sources.parquet_units import footer_of
 from dlrm_app.logs.sources.source import InputFile, has_changed
-from dlrm_app.logs.sources.unit_text import beginning_of
+from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent

@@ -5,9 +5,8 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dlrm_app.logs.sources.bundles import bundle_files
 from dlrm_app.logs.sources.source import InputFile
-from dlrm_app.logs.sources.unit_text import FileRange, TextRange, UnitName
+from dlrm_app.logs.sources.units import FileExtent, UnitExtent, UnitName, bundle_files
 
 MOST = 100
 
@@ -48,7 +47,7 @@ def test_names_of_units_tell_their_sources_and_sort_in_order() -> None:
 
 
 def test_a_line_of_a_bundle_has_its_place_in_a_file() -> None:
-    files = [FileRange(9, 9, 1, lines) for lines in (2, 0, 3)]
-    extent = TextRange.of_bundle(5, files, is_all=False)
+    files = [FileExtent(9, 9, 1, lines) for lines in (2, 0, 3)]
+    extent = UnitExtent.of_bundle(5, files, is_all=False)
     assert [extent.place_of(line) for line in range(5)] == [(5, 0), (5, 1), (7, 0), (7, 1), (7, 2)]
     assert (extent.size, extent.file_bytes, extent.name) == (27, 27, str(UnitName(5, 0, 7)))

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 from dlrm_app.logs.sources import parquet_units
+from dlrm_app.logs.sources.feeds import unit_feeds
 from dlrm_app.logs.sources.find_sources import find_files
-from dlrm_app.logs.sources.parquet_units import ParquetFeed, plain_columns
-from dlrm_app.logs.sources.plain_parquet import decode_plain, is_plain
+from dlrm_app.logs.sources.parquet_decoders import decode_plain, is_plain
+from dlrm_app.logs.sources.parquet_units import ParquetFeed, ParquetUnit, are_plain
 from dlrm_app.logs.sources.source import DamagedFileError
 from tests.preprocessing.running import run
 from tests.refusals import refused
@@ -58,7 +59,7 @@ def test_any_rows_are_those_that_arrow_reads(
     start = data.draw(st.integers(0, len(table) - 1))
     stop = data.draw(st.integers(start + 1, len(table)))
     names = data.draw(st.permutations(table.column_names))[:4]
-    found = decode_plain([str(path)], names, start, stop - start)
+    found = decode_plain(str(path), names, start, stop - start)
     assert found is not None
     assert found.column_names == names
     for name in names:
@@ -78,9 +79,9 @@ def test_rows_that_a_file_lacks_and_bad_text_are_left_to_arrow(tmp_path: Path) -
     text = pa.StringArray.from_buffers(2, *bad.buffers()[1:])
     pq.write_table(pa.table({"a": [1, 2], "b": text}), tmp_path / "log.parquet")
     path = str(tmp_path / "log.parquet")
-    assert decode_plain([path], ["a"], 0, 2) is not None
-    assert decode_plain([path], ["a"], 1, 2) is None
-    assert decode_plain([path], ["b"], 0, 2) is None
+    assert decode_plain(path, ["a"], 0, 2) is not None
+    assert decode_plain(path, ["a"], 1, 2) is None
+    assert decode_plain(path, ["b"], 0, 2) is None
 
 
 def log(rows: int, long: str = "") -> pa.Table:
@@ -110,30 +111,60 @@ columns:
   - {name: shop, role: sparse, kind: hex}
   - {name: user, role: sparse, kind: string}
   - {name: page, role: sparse, kind: string}
-  - {name: items, role: sparse, kind: string, separator: "|"}
 derived: [{name: hour, kind: hour, of: at}]
 """
 
 
+def read_all(path: Path, names: list[str], unit_bytes: int) -> list[pa.Table]:
+    (source,) = find_files("input", str(path))
+    feeds = unit_feeds(source, {name: name for name in names}, unit_bytes, lambda _: True)
+    return [unit.table for feed in feeds for unit in feed.items() if isinstance(unit, ParquetUnit)]
+
+
 @pytest.mark.parametrize("group", [700, 30_000])
+@pytest.mark.parametrize("names", [["click", "age", "price", "shop", "user"], ["click", "page", "items"]])
+def test_a_file_is_cut_into_units_of_its_rows(tmp_path: Path, group: int, names: list[str]) -> None:
+    """By polars and by Arrow; several row groups to a unit, and slices of larger ones."""
+    table = log(30_000, long="a name of many letters ")
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=group)
+    tables = read_all(tmp_path / "log.parquet", names, 1 << 18)
+    assert len(tables) > 2
+    whole = pa.concat_tables(each.cast(table.select(names).schema) for each in tables)
+    assert whole.equals(table.select(names))
+
+
+def test_the_footer_decides_what_decodes_a_file(tmp_path: Path) -> None:
+    """Not the number of rows, nor the column: one decoder for all columns that are read."""
+    names = ["click", "age", "price", "shop", "user"]
+    for rows in (100, 30_000):
+        pq.write_table(log(rows, long="a name of many letters "), tmp_path / "log.parquet")
+        (source,) = find_files("input", str(tmp_path / "log.parquet"))
+        assert are_plain(source, names)
+        assert not are_plain(source, [*names, "items"])
+        (plain,) = read_all(tmp_path / "log.parquet", names, 64 << 20)
+        (mixed,) = read_all(tmp_path / "log.parquet", [*names, "items"], 64 << 20)
+        assert plain["shop"].type == pa.string_view()
+        assert mixed["shop"].type == pa.string()
+    long_names = log(30_000, long="a name of many letters ")
+    repeated = long_names.set_column(5, "user", pa.array(["a name of many letters "] * 30_000))
+    pq.write_table(repeated, tmp_path / "repeated.parquet")
+    (source,) = find_files("input", str(tmp_path / "repeated.parquet"))
+    assert not are_plain(source, names)
+
+
 @pytest.mark.parametrize("encoding", ["hash", "vocab"])
-def test_both_ways_give_the_same_dataset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, encoding: str
+def test_both_decoders_give_the_same_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    """Row groups within a unit, and slices of larger ones; columns of one way beside columns of the other."""
-    pq.write_table(
-        log(30_000, long="a name of many letters "), tmp_path / "log.parquet", row_group_size=group
-    )
+    pq.write_table(log(30_000), tmp_path / "log.parquet", row_group_size=700)
     (tmp_path / "log.yaml").write_text(YAML)
-    (source,) = find_files("input", str(tmp_path / "log.parquet"))
-    names = ["click", "age", "price", "at", "shop", "user", "page", "items"]
-    assert plain_columns(source, names) == ["click", "age", "price", "shop", "user"]
     found = []
-    for few in (1, 10**9):
-        monkeypatch.setattr(parquet_units, "FEW_ROWS", few)
+    for way in ("as_the_footer_says", "arrow"):
+        if way == "arrow":
+            monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: False)
         keys = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.parquet", "layout.unit_mib=1"]
-        run(tmp_path / f"{few}", *keys, f"encoding={encoding}", "threads=2", "split.val=0.1")
-        shards = sorted((tmp_path / f"{few}").rglob("*.parquet"))
+        run(tmp_path / way, *keys, f"encoding={encoding}", "threads=2", "split.val=0.1")
+        shards = sorted((tmp_path / way).rglob("*.parquet"))
         found.append([(shard.name, shard.read_bytes()) for shard in shards])
     assert len(found[0]) > 2
     assert found[0] == found[1]

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from isal import isal_zlib
 
 from dlrm_app.errors import DataError
-from dlrm_app.logs.sources import unit_text as units
+from dlrm_app.logs.sources import text_units as units
 from dlrm_app.logs.sources.source import InputFile
-from dlrm_app.logs.sources.unit_text import MAX_LINE, TextFeed
+from dlrm_app.logs.sources.text_units import MAX_LINE, TextFeed
 from tests.refusals import is_like, refused
 
 COMPRESS = {
@@ -40,7 +40,7 @@ def read_plain(path: Path, unit_bytes: int) -> list[tuple[bytes, int, int, bool]
     return found
 
 
-def told(text: units.UnitText) -> tuple[bytes, int, int, bool]:
+def told(text: units.TextUnit) -> tuple[bytes, int, int, bool]:
     """By blocks and loaded, in turn: (lines, size, crc, whether it is the last)."""
     if text.unit % 2:
         text.load()

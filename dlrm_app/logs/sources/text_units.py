@@ -1,4 +1,4 @@
-"""Units of work: fixed ranges of a source's text. A unit has the lines that start in its range.
+"""Units of text: fixed ranges of a file. A unit has the lines that start in its range.
 
 Its lines depend only on the text and the size of units, not on compression, threads or processes. Plain files can be
 read from any unit on; compressed files must be read from the start, unit after unit.
@@ -6,20 +6,15 @@ read from any unit on; compressed files must be read from the start, unit after 
 
 import io
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
-from dlrm_app.journal import numbered
 from dlrm_app.logs.sources.source import InputFile, ReadableText, explained_damage, open_text
 from dlrm_app.logs.sources.store import Address
+from dlrm_app.logs.sources.units import Block, UnitExtent, unit_name
 
 MAX_LINE = 1 << 20
 """The most bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
@@ -32,93 +27,7 @@ _NEWLINE = b"\n"
 _local = threading.local()
 
 
-class Block(NamedTuple):
-    """Whole lines, text[start:stop]."""
-
-    text: NDArray[np.uint8]
-    start: int
-    stop: int
-
-
-class UnitName(NamedTuple):
-    """The name of a unit in journals: its source, its number there, and the last source if it is a bundle."""
-
-    source: int
-    unit: int
-    last: int
-
-    def __str__(self) -> str:
-        return numbered(self.source, self.unit, *([self.last] if self.is_bundle else []))
-
-    @classmethod
-    def parse(cls, text: str) -> "UnitName | None":
-        """The unit that ``text`` names; None if it names other work, such as a shard to gather."""
-        source, *rest = map(int, text.split("-"))
-        return cls(source, rest[0], rest[1] if rest[1:] else source) if rest else None
-
-    @property
-    def is_bundle(self) -> bool:
-        return self.last > self.source
-
-    @property
-    def sources(self) -> range:
-        """The numbers of the sources that it has rows of."""
-        return range(self.source, self.last + 1)
-
-
-def unit_name(source: int, unit: int) -> str:
-    """The name of unit ``unit`` of source ``source`` in journals."""
-    return str(UnitName(source, unit, source))
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """A file of a bundle that has been read. ``size``, ``crc``: of its text; ``lines``: without a header."""
-
-    size: int
-    file_bytes: int
-    crc: int
-    lines: int
-
-
-@dataclass(frozen=True)
-class TextRange:
-    """The extent of a unit that has been read.
-
-    ``size`` and ``crc`` describe its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if the
-    source ends with it. ``files``: those of a bundle, the first of which is ``source``.
-    """
-
-    source: int
-    unit: int
-    size: int
-    file_bytes: int
-    crc: int
-    is_last: bool
-    files: tuple[FileRange, ...] = ()
-
-    @classmethod
-    def of_bundle(cls, source: int, files: Sequence[FileRange], is_all: bool) -> "TextRange":
-        """The extent of a bundle whose first file is ``source``. ``is_all``: True if there are no other files."""
-        sizes = sum(file.size for file in files), sum(file.file_bytes for file in files)
-        return cls(source, 0, *sizes, 0, is_all, tuple(files))
-
-    @property
-    def name(self) -> str:
-        """The unit's name in journals."""
-        return str(UnitName(self.source, self.unit, self.source + max(len(self.files) - 1, 0)))
-
-    def place_of(self, line: int) -> tuple[int, int]:
-        """(source, line there) of line ``line`` of the unit; both lines count from 0."""
-        which = bisect_right(self._ends, line)
-        return self.source + which, line - (self._ends[which - 1] if which else 0)
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return list(accumulate(file.lines for file in self.files))
-
-
-class UnitText:
+class TextUnit:
     """The lines that start in unit ``unit`` of a source. They can be read once.
 
     The first call decides how they are read: ``blocks`` a piece of the file at a time, ``load`` all in one block.
@@ -133,7 +42,7 @@ class UnitText:
         self._blocks: Iterator[Block] | None = None
         self._loaded: Block | None = None
         self._size = self._crc = 0
-        self._range: TextRange | None = None
+        self._range: UnitExtent | None = None
 
     @property
     def begins_file(self) -> bool:
@@ -177,7 +86,7 @@ class UnitText:
             self.load()
         return self._range is not None
 
-    def finish(self) -> TextRange:
+    def finish(self) -> UnitExtent:
         """Reads the rest of the unit and returns its extent."""
         if self._range is None:
             for _ in self.blocks():
@@ -214,7 +123,7 @@ class UnitText:
             text[filled : filled + len(tail)] = tail
             filled += len(tail)
         file_bytes = rest.position() - begin if rest.source.is_compressed else self._size
-        self._range = TextRange(self.source, self.unit, self._size, file_bytes, self._crc, not following)
+        self._range = UnitExtent(self.source, self.unit, self._size, file_bytes, self._crc, not following)
         if filled > start:
             yield Block(array, start, filled)
 
@@ -290,7 +199,7 @@ class TextFeed:
             return self
         return replace(self, fetched=self.source.open(self._extent, in_order=True))
 
-    def items(self) -> Generator[UnitText, None, None]:
+    def items(self) -> Generator[TextUnit, None, None]:
         """The units in order. A unit that is not read or detached before the next one is requested is lost.
 
         Raises DataError if the file is damaged.
@@ -313,10 +222,10 @@ class TextFeed:
             end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
         return begin, end
 
-    def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
+    def cut(self, rest: _Rest, unit: int) -> Iterator[TextUnit]:
         """Cuts ``rest``, which begins with unit ``unit``, into units."""
         while self.last is None or unit < self.last:
-            text = UnitText(rest, unit, self.unit_bytes)
+            text = TextUnit(rest, unit, self.unit_bytes)
             if unit not in self.skip:
                 yield text
             unit += 1
