@@ -7,7 +7,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dlrm_app.api.commands import COMMANDS, Call
+from dlrm_app.api.command import Call
+from dlrm_app.api.commands import COMMANDS
 from dlrm_app.cli.process import loading
 from dlrm_app.errors import DlrmError
 

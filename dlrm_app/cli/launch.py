@@ -15,18 +15,13 @@ from typing import Any, NoReturn
 from omegaconf import OmegaConf
 
 from dlrm_app import __version__
-from dlrm_app.api.commands import Command
+from dlrm_app.api.command import Command
+from dlrm_app.api.commands import COMMANDS
 from dlrm_app.cli.process import quiet_libraries, set_up_streams
-from dlrm_app.config.compose import (
-    checked_config,
-    compose_config,
-    compose_tree,
-    register_schema,
-    set_values,
-)
+from dlrm_app.config.compose import compose_config, compose_tree, register_schema
 from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.overrides import Settings, overrides_of
-from dlrm_app.config.words import WordReader, plain_value, read_sweep
+from dlrm_app.config.words import WordReader, read_sweep
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.errors import DlrmError, Problem, refuse_if
@@ -213,24 +208,27 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
     """Runs ``job`` with each combination of the values in ``words``, until one fails."""
     sweep, problems = read_sweep(words, command.schema, name, command.positional)
     refuse_if(problems)
-    same = command.regroup(sweep.same)
+    more = command.complete(dict(sweep.keys))
 
     def run_one(tree: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
 
-        hydra = HydraConfig.get()
-        set_values(tree, same)
-        combined = [*hydra.overrides.task]
-        logger.info("combination %d: %s", hydra.job.num + 1, " ".join(combined))
-        settings = {**dict(map(plain_value, combined)), **same}
+        command = COMMANDS[name]()
+        reader = WordReader(command.schema, name)
+        values: Any = OmegaConf.to_container(tree.sweep, resolve=False)
+        for key, value in sweep.combination(values):
+            reader.add({key: value})
+        typed = words_of(reader.settings)
+        logger.info("combination %d: %s", HydraConfig.get().job.num + 1, " ".join(typed))
+        settings = command.regroup({**more, **reader.settings})
 
         def work() -> Any:
-            return job(checked_config(tree, command.schema, settings, [], command.check), settings, combined)
+            config = compose_config(name, command.schema, settings, command.check)
+            return job(config, settings, typed)
 
         return or_explain(work)
 
-    options = ["--multirun", *words_of(command.complete(sweep.typed)), *sweep.texts]
-    run_hydra(name, command.schema, options, run_one)
+    run_hydra(name, command.schema, ["--multirun", *sweep.texts], run_one)
 
 
 def print_completion(asked: str, answer: Callable[[], object]) -> None:

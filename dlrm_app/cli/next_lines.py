@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.api.commands import Call
+from dlrm_app.api.command import Call
 from dlrm_app.typed import next_line, setting
 
 Lines = list[str]

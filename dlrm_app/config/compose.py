@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.conf_files import BUILDS_ON, conf_dir
@@ -50,7 +50,7 @@ def compose_config(
         if not problems and (more := complete(settings)):
             overrides, _ = overrides_of({**more, **settings}, schema, command)
         tree, _ = compose_tree(command, schema, overrides)
-        return checked_config(tree, schema, settings, problems, validate)
+        return _checked(tree, schema, settings, problems, validate)
 
 
 _composing = RLock()
@@ -90,7 +90,8 @@ def compose_tree(
     """
     try:
         whole = _merged_files(command, schema, {**overrides.choices, **overrides.hydra})
-        set_values(whole, overrides.values)
+        for key, value in overrides.values.items():
+            OmegaConf.update(whole, key, value, merge=True, force_add=True)
     # ValueError: from a user's defaults list
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = str(error).splitlines()[0]
@@ -102,8 +103,10 @@ def compose_tree(
         for group, choice in whole.hydra.runtime.choices.items()
         if not group.startswith("hydra/")
     }
-    HydraConfig.instance().set_config(whole)  # for values such as ${hydra:job.num}
-    with open_dict(whole):
+    with open_dict(whole), read_write(whole):
+        if (outer := HydraConfig.instance().cfg) is not None:
+            whole.hydra.job = outer.hydra.job  # with the number of the combination, in a sweep
+        HydraConfig.instance().set_config(whole)  # for values such as ${hydra:job.num}
         del whole["hydra"]
     return whole, choices
 
@@ -115,13 +118,7 @@ def _merged_files(command: str, schema: type[Any], choices: Settings) -> DictCon
         return compose(command, words_of(choices), return_hydra_config=True)
 
 
-def set_values(tree: DictConfig, values: Settings) -> None:
-    """Sets the ``values`` of dotted keys. A mapping is merged with the one that is there."""
-    for key, value in values.items():
-        OmegaConf.update(tree, key, value, merge=True, force_add=True)
-
-
-def checked_config(
+def _checked(
     tree: DictConfig,
     schema: type[Schema],
     typed: Settings,

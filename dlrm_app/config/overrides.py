@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.conf_files import choices_of, conf_dir
 from dlrm_app.config.gone_names import replacement
-from dlrm_app.config.schema import is_section, mapping_problems, type_of, types_of
+from dlrm_app.config.schema import is_section, mapping_problems, type_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
 
@@ -55,7 +55,7 @@ def overrides_of(settings: Settings, schema: type[Any], command: str) -> tuple[O
                 refuse_if(hydra_problems(key, value))
                 overrides.hydra[key] = value
             elif is_group(key, schema) and isinstance(value, str | None):
-                (overrides.choices[key],) = registered_choices(key, [value], schema, command)
+                overrides.choices[key] = registered_choice(key, value, schema, command)
             else:
                 refuse_if([*mapping_problems({key: value}, schema)])
                 overrides.values[key] = value
@@ -83,41 +83,25 @@ def is_group(key: str, schema: type[Any]) -> bool:
     return (is_section(kind) or key == "experiment") and (conf_dir() / key).is_dir()
 
 
-def settings_named_as_groups(schema: type[Any]) -> set[str]:
-    """Keys with a plain value and the name of a folder in conf/, where Hydra would look for a choice."""
-    return {
-        key for key, kind in types_of(schema).items() if not is_section(kind) and (conf_dir() / key).is_dir()
-    }
-
-
-def registered_choices(
-    group: str, choices: Sequence[str | None], schema: type[Any], command: str
-) -> list[str]:
-    """Hydra's names of ``choices``. Raises ConfigError if one is unknown, or its file cannot be used."""
+def registered_choice(group: str, choice: str | None, schema: type[Any], command: str) -> str:
+    """Hydra's name of ``choice``. Raises ConfigError if it is unknown, or its file cannot be used."""
     folder, known = choices_of(group, command)
-    names: list[str] = []
-    unknown: list[str] = []
-    problems: list[Problem] = []
-    for choice in ("null" if each is None else each for each in choices):
-        if choice == "null" and (group == "experiment" or _may_be_left_out(group, command)):
-            names.append(_register(NOTHING, group, {}, "_global_"))
-        elif Path(choice).suffix in (".yaml", ".yml"):
-            try:
-                names.append(_register_file(Path(choice), group, schema))
-            except ConfigError as error:
-                problems += [fault.within(f"{group}={choice}") for fault in error.problems]
-        elif gone := replacement(f"{group}={choice}"):
-            problems.append(Problem(f"{group}={choice}", *gone))
-        else:
-            names.append(f"{folder}{choice}")
-            unknown += [choice] if choice not in known else []
-    if unknown:
-        near = [name for choice in unknown for name in difflib.get_close_matches(choice, known, n=1)]
-        hint = f"did you mean {group}={','.join(near)}? " if near else ""
+    name = "null" if choice is None else choice
+    if name == "null" and (group == "experiment" or _may_be_left_out(group, command)):
+        return _register(NOTHING, group, {}, "_global_")
+    if Path(name).suffix in (".yaml", ".yml"):
+        try:
+            return _register_file(Path(name), group, schema)
+        except ConfigError as error:
+            raise ConfigError(*(fault.within(f"{group}={name}") for fault in error.problems)) from error
+    if gone := replacement(f"{group}={name}"):
+        raise ConfigError(Problem(f"{group}={name}", *gone))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {group}={near[0]}? " if near else ""
         cure = f"{hint}choose one of {', '.join(known)}, or give the path of a YAML file"
-        problems.append(Problem(f"{group}={','.join(unknown)}", "is not known", cure))
-    refuse_if(problems)
-    return names
+        raise ConfigError(Problem(f"{group}={name}", "is not known", cure))
+    return f"{folder}{name}"
 
 
 def _may_be_left_out(group: str, command: str) -> bool:

@@ -11,25 +11,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 
-from dlrm_app.config.overrides import (
-    hydra_problems,
-    is_group,
-    is_hydras,
-    overrides_of,
-    registered_choices,
-    settings_named_as_groups,
-)
-from dlrm_app.config.schema import (
-    flattened,
-    is_free_form,
-    is_section,
-    mapping_problems,
-    type_of,
-    unknown_key,
-)
+from dlrm_app.config.overrides import is_group, is_hydras, overrides_of
+from dlrm_app.config.schema import flattened, is_free_form, is_section, type_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.typed import quoted, setting
+from dlrm_app.typed import word as word_of
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of a value in a list."""
@@ -37,6 +24,8 @@ PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
 """Keys that a path without a key may be meant for: the first one that the command has and that is not typed."""
 LISTED = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 """Values with commas between them, one for each run of a sweep."""
+NUMBER = 1
+"""Stands for the numbers of a range, which Hydra makes."""
 
 
 class Word(NamedTuple):
@@ -69,7 +58,7 @@ class WordReader:
                 continue
             try:
                 word = read_word(text, self.schema)
-                refuse_if(_several(word, self.schema, is_sweep=False))
+                refuse_if(_several(word))
                 self.add({word.key: word.values[0]})
             except HydraException:
                 self.unreadable.append(text)
@@ -162,76 +151,58 @@ def _unreadable(word: str, schema: type[Any], typed: set[str]) -> Problem:
     return Problem(word, "is not key=value", cure)
 
 
-def _several(word: Word, schema: type[Any], *, is_sweep: bool) -> list[Problem]:
-    """The problem of a word with several values where only one can be used."""
-    is_setting = word.key in settings_named_as_groups(schema)
-    if len(word.values) == 1 or (is_sweep and not is_setting):
+def _several(word: Word) -> list[Problem]:
+    """The problem of a word with several values."""
+    if len(word.values) == 1:
         return []
     value = word.text.partition("=")[2]
-    each = "" if is_setting else "a run with each needs --multirun, "
     ways = f"a list is written {shlex.quote(f'{word.key}=[{value}]')}, one text {setting(word.key, value)}"
-    return [Problem(word.text, "gives several values", f"{each}{ways}")]
+    cure = f"a run with each needs --multirun, {ways}"
+    return [Problem(word.text, "gives several values", cure)]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The settings of a sweep.
+    """The settings of a sweep, whose words may have several values each.
 
-    ``texts``: for Hydra, which combines their values; ``same``: settings that all runs share and Hydra would misread;
-    ``typed``: key or group → its value, None if it has several.
+    ``keys``: the key or group of each word, with its value if it has only one, otherwise None.
+    ``texts``: the words for Hydra, which combines their values. Their keys are numbered: ``sweep.0``.
     """
 
+    keys: list[tuple[str, Any]]
     texts: list[str]
-    same: dict[str, Any]
-    typed: dict[str, Any]
+
+    def combination(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """(key or group, value) of each word in one run, from Hydra's ``values`` by number."""
+        return [(key, values[str(number)]) for number, (key, _) in enumerate(self.keys)]
 
 
 def read_sweep(
     words: Sequence[str], schema: type[Any], command: str, positional: str = ""
 ) -> tuple[Sweep, list[Problem]]:
-    """The settings of ``words``, which may have several values each, and the problems of those that are wrong."""
-    sweep = Sweep([], {}, {})
+    """The settings of ``words``, and the problems of those that are wrong."""
+    sweep = Sweep([], [])
     problems: list[Problem] = []
     unreadable: list[Problem] = []
-    for text in words:
-        if _is_positional(text, positional):
-            sweep.same[positional] = [*sweep.same.get(positional, ()), text]
-            continue
+    named = [word for word in words if not _is_positional(word, positional)]
+    if folders := [word for word in words if word not in named]:
+        named.append(word_of(positional, folders))
+    for text in named:
         try:
             word = read_word(text, schema)
-            refuse_if(_several(word, schema, is_sweep=True))
-            _add(word, sweep, schema, command)
         except HydraException:
-            unreadable.append(_unreadable(text, schema, {*sweep.typed}))
+            unreadable.append(_unreadable(text, schema, {key for key, _ in sweep.keys}))
+            continue
         except ConfigError as error:
             problems += error.problems
+            continue
+        for value in word.values or [NUMBER]:
+            problems += overrides_of({word.key: value}, schema, command)[1]
+        if is_hydras(word.key):
+            sweep.texts.append(word.text)
+        else:
+            sweep.texts.append(f"+sweep.{len(sweep.keys)}={word.text.partition('=')[2]}")
+            sweep.keys.append((word.key, word.values[0] if len(word.values) == 1 else None))
     if unreadable:
         refuse_if([*unreadable, *problems])
     return sweep, problems
-
-
-def _add(word: Word, sweep: Sweep, schema: type[Any], command: str) -> None:
-    """Adds a word to ``sweep``. Raises ConfigError with the problems of its values."""
-    key, values, text = word
-    kind = type_of(key, schema)
-    if is_hydras(key):
-        refuse_if(hydra_problems(key, text))
-    elif is_group(key, schema) and all(isinstance(value, str | None) for value in values):
-        text = f"{key}={','.join(registered_choices(key, values, schema, command))}"
-    else:
-        refuse_if([fault for each in values for fault in mapping_problems({key: each}, schema)])
-        if kind is None:  # a range of numbers for an unknown key
-            raise ConfigError(unknown_key(key, schema))
-        is_open = is_free_form(kind) or kind is Any
-        if len(values) == 1 and (is_open or key in settings_named_as_groups(schema)):
-            sweep.same[key] = sweep.typed[key] = values[0]
-            return
-        text = f"++{text.lstrip('+')}" if is_open else text  # otherwise Hydra refuses new keys of a mapping
-    sweep.texts.append(text)
-    sweep.typed[key] = values[0] if len(values) == 1 else None
-
-
-def plain_value(text: str) -> tuple[str, Any]:
-    """The key or group and the value of a word in Hydra's form."""
-    override = OverridesParser.create().parse_override(text)
-    return override.key_or_group, override.value()

@@ -154,7 +154,7 @@ def test_each_run_of_a_sweep_has_the_recipe_below_its_own_values(small: Manifest
 
 def typed_of(words: list[str]) -> dict[str, object]:
     """The settings that ``words`` give, which may have several values."""
-    return read_sweep(words, TrainConfig, "train")[0].typed
+    return dict(read_sweep(words, TrainConfig, "train")[0].keys)
 
 
 def composed_with_recipe(words: list[str]) -> TrainConfig:

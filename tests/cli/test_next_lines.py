@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlrm_app.api.commands import Call
+from dlrm_app.api.command import Call
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
 from dlrm_app.preprocessing.summary import Dataset

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.commands import COMMANDS, Call, composed, schema_of
+from dlrm_app.api.command import Call
+from dlrm_app.api.commands import COMMANDS, composed, schema_of
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.train import TrainConfig
