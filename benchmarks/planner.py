@@ -46,14 +46,14 @@ BATCH = 65_536
 
 
 def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
-    overrides = [f"tables=merlin_{model}", "optimizer=adagrad", f"trainer.global_batch_size={BATCH}"]
+    overrides = [f"merlin={model}", f"trainer.global_batch_size={BATCH}"]
     config = compose_config(
         "plan",
         PlanConfig,
         WordReader(PlanConfig, "plan").read([*overrides, f"topology.nodes={ranks // 8}"]).settings,
     )
     tables = resolve_tables(
-        TablesConfig(**yaml.safe_load((conf_dir() / f"tables/merlin_{model}.yaml").read_text())), None
+        TablesConfig(**yaml.safe_load((conf_dir() / f"merlin/{model}.yaml").read_text())["tables"]), None
     )
     work = make_workload(tables, config.optimizer.sparse, config.sharding, BATCH, "cuda")
     return work, described_cluster(config.topology)

@@ -52,7 +52,7 @@ def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
 
     Empty if a recipe is typed, or if the dataset or the earlier run cannot be read (which is reported later).
     """
-    if typed.get("experiment", "auto") != "auto":
+    if typed.get("experiment", "auto") != "auto" or typed.get("merlin") is not None:
         return {}
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
         return _settings_of(_begun_with(earlier, typed), typed)

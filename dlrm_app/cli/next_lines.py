@@ -61,8 +61,8 @@ def _after_generate(generated: Any, call: Call) -> Lines:
         shares = {"input.train": clicks, "split.val": 0.1, "split.test": 0.1}
         settings = {**generated.described_by, **shares}
         return [next_line("dlrm-preprocess", {**settings, "output": dataset})]
-    typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "experiment="))]
-    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
+    typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "merlin="))]
+    model = [] if any(each.startswith("merlin=") for each in typed) else ["model=concat"]
     return [next_line("dlrm-train", {"data.path": generated.path}, *typed, *model, "output=run")]
 
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.conf_files import choices_of, conf_dir
 from dlrm_app.config.gone_names import replacement
+from dlrm_app.config.presets import PRESETS, has_preset, register_preset
 from dlrm_app.config.schema import is_section, mapping_problems, type_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
@@ -79,15 +80,15 @@ def hydra_problems(key: str, value: object) -> list[Problem]:
 
 def is_group(key: str, schema: type[Any]) -> bool:
     """True if ``key`` is a folder of conf/ that this command chooses a file from."""
-    kind = type_of(key, schema)
-    return (is_section(kind) or key == "experiment") and (conf_dir() / key).is_dir()
+    names_settings = key == "experiment" or has_preset(key, schema)
+    return (is_section(type_of(key, schema)) or names_settings) and (conf_dir() / key).is_dir()
 
 
 def registered_choice(group: str, choice: str | None, schema: type[Any], command: str) -> str:
     """Hydra's name of ``choice``. Raises ConfigError if it is unknown, or its file cannot be used."""
     folder, known = choices_of(group, command)
     name = "null" if choice is None else choice
-    if name == "null" and (group == "experiment" or _may_be_left_out(group, command)):
+    if name == "null" and (group in ("experiment", *PRESETS) or _may_be_left_out(group, command)):
         return _register(NOTHING, group, {}, "_global_")
     if Path(name).suffix in (".yaml", ".yml"):
         try:
@@ -99,8 +100,12 @@ def registered_choice(group: str, choice: str | None, schema: type[Any], command
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {group}={near[0]}? " if near else ""
-        cure = f"{hint}choose one of {', '.join(known)}, or give the path of a YAML file"
-        raise ConfigError(Problem(f"{group}={name}", "is not known", cure))
+        file = "" if group in PRESETS else ", or give the path of a YAML file"
+        raise ConfigError(
+            Problem(f"{group}={name}", "is not known", f"{hint}choose one of {', '.join(known)}{file}")
+        )
+    if group in PRESETS:
+        return register_preset(conf_dir() / group / f"{name}.yaml", schema, command)
     return f"{folder}{name}"
 
 

@@ -90,7 +90,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 def unknown_key(key: str, schema: Any) -> Problem:
     """The problem of an unknown ``key``, with the nearest key of ``schema``."""
-    known = [*known_keys(schema), "experiment"]
+    known = [*known_keys(schema), "experiment", *["merlin"] * ("tables" in types_of(schema))]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
     # the last word may be right, and the section wrong or missing
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []

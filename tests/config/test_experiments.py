@@ -47,7 +47,7 @@ def test_every_recipe_of_preprocessing_has_a_twin_for_training() -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        *((compose_train, name) for name in TRAIN if "merlin" not in name),  # see test_merlin.py
+        *((compose_train, name) for name in TRAIN),
         *((compose_preprocess, name) for name in PREPROCESS),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_plan_says_how_to_keep_and_how_to_train_it(type_here: Type) -> None:
     ("typed", "trained"),
     [
         ('tables="mine=1.yaml"', ['tables="mine=1.yaml"', "model=concat"]),
-        ("experiment=merlin_tiny", ["experiment=merlin_tiny"]),
+        ("merlin=tiny", ["merlin=tiny"]),
     ],
 )
 def test_generated_inputs_are_trained_on_with_what_was_typed(

@@ -108,7 +108,7 @@ def test_tf32_is_set_for_cuda_alone() -> None:
 @pytest.mark.parametrize(
     ("recipes", "tf32"),
     [
-        (["mlperf_dlrm_v1", "mlperf_dcnv2", "merlin_tiny", "merlin_colossal"], True),  # as the published runs
+        (["mlperf_dlrm_v1", "mlperf_dcnv2"], True),  # as the published runs
         (["kaggle_small", "small_clicks", "linear_decay"], True),  # those that experiment=auto takes
         (["null", "kaggle_paper", "kaggle_full"], False),
     ],

@@ -39,5 +39,5 @@ def merlin(model: str) -> list[Table]:
     """One of the shipped synthetic models."""
     import yaml
 
-    text = (conf_dir() / "tables" / f"merlin_{model}.yaml").read_text()
-    return resolve_tables(TablesConfig(**yaml.safe_load(text)), None)
+    text = (conf_dir() / "merlin" / f"{model}.yaml").read_text()
+    return resolve_tables(TablesConfig(**yaml.safe_load(text)["tables"]), None)

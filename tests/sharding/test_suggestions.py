@@ -78,7 +78,16 @@ def assert_advice_works(common: list[str]) -> list[str]:
 def test_every_suggestion_works_as_it_is_typed(memory: float, host_memory: int) -> None:
     cluster = ["topology=a100_80g_8", "topology.devices_per_node=4", f"topology.memory_gib={memory}"]
     cluster.append(f"topology.host_memory_gib={host_memory}")
-    assert_advice_works(["tables=merlin_tiny", "trainer.global_batch_size=1024", "smallest=false", *cluster])
+    assert_advice_works(
+        [
+            "merlin=tiny",
+            "model=dlrm",
+            "optimizer=rowwise_adagrad",
+            "trainer.global_batch_size=1024",
+            "smallest=false",
+            *cluster,
+        ]
+    )
 
 
 UNEVEN = """

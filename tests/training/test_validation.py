@@ -61,7 +61,7 @@ def test_prefetch_on_a_gpu_refuses_an_unsafe_torchrec(
 ) -> None:
     """torchrec 1.6 never calls the method that makes the exchange of ids wait."""
     monkeypatch.setattr("dlrm_app.machine.version", lambda name: {"torchrec": torchrec}[name])
-    asked = ["tables=merlin_tiny", "topology=a100_80g_8", "trainer.pipeline=prefetch"]
+    asked = ["merlin=tiny", "topology=a100_80g_8", "trainer.pipeline=prefetch"]
     config = compose_config("plan", PlanConfig, asked)
     if not is_refused:
         check_plan(config)
@@ -97,7 +97,7 @@ def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None
     with refused(DataError, ".../nowhere", "does not exist"):
         check(nowhere)
     with pytest.raises(ConfigError) as caught:
-        check(nowhere, "optimizer.sparse.lr=-1", "tables=merlin_tiny", "sharding.tables={u_*:{}}")
+        check(nowhere, "optimizer.sparse.lr=-1", "tables=criteo_kaggle", "sharding.tables={u_*:{}}")
     first, second, third = caught.value.problems
     assert first.key == "optimizer.sparse.lr"
     assert is_like(second, f"{tmp_path}/nowhere", "does not exist")
@@ -105,7 +105,7 @@ def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None
 
 
 def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path) -> None:
-    asked = ["tables=merlin_tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
+    asked = ["merlin=tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
     with refused(ConfigError, "sharding.plan=.../plan.yaml", "cannot be read (No such file or directory)"):
         check_plan(compose_config("plan", PlanConfig, asked))
     asked += ["optimizer.sparse.lr=-1", "topology=auto", "tables.data_types={v_*:fp16}", "data.path=nowhere"]

@@ -189,6 +189,6 @@ def test_a_description_is_no_log(tmp_path: Path) -> None:
 
 
 def test_inputs_of_models_have_no_histories(tmp_path: Path) -> None:
-    words = ["format=dataset", "tables=merlin_tiny", "histories.length=5"]
+    words = ["format=dataset", "merlin=tiny", "histories.length=5"]
     with refused(ConfigError, "histories.length", "is of format=criteo"):
         refuse_if(configured(tmp_path / "x", *words).problems())

@@ -218,8 +218,8 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
     ("overrides", "key", "rule"),
     [
         (["tables=dataset"], "format=dataset", "needs tables..."),
-        (["tables=merlin_tiny", "alpha=-1"], "alpha", "must be at least 0 and at most 4"),
-        (["tables=merlin_tiny", "format=criteo"], "tables", "are for format=dataset..."),
+        (["merlin=tiny", "alpha=-1"], "alpha", "must be at least 0 and at most 4"),
+        (["merlin=tiny", "format=criteo"], "tables", "are for format=dataset..."),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

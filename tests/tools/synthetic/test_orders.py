@@ -97,6 +97,6 @@ def test_the_first_of_several_days_is_the_log_of_one(tmp_path: Path) -> None:
 
 
 def test_inputs_of_models_have_no_orders(tmp_path: Path) -> None:
-    words = ["format=dataset", "tables=merlin_tiny", "orders.rate=0.1"]
+    words = ["format=dataset", "merlin=tiny", "orders.rate=0.1"]
     with refused(ConfigError, "orders.rate", "is of format=criteo"):
         refuse_if(configured(tmp_path / "x", *words).problems())

@@ -77,4 +77,4 @@ def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
 def test_inputs_of_models_have_neither(tmp_path: Path, word: str) -> None:
     key = word.partition("=")[0]
     with refused(ConfigError, key, "is of format=criteo"):
-        refuse_if(configured(tmp_path / "x", "format=dataset", "tables=merlin_tiny", word).problems())
+        refuse_if(configured(tmp_path / "x", "format=dataset", "merlin=tiny", word).problems())
