@@ -70,6 +70,16 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
             yield from known_keys(annotation, f"{prefix}{name}.")
 
 
+def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested ``values``, as far as the schema has sections: other mappings are values."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and is_section(type_of(key, schema)):
+            yield from flattened(value, schema, f"{key}.")
+        else:
+            yield key, value
+
+
 def defaults_of(schema: Any) -> dict[str, Any]:
     """Every key with its default, or "???" if it has none."""
     return {

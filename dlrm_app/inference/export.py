@@ -368,7 +368,7 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Scored:
     """Scores the held-out rows with the trained model, of whose tables it reads only the rows that they need."""
-    defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
+    defaults = compose_config("evaluate", EvaluateConfig, {"checkpoint": "none"})
     trained = source.trained
     rows = _rows_of(trained, source.batches(batch_size))
     by_feature = {feature: rows[table.name] for table in trained.tables for feature in table.features}
