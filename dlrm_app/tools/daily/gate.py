@@ -35,7 +35,7 @@ CHANCE = 0.05
 _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation, divided by its median absolute deviation."""
 _OF = " of "
-"""Between a rule and the further label that it judges."""
+"""Between a rule and the other label that it judges."""
 _ROUNDING = 1e-9
 """Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
@@ -108,7 +108,7 @@ def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
 
 
 def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
-    """The verdicts of ``rules`` for each further label that the day has."""
+    """The verdicts of ``rules`` for each other label that the day has."""
     found = []
     for name, label in days.day.labels.items():
         if not label.rows:  # the share of rows without it is judged by the rule missing
