@@ -25,8 +25,7 @@ from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.logs.parser import RejectedLine
-from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
+from dlrm_app.logs.rejects import MAX_SHOWN, RejectedLine, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
