@@ -238,7 +238,7 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     if fits:
         return []
     is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
-    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
+    what = column.role.removeprefix("other ") if is_role else f"{column.role} column of kind {column.kind}"
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
