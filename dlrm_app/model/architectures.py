@@ -1,8 +1,9 @@
 """The registry of architectures and their requirements on a configuration.
+
 Does not import torch until a model is built.
 
-An architecture is registered by the decorator ``architecture`` on its builder: the built-in ones
-here, others in a file of their own (docs/extending.md).
+Built-in architectures stand in a table here; others are registered by the decorator ``architecture`` on their builder,
+in a file of their own (docs/extending.md).
 """
 
 import math
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.train import ModelConfig
@@ -92,45 +94,28 @@ _PLAIN = ("stride", "settings")
 """Keys that a built-in architecture has only if it says so."""
 
 
-@architecture("dlrm", refuses=_PLAIN)
-def _dlrm(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_dlrm
+def _built_in(place: str) -> "Builder":
+    """The builder at ``place``, MODULE:FUNCTION in this folder, which is imported once a model is built."""
 
-    return build_dlrm(config, bags, num_dense, bottom, top)
+    def build(
+        config: ModelConfig, bags: "EmbeddingBagCollection", num_dense: int, bottom: list[int], top: list[int]
+    ) -> "nn.Module":
+        builder: Builder = resolve_name(f"{__package__}.{place}")
+        return builder(config, bags, num_dense, bottom, top)
 
-
-@architecture("dcn", needs=("dcn_num_layers", "dcn_low_rank_dim"), refuses=_PLAIN)
-def _dcn(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_dcn
-
-    return build_dcn(config, bags, num_dense, bottom, top)
+    return build
 
 
-@architecture(
-    "dcn_parallel",
-    needs=("dcn_num_layers",),
-    refuses=(*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout"),
-)
-def _dcn_parallel(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dcn_parallel import build
-
-    return build(config, bags, num_dense, bottom, top)
-
-
-@architecture("projection", needs=("projection_branch1", "projection_branch2"), refuses=_PLAIN)
-def _projection(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_projection
-
-    return build_projection(config, bags, num_dense, bottom, top)
-
-
-@architecture("concat", refuses=("settings", "bottom_mlp"), interacts=False)
-def _concat(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.concat import build
-
-    return build(config, bags, num_dense, bottom, top)
-
-
+_NO_BOTTOM = (*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
+ARCHITECTURES |= {
+    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_PLAIN),
+    "dcn": Architecture(_built_in("dlrm:build_dcn"), ("dcn_num_layers", "dcn_low_rank_dim"), _PLAIN),
+    "dcn_parallel": Architecture(_built_in("dcn_parallel:build"), ("dcn_num_layers",), _NO_BOTTOM),
+    "projection": Architecture(
+        _built_in("dlrm:build_projection"), ("projection_branch1", "projection_branch2"), _PLAIN
+    ),
+    "concat": Architecture(_built_in("concat:build"), refuses=("settings", "bottom_mlp"), interacts=False),
+}
 _BUILT_IN = (*ARCHITECTURES,)
 
 

@@ -314,7 +314,7 @@ def test_encodings_do_not_depend_on_other_labels(log: Path) -> None:
     assert [each.name for each in grown.labels] == ["clicked", "order", "like"]
 
 
-def test_files_without_a_further_label_are_named(log: Path) -> None:
+def test_files_without_another_label_are_named(log: Path) -> None:
     """A file that has the main label must have the others; nulls say that they are not known."""
     rows = draw_labelled(50)[0].drop_columns(["like"])
     write_csv(log / "short.csv", rows)
