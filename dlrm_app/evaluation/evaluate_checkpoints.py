@@ -19,7 +19,8 @@ from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate, metrics_of_labels
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import Measurements, judge
+from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
 from dlrm_app.evaluation.result import (

@@ -21,7 +21,7 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.evaluation.evaluate import ForwardPasses
-from dlrm_app.evaluation.judgement import Evidence, TrainedSoFar
+from dlrm_app.evaluation.measurements import Evidence, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.reader import SplitReader

@@ -230,9 +230,23 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
     Each batch gets its rows in the order of the ranges: into ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids``
     with batch k's ids of feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if none are needed.
     """
-    num_batches, num_features = begins.shape
-    num_dense, num_beside, with_lengths = dense.shape[2], supervision.shape[1], lengths.shape[2] > 0
-    rows = np.zeros(num_batches, np.int64)
+    _copy_numbers(addresses, ranges, rows_per_lane, dense, supervision)
+    for f in range(begins.shape[1]):
+        _copy_ids(
+            addresses[:, 2 + 2 * f],
+            addresses[:, 3 + 2 * f],
+            ranges,
+            rows_per_lane,
+            ids,
+            begins[:, f],
+            lengths[:, f],
+        )
+
+
+@njit(nogil=True, cache=True)
+def _copy_numbers(addresses, ranges, rows_per_lane, dense, supervision):  # type: ignore[no-untyped-def]  # compiled
+    num_dense, num_beside = dense.shape[2], supervision.shape[1]
+    rows = np.zeros(len(dense), np.int64)
     for p in range(len(ranges)):
         values = carray(_pointer(addresses[p, 0]), _ANY_LENGTH, np.float32)
         beside = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
@@ -249,34 +263,36 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
             rows[k] = last
             row += size
             at += size
-    for f in range(num_features):
-        rows[:] = 0
-        ends = begins[:, f].copy()
-        for p in range(len(ranges)):
-            values = carray(_pointer(addresses[p, 2 + 2 * f]), _ANY_LENGTH, np.int32)
-            bags = addresses[p, 3 + 2 * f]
-            offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
-            if bags == 0 and p + _RANGES_AHEAD < len(ranges):
-                ahead = carray(_pointer(addresses[p + _RANGES_AHEAD, 2 + 2 * f]), _ANY_LENGTH, np.int32)
-                for near in range(ranges[p + _RANGES_AHEAD, 0], ranges[p + _RANGES_AHEAD, 1], LINE):
-                    bring_to_read(ahead, near)
-            row, stop, at = ranges[p]
-            while row < stop:
-                size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
-                begin, end = row, row + size
-                if bags != 0:
-                    begin, end = np.int64(offsets[row]), np.int64(offsets[row + size])
-                if with_lengths:
-                    for i in range(size):
-                        lengths[k, f, rows[k] + i] = (
-                            1 if bags == 0 else offsets[row + i + 1] - offsets[row + i]
-                        )
-                for i in range(end - begin):
-                    ids[ends[k] + i] = values[begin + i]
-                ends[k] += end - begin
-                rows[k] += size
-                row += size
-                at += size
+
+
+@njit(nogil=True, cache=True)
+def _copy_ids(of_ids, of_offsets, ranges, rows_per_lane, ids, begins, lengths):  # type: ignore[no-untyped-def]  # compiled
+    """One feature's ids: ``of_ids``, ``of_offsets``, ``begins`` and ``lengths`` are its columns of the arrays above."""
+    with_lengths = lengths.shape[1] > 0
+    rows, ends = np.zeros(len(begins), np.int64), begins.copy()
+    for p in range(len(ranges)):
+        values = carray(_pointer(of_ids[p]), _ANY_LENGTH, np.int32)
+        bags = of_offsets[p]
+        offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
+        if bags == 0 and p + _RANGES_AHEAD < len(ranges):
+            ahead = carray(_pointer(of_ids[p + _RANGES_AHEAD]), _ANY_LENGTH, np.int32)
+            for near in range(ranges[p + _RANGES_AHEAD, 0], ranges[p + _RANGES_AHEAD, 1], LINE):
+                bring_to_read(ahead, near)
+        row, stop, at = ranges[p]
+        while row < stop:
+            size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
+            begin, end = row, row + size
+            if bags != 0:
+                begin, end = np.int64(offsets[row]), np.int64(offsets[row + size])
+            if with_lengths:
+                for i in range(size):
+                    lengths[k, rows[k] + i] = 1 if bags == 0 else offsets[row + i + 1] - offsets[row + i]
+            for i in range(end - begin):
+                ids[ends[k] + i] = values[begin + i]
+            ends[k] += end - begin
+            rows[k] += size
+            row += size
+            at += size
 
 
 @njit(nogil=True, cache=True)

@@ -12,7 +12,7 @@ from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import Problem, SharedError
-from dlrm_app.evaluation.judgement import scale_cause
+from dlrm_app.evaluation.causes import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
