@@ -23,8 +23,8 @@ MOST_NE, MOST_AUC, MOST_COLUMN_AUC = 0.999, 0.99, 0.95
 HIGH_AUC = 0.9
 """From this AUC on, columns are looked at alone: a model may not have learnt yet all that a leaked one tells."""
 NARROW, NARROW_NE = 0.05, 0.01
-"""Half the widths of intervals that decide: a useful model would have an AUC outside
-of 0.5 ± NARROW, and an NE below 1 - NARROW_NE.
+"""Half the widths of intervals that decide: a useful model would have an AUC outside of 0.5 ± NARROW, and an
+NE below 1 - NARROW_NE.
 """
 DIVERGED_FACTOR = 2.0
 """Train loss over that of a constant."""

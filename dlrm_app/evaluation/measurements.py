@@ -17,8 +17,8 @@ class Measurements:
     """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``:
     the epoch's mean loss over that of a constant.
 
-    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's
-    scores. ``steps``: taken so far, None if unknown.
+    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken
+    so far, None if unknown.
     """
 
     split: str
@@ -73,8 +73,8 @@ def effective_numbers(metrics: Mapping[str, float]) -> tuple[float, float] | Non
 
 @dataclass(frozen=True)
 class TrainedSoFar:
-    """The training of a model until now: steps, rows, key of a learning rate
-    → value, and the steps of the whole run.
+    """The training of a model until now: steps, rows, key of a learning rate → value, and the steps of the
+    whole run.
     """
 
     steps: int

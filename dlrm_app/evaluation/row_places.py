@@ -22,8 +22,8 @@ REJECTS, _CUT = "rejects.jsonl", ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Where rows come from: ``columns`` such as shard and row, the names of shards
-    or files, and each row's name and number [R].
+    """Where rows come from: ``columns`` such as shard and row, the names of shards or files, and each row's
+    name and number [R].
     """
 
     columns: tuple[str, ...]
@@ -43,8 +43,8 @@ class RowPlaces:
 def order_rows(
     path: str, table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str
 ) -> tuple[NDArray[np.int64], RowPlaces]:
-    """(the order that sorts the table's rows as in the split, their places in that
-    order). Without a dataset: by names of files.
+    """(the order that sorts the table's rows as in the split, their places in that order). Without a dataset:
+    by names of files.
 
     Raises DataError unless the places are those of the split's rows, each once.
     """
@@ -88,8 +88,8 @@ def order_rows(
 
 
 def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> str | None:
-    """The name of ``expected`` that is meant: the same, or of a path the only one
-    with the same last part; None if there is none.
+    """The name of ``expected`` that is meant: the same, or of a path the only one with the same last part;
+    None if there is none.
     """
     if name in expected:
         return name
@@ -107,8 +107,8 @@ def _shard_rows(manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
 def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
     """Input file → the lines that became rows of ``split``, in their order; rejected ones are left out.
 
-    Raises DataError if rows cannot be found by their lines: in a shuffled split, and
-    in a dataset that was not made of files alone.
+    Raises DataError if rows cannot be found by their lines: in a shuffled split, and in a dataset that was
+    not made of files alone.
     """
     rejected: dict[str, list[int]] = {}
     file = manifest.folder / REJECTS

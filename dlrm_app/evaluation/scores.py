@@ -1,5 +1,5 @@
-"""Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict,
-LightGBM, a spreadsheet), and blends of models.
+"""Evaluates scores from Parquet files, whatever program wrote them (dlrm-predict, LightGBM, a spreadsheet),
+and blends of models.
 
 A file has a column ``score``, the probability of a click, and a row for each row of the split, in the same
 order. If it also has ``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict's files do, its rows
@@ -32,8 +32,8 @@ SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class GivenScores:
-    """``logits`` [R] float32 of all rows of a split, in its order, and the
-    labels [R] from the same file, if it has any.
+    """``logits`` [R] float32 of all rows of a split, in its order, and the labels [R] from the same file, if
+    it has any.
     """
 
     path: str
@@ -45,8 +45,8 @@ class GivenScores:
 def measure_scores(
     config: EvaluateConfig, before: Sequence[torch.Tensor], manifest: Manifest | None, runtime: Runtime
 ) -> list[tuple[str, ClickMetrics]]:
-    """(name, metrics over this rank's rows) of each file in ``config.scores``,
-    and then of the blend, if one is asked for.
+    """(name, metrics over this rank's rows) of each file in ``config.scores``, and then of the blend, if one
+    is asked for.
 
     ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``,
     or of the first file that has any. Raises DataError, on every rank, for files of other rows.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
 ENTRY_POINTS = "dlrm_app.architectures"
-"""The group of entry points in which other packages name their
-architectures: the name, and the builder or its module.
+"""The group of entry points in which other packages name their architectures: the name, and the builder or
+its module.
 """
 
 
@@ -39,8 +39,8 @@ class Architecture:
     build: (configuration, tables, number of dense inputs N, widths of the bottom MLP, widths of the top MLP)
     → model. The model's ``forward(dense_features [B, N], sparse_features KJT)`` gives logits [B, 1]. Its
     tables are in ``sparse_arch``, and it reads dense inputs through ``dense_arch``: with
-    ``dense_embedding_dim`` the features' embeddings are put before it. Its top MLP is ``over_arch``,
-    of which every one of several labels has its own.
+    ``dense_embedding_dim`` the features' embeddings are put before it. Its top MLP is ``over_arch``, of which
+    every one of several labels has its own.
     needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
     interacts: the features' vectors interact, so they and the dense features' vector must have one width, and
     ``sparse_arch`` gives them stacked, [B, F, D]; otherwise it gives them side by side, [B, W].
@@ -63,8 +63,8 @@ def architecture(
 ) -> "Callable[[Builder], Builder]":
     """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
 
-    A name that is registered again, as when a notebook's cell runs twice, gets the
-    new builder; built-in names cannot be taken.
+    A name that is registered again, as when a notebook's cell runs twice, gets the new builder; built-in
+    names cannot be taken.
     """
 
     def register(build: "Builder") -> "Builder":

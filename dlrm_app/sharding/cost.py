@@ -172,8 +172,8 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
 class CpuConfig(EmbeddingPerfEstimatorConfig):
     """A CPU estimator without torchrec's penalties for narrow rows, which model idle thread blocks of a GPU.
 
-    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at
-    least 32 columns, but not for tables cut by rows.
+    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at least 32 columns,
+    but not for tables cut by rows.
     """
 
 
