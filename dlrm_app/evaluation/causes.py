@@ -22,11 +22,11 @@ SUSPECT_DENSE = 30.0
 MOST_SILENT = 0.8
 """The largest share of units that never fire."""
 CROWDED = 10
-"""Values for each row of a table, from which on a column's values cannot be told apart."""
+"""The limit of values for each row of a table: with more, a model cannot tell a column's values apart."""
 
 
 def strength(auc: float) -> float:
-    """How well a column ranks rows, in whichever direction: 0.5 to 1."""
+    """The AUC of a column in the direction that ranks better: 0.5 to 1."""
     return max(auc, 1 - auc)
 
 

@@ -86,7 +86,6 @@ def _verdict(found: Measurements) -> str:
 
 
 def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: Mapping[str, float]) -> str:
-    """The verdict as a sentence, with the numbers behind it."""
     rows = f"{found.num_samples:,} rows of {found.split}"
     if not found.has_classes:
         kind = "positive" if found.positives else "negative"

@@ -1,4 +1,4 @@
-"""What an evaluation is judged by: its metrics, and evidence that tells causes apart. Does not import torch."""
+"""The measurements that an evaluation is judged by: metrics, and evidence for causes. Does not import torch."""
 
 import math
 from collections.abc import Mapping

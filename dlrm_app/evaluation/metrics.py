@@ -95,7 +95,6 @@ class ClickMetrics(Metric):
         }
 
     def _order(self, rows: ScoredRows, has_nan: bool) -> dict[str, float]:
-        """Computes the ranking metrics."""
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
         beside = {"auc_unweighted": math.nan} if rows.is_weighted else {}
         if has_nan:

@@ -95,12 +95,11 @@ def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> 
         return name
     if not is_path:
         return None
-    alike = [known for known in expected if Path(known).name == Path(name).name]
-    return alike[0] if len(alike) == 1 else None
+    same_name = [known for known in expected if Path(known).name == Path(name).name]
+    return same_name[0] if len(same_name) == 1 else None
 
 
 def _shard_rows(manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
-    """Shard → the numbers of its rows."""
     return {shard.path: np.arange(shard.rows) for shard in manifest.splits[split].shards}
 
 

@@ -170,5 +170,4 @@ class _LowRankCross(torch.autograd.Function):
 
 
 def _by_layer(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """Groups ``tensors`` by layer, three each."""
     return [tuple(tensors[k : k + 3]) for k in range(0, len(tensors), 3)]

@@ -163,11 +163,9 @@ def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_lookup(arguments: openmp.Arguments) -> None:
-    """Pools rows of float32 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_lookup_of_halves(arguments: openmp.Arguments) -> None:
-    """Pools rows of float16 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS).view(np.uint16))

@@ -271,11 +271,9 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
-    """Updates float32 tables."""
     _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_update_of_halves(arguments: openmp.Arguments) -> None:
-    """Updates float16 tables."""
     _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS).view(np.uint16))

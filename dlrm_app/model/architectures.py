@@ -171,7 +171,7 @@ def model_problems(config: ModelConfig) -> list[Problem]:
             problems.append(
                 Problem(
                     f"model.{key}={value}",
-                    f"is no setting of model.kind={config.kind}",
+                    f"is not a setting of model.kind={config.kind}",
                     f"set model.{key}={(type(value)() if isinstance(value, list | dict) else 'null')}, or use "
                     f"model={others}",
                 )

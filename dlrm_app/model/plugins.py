@@ -22,7 +22,7 @@ _KEY = "plugins"
 def load_plugins(given: Sequence[str]) -> list[str]:
     """Executes the files ``given``, unless they were executed before, and returns each with its checksum.
 
-    Raises ConfigError for a file that is no local Python file, has another checksum than ``given`` names, or fails.
+    Raises ConfigError for a file that is not a local Python file, has another checksum than ``given`` names, or fails.
     """
     return [_load(*each.partition(_MARK)[::2]) for each in given]
 

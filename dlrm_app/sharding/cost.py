@@ -181,7 +181,7 @@ _EMPTY_BAGS, _EMPTY_WEIGHTED_BAGS = EmbeddingBagCollection([]), EmbeddingBagColl
 _EMPTY_VECTORS = EmbeddingCollection(
     [EmbeddingConfig(name="_", num_embeddings=1, embedding_dim=4, feature_names=["_"])], torch.device("meta")
 )
-"""Of the types of modules that hold the tables."""
+"""Empty modules, of the types that hold the tables."""
 
 
 def _module_like(table: Table) -> nn.Module:
@@ -215,8 +215,6 @@ def _cache_bytes(
 
 
 class _Estimator:
-    """Runs torchrec's estimators for one cluster."""
-
     def __init__(
         self, work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints]
     ) -> None:

@@ -31,7 +31,7 @@ Assignment = Mapping[str, Placed]
 
 
 @dataclass(frozen=True)
-class Loads:
+class RankLoads:
     """Loads of W ranks: memory in bytes by KINDS [W, 4], host bytes [W], milliseconds a step [W]."""
 
     memory: np.ndarray
@@ -44,7 +44,7 @@ class Loads:
         return self.memory.sum(1)
 
 
-def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
+def rank_loads(assignment: Assignment, num_ranks: int) -> RankLoads:
     """Adds up the loads of all shards by rank."""
     memory, host, time = np.zeros((num_ranks, len(KINDS))), np.zeros(num_ranks), np.zeros(num_ranks)
     for placed in assignment.values():
@@ -52,7 +52,7 @@ def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
         np.add.at(memory, ranks, option.memory)
         np.add.at(host, ranks, option.host)
         np.add.at(time, ranks, option.time)
-    return Loads(memory, host, time)
+    return RankLoads(memory, host, time)
 
 
 def imbalance(values: np.ndarray) -> float:
@@ -113,7 +113,7 @@ class Board:
         return ranks
 
     def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
-        """The ranks of the best node for ``shards`` [3, S], which are dealt to its ranks in turn; None if no
+        """The ranks of the best node for ``shards`` [3, S], which its ranks get in turn; None if no
         node has room.
         """
         nodes, width = self.cluster.nodes, self.cluster.devices_per_node

@@ -27,7 +27,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Workload
-from dlrm_app.sharding.placement import Assignment, Loads, Placed, imbalance, rank_loads
+from dlrm_app.sharding.placement import Assignment, Placed, RankLoads, imbalance, rank_loads
 from dlrm_app.table import Column, Columns, Rows, share, text_table
 from dlrm_app.tables.bags import torch_name
 from dlrm_app.tables.specs import RENAMED, Table
@@ -45,7 +45,7 @@ class EstimatedPlan(ShardingPlan):
     work: Workload
 
     @property
-    def loads(self) -> Loads:
+    def loads(self) -> RankLoads:
         """Estimated loads by rank."""
         return rank_loads(self.assignment, self.cluster.num_ranks)
 
@@ -142,7 +142,7 @@ def plan_text(plan: EstimatedPlan) -> str:
     return "\n".join(lines)
 
 
-def _rank_table(loads: Loads, cluster: Cluster) -> str:
+def _rank_table(loads: RankLoads, cluster: Cluster) -> str:
     """A table of memory by kind and time for every rank, or the smallest, mean and largest values if there are many."""
     parts = [(kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()]
     parts += [("in all", loads.device), *([("in the host", loads.host)] if loads.host.any() else [])]
@@ -161,11 +161,11 @@ def _rank_table(loads: Loads, cluster: Cluster) -> str:
 
 def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
     """A row of TABLE_COLUMNS for each set of tables with one shape and one sharding."""
-    alike: dict[tuple[object, ...], list[Table]] = defaultdict(list)
+    by_shape: dict[tuple[object, ...], list[Table]] = defaultdict(list)
     for name, table in plan.work.tables.items():
         placed = plan.assignment[name]
         shape = (table.rows, table.dim, table.data_type, len(table.features))
-        alike[(*shape, placed.option.label, len(placed.ranks))].append(table)
+        by_shape[(*shape, placed.option.label, len(placed.ranks))].append(table)
     return [
         [
             _label(tables),
@@ -175,7 +175,7 @@ def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
             str(num_shards),
             memory_text(sum(t.num_bytes for t in tables)),
         ]
-        for (rows, dim, _, _, sharding, num_shards), tables in alike.items()
+        for (rows, dim, _, _, sharding, num_shards), tables in by_shape.items()
     ]
 
 

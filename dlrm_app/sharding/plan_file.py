@@ -94,7 +94,6 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
 
 
 def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[Problem]:
-    """Problems: the file is for other ranks or other tables."""
     made_for = f"{file.nodes} × {file.devices_per_node} ranks"
     here = f"{cluster.nodes} × {cluster.devices_per_node} ranks"
     needs_nodes = any(entry.sharding_type in ON_NODES for entry in file.tables.values())

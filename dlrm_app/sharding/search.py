@@ -228,11 +228,11 @@ def _relaxed(work: Workload, cluster: Cluster) -> Iterator[Cure]:
             if can_fit(*cure):
                 yield f"'sharding.tables={{{pattern}:{{{key}:{'null' if value is None else value}}}}}'", *cure
                 break
-    alike: dict[str, list[Table]] = {}
+    by_constraints: dict[str, list[Table]] = {}
     for table in work.tables.values():
         if table.sharding:
-            alike.setdefault(repr(sorted(table.sharding.items())), []).append(table)
-    for group in islice(alike.values(), MAX_RELAXED):
+            by_constraints.setdefault(repr(sorted(table.sharding.items())), []).append(table)
+    for group in islice(by_constraints.values(), MAX_RELAXED):
         for key, value in _looser(group[0].sharding):
             changed_tables = {t.name: replace(t, sharding={**t.sharding, key: value}) for t in group}
             cure = replace(work, tables={**work.tables, **changed_tables}), cluster

@@ -216,13 +216,13 @@ class VectorsSharder(EmbeddingCollectionSharder):
     """Shards tables whose vectors are not pooled, by the types that torchrec has for them (``UNPOOLED_TYPES``)."""
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """As of ``AnyShardingSharder``."""
+        """As ``AnyShardingSharder`` does."""
         return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
     def shard(
         self, module: EmbeddingCollection, *arguments: Any, **options: Any
     ) -> ShardedEmbeddingCollection:
-        """Like torchrec's, with two mends on CPU: of empty tables, and of the dense kernel."""
+        """As torchrec does, with two fixes on CPU: for empty tables, and for the dense kernel."""
         sharded = super().shard(module, *arguments, **options)
         _keep_all_empty_tables_apart(sharded._lookups)
         for lookup in sharded._lookups:

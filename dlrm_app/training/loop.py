@@ -206,7 +206,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     rates = run.learning_rates.at(run.progress.step + 1)
     if path is None:
         logger.warning(
-            "the checkpoint of the best evaluation, after step %d, is gone: training goes on", best.step
+            "the checkpoint of the best evaluation, after step %d, is gone: training continues", best.step
         )
         return
     run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())
