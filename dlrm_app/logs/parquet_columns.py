@@ -238,9 +238,10 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     if fits:
         return []
     is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
-    what = column.role.removeprefix("other ") if is_role else f"{column.role} column of kind {column.kind}"
+    what = f"a {column.role}" if is_role else f"a {column.role} column of kind {column.kind}"
+    what = "another label" if column.role == OTHER_LABEL else what
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
-    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    takes = f"which {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
     return [(takes, f"cast it{cure * is_list}")]

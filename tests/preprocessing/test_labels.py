@@ -313,7 +313,7 @@ def test_encodings_do_not_depend_on_other_labels(log: Path) -> None:
     assert [each.name for each in grown.labels] == ["clicked", "order", "like"]
 
 
-def test_files_without_a_further_label_are_named(log: Path) -> None:
+def test_files_without_another_label_are_named(log: Path) -> None:
     """A file that has the main label must have the others; nulls say that they are not known."""
     rows = draw_labelled(50)[0].drop_columns(["like"])
     write_csv(log / "short.csv", rows)
@@ -330,7 +330,7 @@ def test_columns_that_labels_cannot_be_read_from_are_named(log: Path) -> None:
     rows = draw_labelled(50)[0]
     times = pa.array([0] * 50, pa.timestamp("ms"))
     pq.write_table(rows.set_column(1, "like", times), log / "times.parquet")
-    rule = "is timestamp[ms], which a label cannot be read from: it takes numbers or strings or true or false"
+    rule = "is timestamp[ms], which another label cannot be read from: it takes numbers or strings or true or false"
     with refused(ConfigError, f"{log}/times.parquet: column like", rule):
         made(log, "out", "times.parquet")
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 from statistics import median
 
 from dlrm_app.config.days import GateConfig
-from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
+from dlrm_app.evaluation.judgement import MOST_NE, judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.runs.checkpoint.evaluation import UNDECIDED, Judgement
 from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short

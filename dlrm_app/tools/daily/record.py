@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
-from dlrm_app.evaluation.judgement import effective_numbers
+from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
 from dlrm_app.records import ALWAYS, IF_SET, Format, Number
