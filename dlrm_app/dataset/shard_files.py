@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.dataset.manifest import Manifest, Shard
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import differences, file_difference
 from dlrm_app.text import listed

@@ -30,7 +30,7 @@ from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import count
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from dlrm_app.dataset.manifest import ManifestSource
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
