@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +15,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.ranking import MISSING_KEY, grouped_auc
 from tests.inference.conftest import predicted
+from tests.make_log import make_log
 from tests.preprocessing.running import run, table_of
 from tests.ranks import on_ranks, train_on_ranks
 from tests.refusals import refused
@@ -23,16 +23,12 @@ from tests.scored import scored
 from tests.small_run import SMALL, evaluate_here, events, train_here
 
 ROWS, USERS = 6000, 900
-SPEC = """
-name: users
-delimiter: ","
-header: true
-columns:
-  - {name: clicked, role: label}
-  - {name: price, role: dense, kind: float}
-  - {name: user, role: sparse, kind: string}
-  - {name: shop, role: sparse, kind: integer}
-"""
+COLUMNS = [
+    "{name: clicked, role: label}",
+    "{name: price, role: dense, kind: float}",
+    "{name: user, role: sparse, kind: string}",
+    "{name: shop, role: sparse, kind: integer}",
+]
 HASH, RARE = ["encoding=hash", "encoding.num_embeddings=200"], ["encoding=vocab", "encoding.min_count=20"]
 
 
@@ -46,16 +42,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = pa.array([f"user-{number}" if number % 97 else None for number in user])
     columns = {"clicked": clicked, "price": price, "user": names, "shop": rng.integers(-5, 5, ROWS)}
     table = pa.table(columns)
-    with (folder / "log.csv").open("wb") as file:
-        file.write(f"{','.join(table.column_names)}\n".encode())
-        pacsv.write_csv(table, file, pacsv.WriteOptions(include_header=False, quoting_style="none"))
+    make_log(folder, COLUMNS, table)
     pq.write_table(table, folder / "log.parquet", row_group_size=700)
-    (folder / "users.yaml").write_text(SPEC)
     return folder
 
 
 def made(log: Path, output: Path, *words: str, kind: str = "csv") -> Manifest:
-    files = [f"dataset={log}/users.yaml", f"input.train={log}/log.{kind}", "split.val=0.4", "threads=1"]
+    files = [f"dataset={log}/log.yaml", f"input.train={log}/log.{kind}", "split.val=0.4", "threads=1"]
     return run(output, *files, *words, "layout.row_group_rows=512")
 
 

@@ -23,9 +23,9 @@ from tests.composed import compose_config
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
 from tests.labelled_log import describe_labels, draw_labelled
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.small_run import SMALL, train_here
-from tests.weighted_log import write_csv
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long

@@ -22,9 +22,10 @@ from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
 from dlrm_app.loader.batch import EvalBatches
 from tests.composed import compose_config
-from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_csv, write_parquet
+from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_parquet
 from tests.inference.conftest import export_here
 from tests.inference.mixed import CART, TABLES
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks

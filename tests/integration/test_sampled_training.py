@@ -13,11 +13,12 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.inference.predict.predict import predict
 from tests.composed import compose_config
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, evaluate_here, events, losses, train_here
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 ROWS, TEST, SHARE = 300_000, 0.4, 0.1
 COMMON = [*SMALL, "report.enabled=false", "trainer.epochs=1", "optimizer.dense.lr=0.01"]

@@ -10,7 +10,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
-from tests.dwell_log import COLUMNS, DWELL, describe, draw_rows, write_csv, write_parquet
+from tests.dwell_log import COLUMNS, DWELL, describe, draw_rows, write_parquet
+from tests.make_log import write_csv
 from tests.preprocessing.running import content, rejects_of, run, spec_of, table_of
 from tests.refusals import refused
 

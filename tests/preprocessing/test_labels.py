@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import dlrm_app
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.dataset.splits import LabelCounts
 from dlrm_app.errors import ConfigError
-from dlrm_app.journal import Journal
 from dlrm_app.logs.sources import parquet_units
 from tests.labelled_log import (
     all_roles,
@@ -25,9 +23,11 @@ from tests.labelled_log import (
     made,
     stored,
 )
+from tests.make_log import write_csv
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.refusals import refused
-from tests.weighted_log import describe, write_csv
+from tests.weighted_log import describe
 
 ROWS = 3000
 LABELS = [LearntLabel("clicked"), LearntLabel("order", "clicked", 2.0), LearntLabel("like")]
@@ -246,22 +246,7 @@ def test_interruptions_end_in_the_same_bytes(
     write_csv(tmp_path / "log.csv", all_roles(40_000))
     keys = [*WAYS[way], "sampling.negatives=0.5", "threads=1", "layout.unit_mib=1"]
     made(tmp_path, "whole", "log.csv", *keys)
-    commit, left = Journal.commit, 0
-
-    def commit_or_die(self: Journal, name: str, record: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        commit(self, name, record)
-
-    monkeypatch.setattr(Journal, "commit", commit_or_die)
-    interruptions = 0
-    while not (tmp_path / "pieces" / "manifest.json").exists():
-        left = 1
-        with suppress(KeyboardInterrupt):
-            made(tmp_path, "pieces", "log.csv", *keys)
-        interruptions += 1
+    interruptions = run_in_pieces(lambda: made(tmp_path, "pieces", "log.csv", *keys), monkeypatch, commits=1)
     assert interruptions > 2
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError
+from tests.make_log import write_csv
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.refusals import refused
-from tests.weighted_log import COLUMNS, describe, draw_rows, write_csv
+from tests.weighted_log import COLUMNS, describe, draw_rows
 
 ROWS = 3000
 HASH = ["encoding=hash", "encoding.num_embeddings=100"]

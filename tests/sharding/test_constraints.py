@@ -197,7 +197,9 @@ def test_one_cause_is_told_once_for_all_its_tables() -> None:
     assert problem.key == "tables t0, t1, t2 and 23 more: max_gradient"
 
 
-def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """And the run says so, for it costs a pass over the table a step."""
     caplog.set_level("INFO")
     tables = [replace(TABLES[0], optimizer={"weight_decay": 0.1}), TABLES[1]]

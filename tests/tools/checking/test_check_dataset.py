@@ -16,9 +16,10 @@ from dlrm_app.loader.reader import SplitReader
 from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
 from tests import dwell_log
 from tests.loader.dataset_fixture import write_dataset
+from tests.make_log import write_csv
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, table_of
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> Non
 def test_element_weights_that_fit_no_list_are_named(tmp_path: Path) -> None:
     """In dlrm-check, and where rows are read."""
     dwell_log.describe(tmp_path)
-    dwell_log.write_csv(tmp_path / "log.csv", dwell_log.draw_rows(200))
+    write_csv(tmp_path / "log.csv", dwell_log.draw_rows(200))
     run(tmp_path / "out", f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv")
     findings = check_dataset(tmp_path / "out")
     assert findings.problems == []
