@@ -69,7 +69,7 @@ def users_of_val(log: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("encoding", [HASH, RARE], ids=["hashed", "rare"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_gauc_is_that_of_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
+def test_gauc_groups_rows_by_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
     manifest = made(log, tmp_path / "data", *encoding, "keep=[user]", kind=kind)
     keys = [f"data.path={tmp_path}/data", "evaluation.group_by=user", "optimizer.sparse.lr=0.1"]
     train_here(tmp_path / "run", *keys)
@@ -118,7 +118,7 @@ def test_kept_values_change_nothing_else(log: Path, tmp_path: Path) -> None:
     assert "kept" not in (tmp_path / "plain/manifest.json").read_text()
 
 
-def test_what_cannot_be_kept_is_refused(log: Path, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_kept_are_refused(log: Path, tmp_path: Path) -> None:
     with refused(ConfigError, "keep=price", "is no sparse column of one value"):
         made(log, tmp_path / "data", *HASH, "keep=[price]")
 
@@ -130,7 +130,7 @@ def gauc_of_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> float:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_keys_of_64_bits_group_alike_on_any_ranks(num_ranks: int) -> None:
+def test_keys_of_64_bits_give_the_same_groups_on_any_number_of_ranks(num_ranks: int) -> None:
     rng = np.random.default_rng(3)
     keys = rng.integers(-(2**63), 2**63 - 1, 40)[rng.integers(0, 40, 3000)]
     keys[:100] = MISSING_KEY

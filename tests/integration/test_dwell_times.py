@@ -85,7 +85,7 @@ def test_batches_have_the_weights_of_the_log(folder: Path) -> None:
     assert ids == stored["seen"].combine_chunks().flatten().to_pylist()
 
 
-def test_weights_of_1_train_as_none_do(folder: Path) -> None:
+def test_weights_of_1_train_like_no_weights(folder: Path) -> None:
     rows = draw_rows(ROWS)
     ones = pa.array([[1.0] * len(row) for row in rows["dwell"].to_pylist()], pa.list_(pa.float32()))
     write_csv(folder / "ones.csv", rows.set_column(4, "dwell", ones))

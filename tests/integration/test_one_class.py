@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> Path:
         ("tune", ["tune.trials=2"], "tune.metric=auc compares AUCs on val, which has only "),
     ],
 )
-def test_what_needs_an_auc_is_refused_before_work(
+def test_settings_that_need_an_auc_are_refused_before_work(
     command: str, words: list[str], said: str, data: Path, typed: Typed
 ) -> None:
     code, text = typed(command, f"data.path={data}", *SMALL, *words, f"output={data.parent}/out")

@@ -62,7 +62,7 @@ def test_a_score_becomes_its_logit_and_nothing_else(folder: Path) -> None:
         assert table_of(manifest, split) == table_of(read_manifest(folder / "data"), split)
 
 
-def test_what_is_no_probability_is_rejected(folder: Path, tmp_path: Path) -> None:
+def test_scores_outside_0_to_1_are_rejected(folder: Path, tmp_path: Path) -> None:
     text = "clicked,age,boosted,shop\n" + "1,30,0.5,1\n" * 8 + "1,30,-2.5,1\n0,31,1.01,1\n"
     (tmp_path / "wrong.csv").write_text(text)
     table = pa.table({"clicked": [1] * 9, "age": [30.0] * 9, "boosted": [0.5] * 8 + [1.5], "shop": [1] * 9})
@@ -78,7 +78,7 @@ def test_what_is_no_probability_is_rejected(folder: Path, tmp_path: Path) -> Non
         assert "a probability, from 0 to 1" in rejects_of(tmp_path / name.replace(".", "_"))[0]["reason"]
 
 
-def test_it_cannot_be_cut_into_buckets(folder: Path, tmp_path: Path) -> None:
+def test_a_score_cannot_be_cut_into_buckets(folder: Path, tmp_path: Path) -> None:
     words = [
         f"dataset={folder}/log.yaml",
         f"input.train={folder}/log.csv",

@@ -68,7 +68,7 @@ def test_metrics_are_scikit_learns_on_the_scores(folder: Path, run: Path) -> Non
     assert interval.value == pytest.approx(found["logloss"], rel=1e-9)
 
 
-def test_scores_of_others_are_weighted_alike(folder: Path, run: Path) -> None:
+def test_scores_and_blends_use_the_same_weights(folder: Path, run: Path) -> None:
     scores(folder, run, "test")
     words = [f"checkpoint={run}", f"scores=[{run}/test.parquet]", "blend=[1,1]"]
     first, second, blend = evaluate_here(*words).models

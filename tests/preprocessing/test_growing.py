@@ -214,7 +214,9 @@ def days_of(folder: Path) -> list[str]:
     ],
     ids=["day", "expire", "top_k", "earlier", "date", "capacity", "shared", "targets", "hashed"],
 )
-def test_what_cannot_grow_is_refused(parents: Path, given: list[str], key: str, rule: str) -> None:
+def test_settings_of_vocabularies_that_cannot_grow_are_refused(
+    parents: Path, given: list[str], key: str, rule: str
+) -> None:
     words = [text.format(first=parents / "first", hashed=parents / "hashed") for text in given]
     with refused(ConfigError, key, rule):
         run(parents / "no", *days_of(parents), "encoding=vocab", *words)

@@ -85,7 +85,7 @@ def test_parquet_gives_the_dataset_of_the_text(log: Path, store: Callable[..., p
     assert content(log / "parquet", ["manifest.json"]) == content(log / "text", ["manifest.json"])
 
 
-def test_what_is_no_label_is_a_rejected_row_and_missing_is_not(log: Path) -> None:
+def test_rows_with_invalid_labels_are_rejected_and_missing_ones_are_not(log: Path) -> None:
     describe_labels(log)
     rows = draw_labelled(8)[0]
     texts = ["2", "yes", "0.5", "", "NA", "true", "1.0", "0"]
@@ -109,7 +109,7 @@ def test_a_row_without_the_main_label_is_rejected(log: Path) -> None:
     assert [each["line"] for each in rejects_of(log / "out")] == [3]
 
 
-def test_one_label_in_the_list_is_that_label_alone(log: Path) -> None:
+def test_a_list_of_one_label_equals_one_label(log: Path) -> None:
     """To the byte."""
     columns = ["{name: clicked, role: label}", "{name: like, role: label}", "{name: order, role: label}"]
     columns += ["{name: importance, role: ignore}", "{name: age, role: dense, kind: float}"]
@@ -131,7 +131,7 @@ def test_rows_without_labels_have_none(log: Path) -> None:
     assert (manifest.label, manifest.labels, manifest.splits["test"].labels) == (None, [], {})
 
 
-def test_an_entry_that_is_no_label_is_refused_by_its_place(log: Path) -> None:
+def test_an_entry_that_is_not_a_label_is_refused_by_its_place(log: Path) -> None:
     with refused(ConfigError, "dataset.labels[1]", "must be a column, or a column with settings"):
         made(log, "out", "log.csv", "dataset.labels=[clicked,[like]]")
     with refused(ConfigError, "dataset.labels", "is empty"):
@@ -156,7 +156,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("labels", REFUSED)
-def test_what_describes_no_labels_is_refused_by_name(log: Path, labels: str) -> None:
+def test_invalid_descriptions_of_labels_are_refused_by_name(log: Path, labels: str) -> None:
     key, rule = REFUSED[labels]
     with refused(ConfigError, f"dataset.labels: {key}", rule):
         made(log, "out", "log.csv", f"dataset.labels={labels}")

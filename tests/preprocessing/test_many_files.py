@@ -175,7 +175,7 @@ def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_vocabularies_of_strings_are_those_of_one_file(
+def test_vocabularies_of_many_files_equal_one_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, is_plain: bool
 ) -> None:
     """Texts of keys come from each file's own bytes, short and long; Parquet by polars and by Arrow."""

@@ -198,7 +198,7 @@ def test_logs_that_were_sampled_before_say_so(log: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("share", ["0", "1.5", "yes", "{holdout: 0.1}", "{train: 0}", "[0.1]"])
-def test_a_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
+def test_an_invalid_share_is_refused(tmp_path: Path, share: str) -> None:
     describe(tmp_path, f"negatives_kept: {share}", columns=NUMBERED)
     with refused(ConfigError, "dataset.negatives_kept", "must be a share above 0 and up to 1, or one..."):
         make(tmp_path, "out")
@@ -223,7 +223,7 @@ def test_sampling_without_labels_is_refused(log: Path, tmp_path: Path) -> None:
         run(log / "val", f"dataset={log}/log.yaml", f"input.val={log}/log.csv", *GIVEN)
 
 
-def test_scores_by_line_are_those_of_the_lines(log: Path, sampled: Manifest, tmp_path: Path) -> None:
+def test_scores_find_their_lines_in_a_sampled_split(log: Path, sampled: Manifest, tmp_path: Path) -> None:
     """Val's lines are found although most of train's are not in the dataset; train's cannot be found."""
     clicks = rows_of_log()["clicked"].to_numpy()
 

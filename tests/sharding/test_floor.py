@@ -60,7 +60,7 @@ def floor_of(
     return step_floor(plan, DenseWork(0, 0, 0), collectives, EACH_ITS_OWN).by_resource
 
 
-def test_the_floor_of_two_tables_on_two_ranks_is_that_by_hand() -> None:
+def test_the_floor_of_two_tables_on_two_ranks_matches_a_count_by_hand() -> None:
     """A batch of 8: on rank 0 a table of 100 × 4 with an id a sample, on both half of 6 × 4 with two ids a sample."""
     whole = Table("whole", 100, 4, ("a",))
     cut = Table("cut", 6, 4, ("b",), pooling_factors=(2,))
@@ -163,7 +163,7 @@ def shapes_of(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("kind", "keys"), [("dlrm", {}), ("dcn", {"dcn_num_layers": 2, "dcn_low_rank_dim": 4})]
 )
-def test_operations_of_matrices_are_those_that_torch_counts(kind: str, keys: dict[str, int]) -> None:
+def test_operations_of_matrices_match_torchs_count(kind: str, keys: dict[str, int]) -> None:
     """Forward and backward, from data that needs no gradient. torch does not count this project's own products."""
     weights = {
         name: shape

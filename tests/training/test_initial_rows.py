@@ -144,7 +144,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_vector_is_refused(case: str, folder: Path, tmp_path: Path) -> None:
+def test_values_that_are_not_vectors_are_refused(case: str, folder: Path, tmp_path: Path) -> None:
     columns, rule = WRONG[case]
     right = {"value": pa.array([5, 6]), "vector": pa.array([[1.0] * 8] * 2)}
     pq.write_table(pa.table({**right, **columns}), tmp_path / "wrong.parquet")
@@ -153,7 +153,7 @@ def test_what_is_no_vector_is_refused(case: str, folder: Path, tmp_path: Path) -
         begun([table], read_manifest(folder / "vocab"))
 
 
-def test_a_file_that_is_none_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
+def test_an_unusable_file_of_vectors_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
     manifest = read_manifest(folder / "vocab")
     pq.write_table(pa.table({"value": [1], "vector": [2.0]}), tmp_path / "flat.parquet")
     shutil.copy(folder / "log.csv", tmp_path / "text.parquet")

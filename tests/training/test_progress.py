@@ -105,7 +105,7 @@ def test_a_resumed_run_reports_what_an_uninterrupted_one_does(folder: Path) -> N
     ]
 
 
-def test_a_teachers_scores_are_no_clicks(folder: Path) -> None:
+def test_a_teachers_scores_are_not_counted_as_clicks(folder: Path) -> None:
     from tests.integration.test_sampled_training import scores
 
     scores(folder / "on-1", folder / "data", "train")

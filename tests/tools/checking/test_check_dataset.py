@@ -60,7 +60,7 @@ def test_a_whole_dataset_passes_and_is_not_changed(folder: Path) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
+def test_figures_match_a_plain_count(folder: Path) -> None:
     findings = check_dataset(folder, num_threads=3)
     manifest = read_manifest(folder)
     tables = {split: table_of(manifest, split).to_pydict() for split in manifest.splits}
@@ -169,7 +169,7 @@ def preprocessed(tmp_path: Path, *options: str) -> Manifest:
         ("dense.transform=standardize", "dense.bucket_columns=all", f"multi_hot.sizes={[3] * 26}"),
     ],
 )
-def test_what_preprocessing_makes_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_preprocessed_dataset_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
     preprocessed(tmp_path, *options)
     assert check_dataset(tmp_path / "out").problems == []
 
@@ -253,7 +253,7 @@ def problems_with(folder: Path, name: str, dwell: list[list[float]]) -> str:
     return problems_of(folder)
 
 
-def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
+def test_invalid_weights_are_named(tmp_path: Path) -> None:
     describe(tmp_path)
     write_csv(tmp_path / "log.csv", draw_rows(200)[0])
     given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv"]
