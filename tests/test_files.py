@@ -11,14 +11,8 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import (
-    ensure_room,
-    explained_disk_errors,
-    held_lock,
-    output_problems,
-    written_whole,
-    yaml_text,
-)
+from dlrm_app.files import ensure_room, explained_disk_errors, output_problems, written_whole, yaml_text
+from dlrm_app.locks import held_lock
 from tests.refusals import refused
 
 

@@ -45,6 +45,7 @@ LAYERS = [
     {"result"},
     {"machine", "progress", "table", "journal"},
     {"records"},
+    {"locks", "checksums"},
     {"files"},
     {"text", "typed", "dates"},
     {"errors"},
