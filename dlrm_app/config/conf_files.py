@@ -8,6 +8,9 @@ from omegaconf import OmegaConf
 BUILDS_ON = {"plan": "train", "tune": "train"}
 """Command → the command whose file its own builds on; its schema extends the other's and is used for both files."""
 
+TRAINING = ("train", "plan", "tune")
+"""Commands that take the recipes of conf/experiment/ itself."""
+
 
 def conf_dir() -> Path:
     """The path of conf/: inside the installed wheel, or beside the package in a source tree."""
@@ -28,4 +31,6 @@ def choices_of(group: str, command: str) -> tuple[str, list[str]]:
     If a group has a folder named after ``command``, its choices are the files in that folder (docs/adr/0005).
     """
     folder = f"{command}/" if (conf_dir() / group / command).is_dir() else ""
+    if group == "experiment" and not folder and command not in TRAINING:
+        return "", []
     return folder, sorted(file.stem for file in (conf_dir() / group / folder).glob("*.yaml"))

@@ -80,7 +80,7 @@ class InputConfig(Section):
     val: Any = None
     test: Any = None
     unlabelled: list[Split] = field(default_factory=list)
-    by_position: bool = False
+    by_position: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
         """Problems: splits whose value names no files, or no split at all."""

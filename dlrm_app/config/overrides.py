@@ -100,10 +100,9 @@ def registered_choice(group: str, choice: str | None, schema: type[Section], com
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {group}={near[0]}? " if near else ""
-        file = "" if group in PRESETS else ", or give the path of a YAML file"
-        raise ConfigError(
-            Problem(f"{group}={name}", "is not known", f"{hint}choose one of {', '.join(known)}{file}")
-        )
+        ways = [f"choose one of {', '.join(known)}"] * bool(known)
+        ways += ["give the path of a YAML file"] * (group not in PRESETS)
+        raise ConfigError(Problem(f"{group}={name}", "is not known", f"{hint}{', or '.join(ways)}"))
     if group in PRESETS:
         return register_preset(conf_dir() / group / f"{name}.yaml", schema, command)
     return f"{folder}{name}"

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from dlrm_app.config.compose import compose_tree
 from dlrm_app.config.conf_files import BUILDS_ON, choices_of, conf_dir
 from dlrm_app.config.overrides import Overrides
-from dlrm_app.config.schema import Section, flattened, is_section, type_of, types_of, unknown_key
+from dlrm_app.config.schema import Section, flattened, is_section, known_keys, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
 from dlrm_app.typed import as_typed
 
@@ -25,6 +25,7 @@ Set a key with key=value; choose from a group with group=choice or group=path/to
 --multirun                        one run for each combination of comma-separated values
 --shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
 
+_LEFT_OUT = re.compile(r"( *)# (\w+): (.*)")
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
 _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
 
@@ -53,12 +54,17 @@ class Reference(NamedTuple):
     sections: list[tuple[str, str, list[Entry]]]
 
 
-def read_comments(path: Path) -> dict[str, str]:
-    """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines."""
+def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
+    """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines.
+
+    A line ``# key: comment`` explains one of ``keys`` that the file leaves at its default; ``#   more`` continues it.
+    """
     comments = {"": ""}
     parents: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        match = _LINE.match(line)
+        left_out = _LEFT_OUT.match(line)
+        is_key = left_out and parents and ".".join([*parents[: len(left_out[1]) // 2], left_out[2]]) in keys
+        match = left_out if is_key else _LINE.match(line)
         indent, name, comment = match.groups() if match else ("", None, None)
         if name is not None:
             parents = [*parents[: len(indent) // 2], name]
@@ -66,9 +72,9 @@ def read_comments(path: Path) -> dict[str, str]:
         elif (
             comment
             and not comment.startswith("@package")
-            and (not parents or (indent and comments[".".join(parents)]))
+            and (not parents or ((indent or line.startswith("#   ")) and comments[".".join(parents)]))
         ):
-            comments[".".join(parents)] += f" {comment}"
+            comments[".".join(parents)] += f" {comment.strip()}"
     return {key: comment.strip() for key, comment in comments.items()}
 
 
@@ -85,7 +91,9 @@ def read_reference(command: str, schema: type[Section], overrides: Overrides) ->
         choice, about = Path(path or "null").name, ""
         # the first comment counts, so the current choice comes first
         for each in sorted(choices, key=lambda each: each != choice):
-            of_file = read_comments(conf / group / folder / f"{each}.yaml")
+            kind = type_of(group, schema)
+            keys = {*known_keys(kind)} if is_section(kind) else set()
+            of_file = read_comments(conf / group / folder / f"{each}.yaml", keys)
             about = of_file[""] if each == choice else about
             comments = {f"{group}.{key}": text for key, text in of_file.items() if key and text} | comments
         groups[group] = Group(choice, about, choices)

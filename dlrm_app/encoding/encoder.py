@@ -150,8 +150,8 @@ class Encoder:
         weights = [column.name for column in spec.element_weights]
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
-        further = [column.name for column in spec.further]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, further)
+        others = [column.name for column in spec.other_labels]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others)
 
     def encode(
         self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
@@ -164,14 +164,11 @@ class Encoder:
         sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [array_of(raw.labels.copy())] if self._label else []
-        if raw.further is not None:
-            # one NaN for all that are missing, whatever bits the log's have
-            labels += [
-                array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.further
-            ]
-        labels += (
-            [array_of(raw.weights.astype(np.float32))] if self._weight and raw.weights is not None else []
-        )
+        # one NaN for all that are missing, whatever bits the log's have
+        labels += [
+            array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.other_labels
+        ]
+        labels += [array_of(raw.weights.astype(np.float32))] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(

@@ -154,7 +154,7 @@ def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, fl
     model = passes.model.eval()
     try:
         with undisturbed(model), closing(passes.over(batches)) as scored:
-            logits = [logits[: batch.num_valid].double().cpu() for batch, logits, _ in islice(scored, 1)]
+            logits = [main[: batch.num_valid, 0].double().cpu() for batch, main in islice(scored, 1)]
     finally:
         for handle in handles:
             handle.remove()

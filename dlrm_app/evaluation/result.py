@@ -65,7 +65,7 @@ class ValueResult:
 
 @dataclass(frozen=True)
 class LabelResult:
-    """A model's metrics of a further label, over the rows that have it.
+    """A model's metrics of another label, over the rows that have it.
 
     ``difference``: its AUC minus that of the first model, on the same rows; None for the first model itself.
     """
@@ -93,7 +93,7 @@ class ModelResult:
     by: list[ValueResult] = field(default_factory=list)
     """The metrics by values of the columns ``by=`` names."""
     labels: list[LabelResult] = field(default_factory=list)
-    """The metrics of further labels; all others are of the main one."""
+    """The metrics of other labels; all others are of the main one."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ split's labels, or used instead of them if no dataset is named.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.text import listed
 
@@ -77,9 +78,11 @@ def measure_scores(
     ``before``: logits [n] of the models that come before the files in the blend. Labels are those of ``manifest``,
     or of the first file that has any. Raises DataError, on every rank, for files of other rows.
     """
-    files, labels, groups, row_weights = runtime.together(lambda: _read_rows(config, manifest))
+    files, rows, groups = runtime.together(lambda: _read_rows(config, manifest))
     # this rank's share, as in an evaluation
-    share = slice(*(part * len(labels) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
+    share = slice(*(part * len(rows) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
+    own = rows[share]
+    labels, row_weights = own.labels.to(runtime.device), own.weights.to(runtime.device)
     found = [(each.path, each.logits[share].to(runtime.device)) for each in files]
     if weights := config.blend:
         models = [*before, *(logits for _, logits in found)]
@@ -90,55 +93,55 @@ def measure_scores(
     for name, logits in found:
         metrics = ClickMetrics(config.split, config.group_by).to(runtime.device)
         its_groups = None if groups is None else groups[share].to(runtime.device)
-        its_weights = None if row_weights is None else row_weights[share].to(runtime.device)
-        metrics.update(logits, labels[share].to(runtime.device), its_groups, its_weights)
+        metrics.update(ScoredRows(logits, labels, row_weights, own.is_weighted), its_groups)
         measured.append((name, metrics))
     return measured
 
 
 def _read_rows(
     config: EvaluateConfig, manifest: Manifest | None
-) -> tuple[list[GivenScores], torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """(files, labels [R] of all rows, groups [R] with group_by, weights [R] if rows have any).
+) -> tuple[list[GivenScores], ScoredRows, torch.Tensor | None]:
+    """(files, the labels and weights of all R rows, without scores, groups [R] with group_by).
 
     Raises DataError for files of other rows.
     """
     files = [read_scores(path, manifest, config.split) for path in config.scores]
-    groups = weights = None
+    groups = None
     if manifest is None:
         known = next((each.labels for each in files if each.labels is not None), None)
         if known is None:
             raise DataError(
                 Problem(f"scores={files[0].path}", "has no column label", "give data.path=DATASET")
             )
-        labels = known
+        rows = ScoredRows.unweighted(torch.zeros(()).expand(len(known)), known)
     else:
         kept = [column for column in manifest.kept if column.name == config.group_by]
         encoded = [config.group_by] if config.group_by and not kept else []
         reader = SplitReader(manifest, config.split, encoded, all_negatives=True)
         # copies, because views would keep all columns
         decoded = map(reader.decode, range(len(reader.group_rows)))
-        rows = [
-            (each.labels > 0.5, np.array(each.supervision[:, 1:]), *map(np.array, each.features))
+        parts = [
+            (each.labels > 0.5, np.array(each.supervision[:, -1]), *map(np.array, each.features))
             for each in decoded
         ]
-        labels, beside, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
-        weights = beside[:, -1] if reader.is_weighted else None
+        labels, weights, *ids = (torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True))
+        rows = ScoredRows.unweighted(torch.zeros(()).expand(len(labels)), labels)
+        rows = replace(rows, weights=weights, is_weighted=True) if reader.is_weighted else rows
         groups = ids[0] if ids else None
         for column in kept:
             groups = torch.from_numpy(reader.read_kept(column, 0, len(labels)).view(np.int64))
     if manifest is None:
         _refuse_unlike(files)
     for each in files:
-        if len(each.logits) != len(labels):
+        if len(each.logits) != len(rows):
             raise DataError(
                 Problem(
                     f"scores={each.path}",
-                    f"has {len(each.logits):,} rows, the others {len(labels):,}",
+                    f"has {len(each.logits):,} rows, the others {len(rows):,}",
                     "give a score for each row of the split, and no others",
                 )
             )
-        if each.labels is not None and not torch.equal(each.labels, labels):
+        if each.labels is not None and not torch.equal(each.labels, rows.labels):
             raise DataError(
                 Problem(
                     f"scores={each.path}",
@@ -147,7 +150,7 @@ def _read_rows(
                     "or file and line, of dlrm-predict",
                 )
             )
-    return files, labels, groups, weights
+    return files, rows, groups
 
 
 def _refuse_unlike(files: Sequence[GivenScores]) -> None:

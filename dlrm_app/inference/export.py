@@ -298,10 +298,9 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Score
     model.eval()
 
     def score(batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor
-        further: torch.Tensor | None
-        _, (_, logits, _, _, further) = model(_renumbered(batch, by_feature))
-        return logits if further is None else torch.cat([logits.unsqueeze(1), further], dim=1)
+        _, output = model(_renumbered(batch, by_feature))
+        logits: torch.Tensor = output.logits
+        return logits
 
     with undisturbed(model):
         return score_split(score, source.batches(batch_size), source.split, f"score {trained.name}")

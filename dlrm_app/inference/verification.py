@@ -10,6 +10,7 @@ import torch
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.inference.exported_model import from_lines, to_lines
 from dlrm_app.inference.formats import Inputs, Run
 from dlrm_app.inference.record import Verification
@@ -18,6 +19,8 @@ from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 
 TIMED_ROWS = (1, 64, 512)
+CONFIDENCE = 0.95
+"""The confidence of the interval of a loss."""
 CHANCE = 0.05
 """The p-value from which on a loss may be chance: a file as good as the model is refused once in 40 times."""
 _SECONDS = 0.3
@@ -37,9 +40,8 @@ def score_split(
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
             rows = slice(batch.num_valid)
-            weights = None if batch.weights is None else batch.weights[rows]
             logits = score(batch)[rows].reshape(batch.num_valid, -1)
-            scored.update(logits[:, 0], batch.labels[rows], weights=weights)
+            scored.update(ScoredRows.of_label(0, logits, batch.supervision[rows]))
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
     return scored, torch.cat(all_logits)
@@ -58,14 +60,13 @@ def verify(
 
     found, all_exported = score_split(score, batches, metrics.split, f"verify {path.name}")
     differences = (all_exported.double().sigmoid() - all_trained.double().sigmoid()).abs()
-    (exported, _), (logits, labels) = found.rows(), metrics.rows()
-    comparison = compare_aucs(logits, exported, labels, weights=metrics.row_weights())
+    comparison = compare_aucs(metrics.rows(), found.rows().logits, 1 - CHANCE)
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(
         file=path.name,
         split=metrics.split,
-        rows=len(logits),
+        rows=len(all_trained),
         max_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
         auc_trained=comparison.first.value,

@@ -31,22 +31,19 @@ class Columns:
 
     dense: Sequence[NDArray[np.float32]]
     features: Sequence[NDArray[np.int32] | Bags]
-    labels: NDArray[np.uint8] | NDArray[np.float32]
-    weights: NDArray[np.float32] | None = None
-    further: Sequence[NDArray[np.float32]] = ()
-    """Further labels, NaN where a row lacks one."""
+    supervision: Sequence[NDArray[np.uint8] | NDArray[np.float32]]
+    """Numbers that loss and metrics read, but no model: the labels, the main one first, NaN where a row lacks another
+    one; and the weights, if rows have any."""
     element_weights: Sequence[Bags] = ()
 
-    @property
-    def supervision(self) -> list[NDArray[Any]]:
-        """Numbers that loss and metrics read, but no model: the labels, and the weight if rows have one."""
-        return [self.labels, *self.further, *([] if self.weights is None else [self.weights])]
+    def __len__(self) -> int:
+        return len(self.supervision[0])
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the label,
-    further labels if there are any, and the weight if rows have one.
+    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
+    the weight if rows have one.
 
     All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind them come
     the bits of element weights, which are copied like ids.
@@ -62,7 +59,7 @@ class Rows:
 
     @property
     def labels(self) -> NDArray[np.float32]:
-        """The labels [rows]."""
+        """The main labels [rows]."""
         return self.supervision[:, 0]
 
     @cached_property
@@ -112,7 +109,7 @@ def arrange(
 
     The result overwrites ``memory`` if that is large enough.
     """
-    size, num_dense = len(columns.labels), len(columns.dense)
+    size, num_dense = len(columns), len(columns.dense)
     one_hot = [ids for ids in columns.features if not isinstance(ids, Bags)]
     bags = [ids for ids in columns.features if isinstance(ids, Bags)] + [*columns.element_weights]
     supervision = columns.supervision

@@ -21,7 +21,7 @@ from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,
-    FURTHER,
+    OTHER_LABEL,
     LogColumn,
     Spec,
     list_slots,
@@ -52,7 +52,7 @@ NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     "weight": fields.WEIGHT,
-    (FURTHER, "label"): fields.FURTHER_LABEL,
+    (OTHER_LABEL, "label"): fields.OTHER_LABEL,
     ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
@@ -120,8 +120,8 @@ class RawList(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], if rows
-    have any; further labels float64 [L - 1, R] (NaN if missing), if there are several.
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
+    none; other labels float64 [L - 1, R] (NaN if missing).
     ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
@@ -135,8 +135,8 @@ class RawColumns:
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
     times: NDArray[np.float64]
-    weights: NDArray[np.float64] | None = None
-    further: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64]
+    other_labels: NDArray[np.float64]
     element_weights: Sequence[RawList] = ()
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
@@ -152,8 +152,8 @@ class RawColumns:
             self.spans[:, rows] if self.spans.shape[1] else self.spans,
             [each.take(rows) for each in self.lists],
             self.times[:, rows],
-            None if self.weights is None else self.weights[rows],
-            None if self.further is None else self.further[:, rows],
+            self.weights[rows],
+            self.other_labels[:, rows],
             [each.take(rows) for each in self.element_weights],
         )
 
@@ -380,13 +380,13 @@ def raw_columns(
         lists[slot].emptied(are_empty[of]).cut(column.first, column.last)
         for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
     ]
-    weights = numbers[0] if spec.weight is not None else None
+    weights = numbers[0] if spec.is_weighted else np.broadcast_to(np.float64(1), rows)
     before = num_beside - len(spec.times)
-    further = numbers[before - len(spec.further) : before] if spec.further else None
+    other_labels = numbers[before - len(spec.other_labels) : before]
     times, dense = numbers[before:num_beside], numbers[num_beside:]
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, further, element_weights)
+    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
 
 
 def are_missing(lists: RawList) -> NDArray[np.bool_]:

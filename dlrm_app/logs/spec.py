@@ -34,7 +34,7 @@ from dlrm_app.logs.zones import Offsets, offsets_of
 from dlrm_app.text import listed
 
 SCORE = "score"
-FURTHER = "further label"
+OTHER_LABEL = "other label"
 """The role, given here alone, of the labels beside the main one: 0, 1 or missing."""
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
@@ -166,17 +166,22 @@ class Spec:
         """The times, which are read only for derived columns."""
         return [column for column in self.columns if column.role == "time"]
 
+    @property
+    def is_weighted(self) -> bool:
+        """True if rows have weights."""
+        return self.weight is not None
+
     @cached_property
-    def further(self) -> list[LogColumn]:
-        """The columns of further labels, in the order of ``labels``."""
-        columns = {column.name: column for column in self.columns if column.role == FURTHER}
+    def other_labels(self) -> list[LogColumn]:
+        """The columns of other labels than the main one, in the order of ``labels``."""
+        columns = {column.name: column for column in self.columns if column.role == OTHER_LABEL}
         return [columns[label.name] for label in self.labels[1:]]
 
     @property
     def beside(self) -> list[LogColumn]:
-        """The columns of numbers that are read beside the dense ones: the weight, further labels, then the times."""
+        """The columns of numbers that are read beside the dense ones: the weight, other labels, then the times."""
         weight = (column for column in self.columns if column.role == "weight")
-        return [*weight, *self.further, *self.times]
+        return [*weight, *self.other_labels, *self.times]
 
     def without_label(self) -> "Spec":
         """The format of files without the label column and without other labels; weights are not read."""
@@ -288,7 +293,7 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     main = labels[0].name if labels else config.label
     problems += _whole_faults([*columns, *derived], "" if faults else main)
     if main is not None:
-        others = {label.name: FURTHER for label in labels[1:]}
+        others = {label.name: OTHER_LABEL for label in labels[1:]}
         columns = [
             LogColumn(c.name, others.get(c.name, "ignore"), "label")
             if c.role == "label" and c.name != main

@@ -125,7 +125,7 @@ def _summarize(
             for number, (_, shard) in enumerate(shards)
         ],
         left_out=sum(part.left_out for part in parts),
-        weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
+        weights=_sum_weights([part.weights for part in parts if part.weights]),
         labels=_count_labels(plan, split, parts) if plan.has_label(split) else {},
     )
 
@@ -134,7 +134,7 @@ def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict
     return label_counts(
         plan.spec.labels,
         [part.labels for part in parts],
-        is_weighted=plan.spec.weight is not None,
+        is_weighted=plan.spec.is_weighted,
         is_sampled=split in plan.kept_shares,
     )
 
@@ -201,8 +201,8 @@ def _bests(plan: Plan) -> dict[str, dict[str, float]]:
         return {}
     try:
         values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        further = [label.name for label in plan.spec.labels[1:]]
-        bests = {name: _mean([value.get("labels", {}).get(name, {}) for value in values]) for name in further}
+        others = [label.name for label in plan.spec.labels[1:]]
+        bests = {name: _mean([value.get("labels", {}).get(name, {}) for value in values]) for name in others}
         bests[plan.spec.label or ""] = _mean(values)
         return {name: best for name, best in bests.items() if best is not None}
     except (ValueError, TypeError, AttributeError) as error:

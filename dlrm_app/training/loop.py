@@ -16,6 +16,7 @@ from dlrm_app.evaluation.judgement import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
+from dlrm_app.model.loss import StepOutput
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import MARKER
@@ -122,17 +123,17 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
     with instruments.parts.step(may_profile=not instruments.trace.is_active):
-        loss, logits, labels, weights, _ = run.trainable.pipeline.progress(stream)
+        output: StepOutput = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
     progress.batch += 1
     progress.samples += trainer.global_batch_size
     if run.state.ema:
         run.state.ema.update(progress.step)
-    # a teacher's scores are no clicks
-    share = run.manifest.kept_share("train")
-    clicks = None if run.soft_labels is not None else click_sums(logits, labels, weights, share)
-    run.state.meter.add(loss, progress.step, clicks)
+    clicks = None  # a teacher's scores are not clicks
+    if run.soft_labels is None:
+        clicks = click_sums(output.logits[:, 0], output.supervision, run.manifest.kept_share("train"))
+    run.state.meter.add(output.loss, progress.step, clicks)
     instruments.throughput.add_step()
     bar.update(trainer.global_batch_size)
 

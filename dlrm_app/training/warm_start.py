@@ -198,7 +198,7 @@ def _changed_columns(
 
 
 def _label_problems(previous: TrainedModel, manifest: Manifest, allow: Sequence[str]) -> list[Problem]:
-    """Problems: further labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
+    """Problems: other labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
 
     Top MLPs are matched by the places of their labels.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.api.commands import COMMANDS, schema_of
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.overrides import Overrides
 from dlrm_app.config.reference import help_text, json_schema, read_comments, read_reference
 from dlrm_app.errors import ConfigError
@@ -40,6 +41,28 @@ def test_comments_belong_to_the_key_before_them(tmp_path: Path) -> None:
         "data.kind": "x: one thing; y: another",
         "seed": "",
     }
+
+
+CHOICE = """kind: x  # which one
+# dropout: share that is
+#   dropped
+sparse: {}
+  # lr: the rate: of tables
+  # other: not a key
+"""
+
+
+def test_a_key_that_a_choice_leaves_out_is_explained_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "choice.yaml"
+    path.write_text(CHOICE)
+    comments = read_comments(path, {"kind", "dropout", "sparse", "sparse.lr"})
+    assert comments["dropout"] == "share that is dropped"
+    assert comments["sparse.lr"] == "the rate: of tables other: not a key"
+
+
+def test_comments_fit_an_editors_line() -> None:
+    lines = [line for path in conf_dir().rglob("*.yaml") for line in path.read_text().splitlines()]
+    assert [line for line in lines if "#" in line and len(line) > 110] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

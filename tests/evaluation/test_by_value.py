@@ -21,6 +21,7 @@ from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import on_ranks
 from tests.refusals import refused
+from tests.scored import scored
 from tests.small_run import evaluate_here
 from tests.weighted_log import describe, draw_rows, write_csv
 
@@ -110,7 +111,7 @@ def on_rank(folder: Path, runtime: Runtime) -> list[ValueResult]:
     labels = torch.from_numpy(table_of(manifest, "test")["clicked"].to_numpy()[rows]) == 1
     weights = torch.from_numpy(table_of(manifest, "test")["importance"].to_numpy()[rows])
     groups = group_by_value(manifest, "test", "shop", runtime)
-    return measure_by_value(groups, torch.logit(scores).float(), labels, weights, 0.95)
+    return measure_by_value(groups, scored(torch.logit(scores).float(), labels, weights), 0.95)
 
 
 def test_ranks_measure_what_one_does(folder: Path) -> None:

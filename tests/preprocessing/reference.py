@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from dlrm_app.logs.spec import FURTHER, LogColumn, Spec
+from dlrm_app.logs.spec import OTHER_LABEL, LogColumn, Spec
 
 MISSING = None
 MASK = (1 << 64) - 1
@@ -73,7 +73,7 @@ def is_null(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> bool:
             )
             if int(field) == int(word) if is_exact else float(field) == float(word) < math.inf:
                 return True
-        elif column.role == FURTHER:
+        elif column.role == OTHER_LABEL:
             labels = label_of(field), label_of(word)
             if labels[0] is not None and labels[0] == labels[1]:
                 return True
@@ -129,7 +129,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             row.label = label_of(field)
             if row.label is None:
                 raise Bad(column.name)
-        elif column.role == FURTHER:
+        elif column.role == OTHER_LABEL:
             is_missing = field == b"" or is_null(column, field, nulls)
             further[column.name] = None if is_missing else label_of(field)
             if not is_missing and further[column.name] is None:

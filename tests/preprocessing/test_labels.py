@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_further_labels_are_columns_beside_the_main_one(log: Path) -> None:
+def test_other_labels_are_columns_beside_the_main_one(log: Path) -> None:
     rows = draw_labelled(ROWS)[0]
     manifest = made(log, "out", "log.csv", "split.val=0.2")
     assert (manifest.label, manifest.labels) == ("clicked", LABELS)
@@ -297,7 +297,7 @@ def test_dask_workers_make_the_same_dataset(log: Path) -> None:
     assert content(log / "dask") == content(log / "local")
 
 
-def test_encodings_do_not_depend_on_further_labels(log: Path) -> None:
+def test_encodings_do_not_depend_on_other_labels(log: Path) -> None:
     """The dataset whose encodings are used, or grown, may have other labels beside the same main one."""
     made(log, "one", "log.csv", "dataset.labels=null", "dataset.label=clicked", "dense.target_columns=[shop]")
     known = [f"encoding.path={log}/one", "encoding.num_embeddings=null"]
@@ -331,7 +331,7 @@ def test_columns_that_labels_cannot_be_read_from_are_named(log: Path) -> None:
     rows = draw_labelled(50)[0]
     times = pa.array([0] * 50, pa.timestamp("ms"))
     pq.write_table(rows.set_column(1, "like", times), log / "times.parquet")
-    rule = "is timestamp[ms], which a further label cannot be read from: it takes numbers or strings or true or false"
+    rule = "is timestamp[ms], which another label cannot be read from: it takes numbers or strings or true or false"
     with refused(ConfigError, f"{log}/times.parquet: column like", rule):
         made(log, "out", "times.parquet")
 

@@ -153,11 +153,13 @@ def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, l
             has_label = reader.label in table.column_names
             columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
-                further = {
+                main, *others = columns.supervision
+                beside = _beside(beside, {"label": array_of(main)})
+                of_others = {
                     f"{LABEL_OF}{name}": pa.array(values, from_pandas=True).cast(pa.uint8())
-                    for name, values in zip(reader.further, columns.further, strict=True)
+                    for name, values in zip(reader.other_labels, others, strict=True)
                 }
-                beside = _beside(beside, {"label": array_of(columns.labels), **further})
+                beside = _beside(beside, of_others)
             chunks.append((arrange(columns, None), beside))
         yield part, chunks
 

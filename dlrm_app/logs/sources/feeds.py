@@ -90,7 +90,8 @@ class BundleFeed:
         ]
         files = tuple(FileExtent(it.bytes, it.bytes, 0, footer_of(it).num_rows) for it in self.sources)
         size = sum(source.bytes for source in self.sources)
-        return ParquetUnit(self.source.index, 0, pa.concat_tables(tables), size, self.is_all, files)
+        table = pa.concat_tables(tables)
+        return ParquetUnit(self.source.index, 0, table, size, self.is_all, files)
 
     def _parquet_feeds(self) -> Iterator[ParquetFeed]:
         for source in self.sources:

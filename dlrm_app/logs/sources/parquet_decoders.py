@@ -1,6 +1,7 @@
 """Decodes the columns of a Parquet file, by polars or by Arrow: its footer decides which."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 
 import pyarrow as pa
@@ -41,26 +42,34 @@ def short_texts(footer: pq.FileMetaData) -> list[str]:
 
 
 class ParquetDecoder:
-    """Decodes the columns ``names`` of the row groups ``groups`` of an open Parquet file.
+    """Decodes the columns ``names`` of the row groups ``groups`` of a Parquet file.
 
-    polars reads the file at ``place`` and takes half of Arrow's time or less; without a place, Arrow reads the open
-    file, each column through a small buffer. One of them decodes all columns. What polars refuses is left to Arrow,
-    which tells what is wrong.
+    polars reads the file at ``place`` and takes half of Arrow's time or less; without a place, Arrow reads what
+    ``open_file`` opens, each column through a small buffer. One of them decodes all columns. What polars refuses is
+    left to Arrow, which tells what is wrong.
     """
 
     def __init__(
         self,
         footer: pq.FileMetaData,
-        file: pq.ParquetFile,
+        open_file: Callable[[], AbstractContextManager[pq.ParquetFile]],
         place: str | None,
         names: Sequence[str],
         groups: range,
     ) -> None:
-        self._file, self._place, self._names, self._groups = file, place, [*names], groups
+        self._open_file, self._place, self._names, self._groups = open_file, place, [*names], groups
         self._before = sum(footer.row_group(group).num_rows for group in range(groups.start))
-        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
         self._at = 0
         self._rest: pa.RecordBatch | None = None
+
+    def __enter__(self) -> "ParquetDecoder":
+        self._opened = ExitStack()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop), counted through the row groups. Each call must begin where the one before ended, or later.
@@ -76,10 +85,11 @@ class ParquetDecoder:
 
     def _next(self, num_rows: int, batch_rows: int) -> pa.Table:
         """The next rows, by Arrow."""
-        if self._batches is None:
+        if self._file is None:
+            file = self._file = self._opened.enter_context(self._open_file())
             # one row group at a time: over several, Arrow would join their dictionaries into one
             self._batches = chain.from_iterable(
-                self._file.iter_batches(max(batch_rows, 1), [group], self._names, use_threads=False)
+                file.iter_batches(max(batch_rows, 1), [group], self._names, use_threads=False)
                 for group in self._groups
             )
         taken: list[pa.RecordBatch] = []

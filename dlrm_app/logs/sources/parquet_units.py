@@ -8,7 +8,7 @@ import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +138,7 @@ class ParquetFeed:
     def _groups(self) -> range:
         return self._units[self.wanted[0]].groups
 
-    @property
+    @cached_property
     def _stored(self) -> list[str]:
         """The columns that the file has, by their names there."""
         names = {*schema_of(self.source).names}
@@ -167,16 +167,16 @@ class ParquetFeed:
             if isinstance(fetched, RemoteFile):
                 opened.enter_context(fetched)
                 place = opened.enter_context(fetched.in_memory(_end_of(self.source))) if plain else None
-            with explained_damage(self.source):
-                file = opened.enter_context(_open(self.source, place or fetched))
-            yield ParquetDecoder(footer, file, place if plain else None, self._stored, groups)
+            open_file = partial(_open, self.source, place or fetched)
+            place = place if plain else None
+            yield opened.enter_context(ParquetDecoder(footer, open_file, place, self._stored, groups))
 
     def _with_keys(self, table: pa.Table) -> pa.Table:
         """The ``columns`` of ``table`` under their names; keys of the partition have one value in all rows."""
         zeros = array_of(np.zeros(len(table), np.int32))
-        stored = {*self._stored}
+        stored = dict(zip(table.column_names, table.columns, strict=True))
         arrays = [
-            table[name]
+            stored[name]
             if name in stored
             else pa.DictionaryArray.from_arrays(zeros, pa.array([self.source.partition[name]], pa.string()))
             for name in self.columns.values()
@@ -268,8 +268,9 @@ def read_footers(sources: Sequence[InputFile]) -> None:
 @lru_cache(maxsize=64)
 def _plain_columns(source: InputFile) -> frozenset[str]:
     """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
-    footer, schema = footer_of(source), schema_of(source)
-    numbered = {*repeated_texts(source)} - {*short_texts(footer)}
+    schema, numbered = schema_of(source), {*repeated_texts(source)}
+    if numbered:
+        numbered -= {*short_texts(footer_of(source))}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
 
 

@@ -40,7 +40,7 @@ class Findings(Result):
     weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """split → rows read, positives read, and the sum of the weights read."""
     labels: defaultdict[str, list[Counts]] = field(default_factory=lambda: defaultdict(list))
-    """split → the counts of the further labels read, of each row group."""
+    """split → the counts of the other labels read, of each row group."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Findings(Result):
         if note := overlap_note(self):
             yield note
         for name, split in self.manifest.splits.items():
-            if split.weights is not None:
+            if split.weights:
                 clicks, rows = self.manifest.clicks_and_rows(name, all_negatives=False)
                 yield f"{name}: rows count by {self.manifest.weight}, {rows:,.6g} in all, {clicks:,.6g} of it clicks"
             if (kept := self.manifest.kept_share(name)) < 1:

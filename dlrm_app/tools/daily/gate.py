@@ -37,7 +37,7 @@ from dlrm_app.tools.daily.score_rules import (
 from dlrm_app.tools.daily.usual import Days, Rule
 
 _OF = " of "
-"""Between a rule and the further label that it judges."""
+"""Between a rule and the other label that it judges."""
 
 
 def judge_before(days: Days) -> list[Verdict]:
@@ -76,7 +76,7 @@ def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
 
 
 def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
-    """The verdicts of ``rules`` for each further label that the day has."""
+    """The verdicts of ``rules`` for each other label that the day has."""
     found = []
     for name, label in days.day.labels.items():
         if not label.rows:  # the share of rows without it is judged by the rule missing
