@@ -89,7 +89,7 @@ _REFUSED = (
 
 
 def is_disk_error(error: OSError) -> bool:
-    """True if ``error`` comes from a disk or a path, and is no bug."""
+    """True if ``error`` comes from a disk or a path, and is not a bug."""
     return _is_full(error) or error.errno in _REFUSED
 
 
@@ -163,7 +163,7 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
             fault, cure = f"is a {kinds[not is_folder]}", f"give the name of a {kinds[is_folder]}"
         nearest = nearest if is_folder else nearest.parent
     if not fault and not nearest.is_dir():
-        fault = f"lies in {nearest}, which is no folder"
+        fault = f"lies in {nearest}, which is not a folder"
     elif not fault and not os.access(nearest, os.W_OK):
         fault, cure = (
             f"lies in {nearest}, where you may not write",

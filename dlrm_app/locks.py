@@ -17,9 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks: Lustre without the mount option
-flock, NFS without a lock daemon, some of FUSE.
-"""
+"""Errors of file systems without locks: Lustre mounted without flock, NFS without a lock daemon, some of FUSE."""
 
 
 @contextmanager
@@ -52,7 +50,7 @@ class SharedLock:
         file.close()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Releases the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

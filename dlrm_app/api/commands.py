@@ -298,7 +298,7 @@ COMMANDS: Mapping[str, Callable[[], Command[Any]]] = {
     "report": _report,
     "doctor": _doctor,
 }
-"""Name → what gives the command."""
+"""Name → the function that imports and returns the command."""
 
 
 def schema_of(name: str) -> "type[Section]":

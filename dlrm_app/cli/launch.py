@@ -40,9 +40,9 @@ COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
 SILENT_SECONDS = 10
-"""Seconds that the other ranks wait while the first reports a shared error: a
-launcher ends all ranks once one has ended.
-"""
+"""Seconds that the other ranks wait while the first reports a shared error.
+
+A launcher ends all ranks once one has ended."""
 
 
 def launch(name: str, command: Command[Any], job: Job) -> None:
@@ -138,7 +138,7 @@ def _refuse_lost_folder() -> None:
 def run_hydra(
     command: str, schema: type[Section], arguments: Sequence[str], run: Callable[[Any], Any]
 ) -> None:
-    """Runs Hydra. ``arguments``: its options and checked overrides."""
+    """Runs Hydra with these ``arguments``, its options and overrides."""
     import hydra
 
     sys.argv[1:] = arguments

@@ -1,4 +1,4 @@
-"""The "next:" lines: what to type after a command, made from its result."""
+"""The "next:" lines: the command to type after a command, made from its result."""
 
 import shlex
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def _after_preprocess(dataset: "Dataset", call: Call) -> Lines:
 
 
 def _use_of(manifest: "Manifest") -> str:
-    """Training, or evaluation without training rows, or a check without labels."""
+    """The line that trains on the dataset; that evaluates on it if it has no training rows; that checks it otherwise."""
     path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:

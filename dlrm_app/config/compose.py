@@ -20,7 +20,7 @@ from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_
 from dlrm_app.typed import install_command, words_of
 
 Completion = Callable[[Settings], Settings]
-"""From the typed settings to settings for what they leave open."""
+"""Returns settings for what the typed ones leave open."""
 
 
 def register_schema(command: str, schema: type[Section]) -> None:

@@ -46,7 +46,7 @@ class DatasetConfig(Section):
     derived: list[Any] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: a share of kept negatives that is none."""
+        """Problems: a share of kept negatives that is not between 0 and 1."""
         given = self.negatives_kept
         shares = given if isinstance(given, dict) else {"all": given}
         names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}

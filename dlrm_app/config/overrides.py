@@ -137,7 +137,7 @@ def _register_file(path: Path, group: str, schema: type[Section]) -> str:
     name = (
         f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # safe for Hydra, and unique to the file
     )
-    # a recipe's keys are at the top level; a file in conf/ says so in its first line
+    # a recipe's keys are at the top level; a file in conf/ is marked so in its first line
     return _register(name, group, content, "_global_" if is_recipe else None)
 
 

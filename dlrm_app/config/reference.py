@@ -23,7 +23,7 @@ Set a key with key=value; choose from a group with group=choice or group=path/to
 --help KEY                        only the keys that KEY is a part of; --version: this program's
 --cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
---shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
+--shell-completion install=bash   print the script that completes keys and choices with the Tab key; fish and zsh too"""
 
 _LEFT_OUT = re.compile(r"( *)# (\w+): (.*)")
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")

@@ -77,7 +77,7 @@ class WordReader:
     def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.
 
-        Raises ConfigError if a word cannot be read: what it would set is not known then, so nothing is called missing.
+        Raises ConfigError if a word cannot be read. The key that it would set is unknown, so no key is called missing.
         """
         if self.unreadable:
             others = [*self.problems, *overrides_of(self.settings, self.schema, self.command)[1]]
@@ -129,6 +129,7 @@ def _with_quotes(text: str, schema: type[Section]) -> str:
         is_group(key, schema) if is_section(kind) else type_problem(key, each, kind) is None
         for each in ("text", ["text"])
     )
+    takes_list = takes_list or is_free_form(kind)  # another command's words: train=[model=dcn]
     if takes_list and (items := re.fullmatch(r"\[([^][{}'\"]+)\]", value)):
         return f"{key}=[{','.join(quoted(item.strip()) for item in items[1].split(','))}]"
     return f"{key}={quoted(value)}" if takes_text and not value.startswith("[") else text

@@ -47,8 +47,8 @@ from dlrm_app.tools.daily.record import (
     Scores,
     holdouts_of,
     labels_of,
+    read_day_settings,
     read_seconds,
-    read_settings,
     redo,
     vocabulary_growth,
     write_record,
@@ -156,7 +156,7 @@ class Day:
         settings = settings_of(self.config, called)
 
         def write() -> None:
-            before = read_settings(path)
+            before = read_day_settings(path)
             if before == settings:
                 return
             if self.folder.exists() and any(self.folder.iterdir()):
@@ -176,7 +176,7 @@ class Day:
 
     def _changes_since_parent(self, settings: Mapping[str, Any], called: Mapping[str, Settings]) -> list[str]:
         """The settings that differ from the parent's, without those that only a first day uses."""
-        before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
+        before = of_later_days(read_day_settings(self.parent / SETTINGS)) if self.parent else {}
         return setting_changes(before, of_later_days(settings), called) if before else []
 
     def _measure(self, dataset: Manifest) -> DayRecord:

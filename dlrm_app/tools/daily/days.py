@@ -140,7 +140,7 @@ def _learn(day: Day) -> DayRecord:
     except DlrmError as error:
         if (day.folder / "dataset" / MANIFEST).is_file() and not isinstance(error, ConfigError):
             raise
-        # a configuration error comes after work was started, so it is not one that started nothing
+        # exit code 2 means that nothing was started, so an error of the configuration becomes one of the data here
         raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *error.problems) from error
 
 
@@ -161,9 +161,9 @@ def _end(
 
 
 def _refuse_log(config: DaysConfig) -> None:
-    """Raises ConfigError for a description of a log without clicks, from which no model can learn.
+    """Raises ConfigError for a log without clicks, from which no model can learn, and for sampled negatives.
 
-    And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
+    Rows that are held back, which are learnt a day later, would not be sampled like the others.
     """
     settings = composed("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
@@ -180,13 +180,13 @@ def _refuse_log(config: DaysConfig) -> None:
 
 
 class _NoDaysError(DataError):
-    """Raised if there is no day at all."""
+    """Raised if there are no days."""
 
     exit_code = MISSING
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
-    """Calls days.on_held for each held day for which that is still to be done."""
+    """Calls days.on_held for each held day that was not reported yet."""
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():
@@ -255,7 +255,7 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
 
 
 def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
-    """Takes out of ``gone`` the file that ``source`` is under another path, such as one relative to another folder."""
+    """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
     for known in gone:
         keys = partition_of(known.path)
         is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name

@@ -47,7 +47,7 @@ def files_of(config: DaysConfig, day: date) -> list[InputFile]:
 
 
 def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. Of a text, one line may be a header."""
+    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. One line of a text may be a header."""
     rows = 0
     try:
         for source in sources:

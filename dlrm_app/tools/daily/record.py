@@ -263,7 +263,7 @@ def read_marks(output: Path) -> dict[str, str]:
     return {value["day"]: value["mark"] for value in values if value["mark"]}
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_day_settings(path: Path) -> dict[str, Any]:
     """Key → value of the settings that a day was begun with; empty if they are not known."""
     try:
         return read_record(path, dict[str, Any], "")
@@ -280,7 +280,7 @@ def read_seconds(folder: Path) -> dict[str, float]:
 
 
 def vocabulary_growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
-    """(share of lookups of values that the parent's vocabularies lack, the same by feature, what they gained)."""
+    """The share of lookups of values that the parent's vocabularies lack, this share by feature, and the growth."""
     growth = dataset.lineage.growth if dataset.lineage else []
     if not growth:
         return None, {}, None
