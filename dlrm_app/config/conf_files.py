@@ -7,6 +7,8 @@ from omegaconf import OmegaConf
 
 BUILDS_ON = {"plan": "train", "tune": "train"}
 """Command → the command whose file its own builds on; its schema extends the other's and is used for both files."""
+TRAINING = ("train", *BUILDS_ON)
+"""Commands that take the recipes of conf/experiment/ itself."""
 
 TRAINING = ("train", "plan", "tune")
 """Commands that take the recipes of conf/experiment/ itself."""

@@ -19,8 +19,6 @@ from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 
 TIMED_ROWS = (1, 64, 512)
-CONFIDENCE = 0.95
-"""The confidence of the interval of a loss."""
 CHANCE = 0.05
 """The p-value from which on a loss may be chance: a file as good as the model is refused once in 40 times."""
 _SECONDS = 0.3
