@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dlrm_app.checksums import checksum
 from dlrm_app.encoding.encoder import Encoded, Encoder
-from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.predict.parts import raw_spec

@@ -42,7 +42,7 @@ _FREE = {
 }
 """Command → groups, sections and keys that may change while a day is unfinished: they change no result."""
 _OF_DAYS = ("holdout", "replay", "replay_window", "full_retrain", "retrain_window", "export")
-"""Keys of ``days`` that decide what a day is made of."""
+"""Keys of ``days`` that decide which rows a day is made of."""
 
 
 def preprocess_settings(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> Typed:
