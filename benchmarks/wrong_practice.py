@@ -18,12 +18,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from wrong_answers import attack, finish, must
 
-from dlrm_app.config.compose import conf_dir
-
 NUM_ROWS, NUM_TRAIN = 20_000, 16_000
 CLICK, ORDER, LAST, BOUGHT, COUNTS, WEIGHT = 0, *range(40, 45)
 ENCODED = "encoding=vocab encoding.min_count=5 encoding.shared=[[item,last_items]]"
-PREPROCESS = "dlrm-preprocess dataset=criteo_practice"
+PREPROCESS = "dlrm-preprocess dataset=log.tsv.yaml"
 TRAIN = "dlrm-train tables=dataset tables.pooling=attention trainer.calibrate=true"
 Row = list[str]
 
@@ -143,7 +141,7 @@ def attack_lists(train: Sequence[Row]) -> None:
     attack("a count less than items", f"{PREPROCESS} {ENCODED} input.train={path} output=short")
     path = write_tsv("signs.tsv", changed(train, COUNTS, lambda row: row[COUNTS].replace("1", "-1"), 10))
     attack("negative counts", f"{PREPROCESS} {ENCODED} input.train={path} output=signs")
-    form = (conf_dir() / "dataset/criteo_practice.yaml").read_text(encoding="utf-8")
+    form = Path("log.tsv.yaml").read_text(encoding="utf-8")
     Path("other.yaml").write_text(
         form.replace("weights_of: bought", "weights_of: last_items"), encoding="utf-8"
     )

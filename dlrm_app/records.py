@@ -3,11 +3,23 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+import msgspec.inspect
+from msgspec.inspect import (
+    DataclassType,
+    DictType,
+    FloatType,
+    IntType,
+    ListType,
+    TupleType,
+    Type,
+    UnionType,
+    VarTupleType,
+)
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import text_checksum, write_json, write_text, yaml_text
@@ -17,6 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+Number = int | float
+"""A number whose file says whether it is an integer: 900, not 900.0."""
 
 
 def leaves(values: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,8 +99,10 @@ class Format(Generic[R]):
                 raise DataError(fault.within(str(path)).also(f"or {cure}"))
             if self.is_sealed:
                 value = _unsealed(value)
-            known = {each.name for each in self._fields if each.metadata != NOT_WRITTEN}
-            return from_json(self.kind, {key: part for key, part in value.items() if key in known})
+            written = {each.name: each.metadata for each in self._fields if each.metadata != NOT_WRITTEN}
+            if any(metadata == ALWAYS and name not in value for name, metadata in written.items()):
+                raise ValueError(f"expected the fields {', '.join(written)}")
+            return from_json(self.kind, {key: part for key, part in value.items() if key in written})
         except ValueError as error:
             rule = f"is damaged, or not a {self._own('format')} file ({error})"
             raise DataError(Problem(str(path), rule, cure)) from error
@@ -121,7 +137,7 @@ ALWAYS = {"written": "always"}
 NOT_WRITTEN = {"written": "never"}
 """Metadata of a field that files do not have."""
 IF_SET = {"written": "if set"}
-"""Metadata of a field that files have only if it is not empty."""
+"""Metadata of a field that files have only if it is not empty: most records do without, and files stay short."""
 
 
 def as_json(value: Any) -> Any:
@@ -173,57 +189,43 @@ def _read_yaml(path: Path) -> Any:
 def from_json(kind: type[T], value: Any) -> T:
     """Converts ``value``, read from JSON, to ``kind``: the inverse of ``as_json``.
 
-    Supports dataclasses, ``tuple[X, ...]``, ``tuple[X, Y]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and JSON's own
-    types; fields with a default may be missing. A float that is null is nan. A class may define its own ``from_json``.
-    Raises ValueError, naming the field, if it has other fields or types than ``kind``.
+    Fields with a default may be missing. A float that is null is nan; ``Number`` keeps integers as such. A class with
+    its own ``to_json`` has a ``from_json``, which gives the values of the fields. Raises ValueError, naming the field,
+    if it has other fields or types than ``kind``.
     """
-    converted: T = _convert(kind, value, "")
-    return converted
-
-
-def _convert(kind: Any, value: Any, name: str) -> Any:
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if origin is UnionType:
-        return None if value is None else _convert(parts[0], value, name)
-    if hasattr(kind, "from_json"):
-        try:
-            return kind.from_json(value)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{name.lstrip('.')}: {error!r}") from error
-    if isinstance(kind, type) and is_dataclass(kind):
-        types, required = _fields(kind)
-        if not isinstance(value, dict) or not required <= set(value) <= set(types):
-            raise ValueError(f"{name}: " * bool(name) + f"expected the fields {', '.join(types)}")
-        return kind(**{key: _convert(types[key], part, f"{name}.{key}") for key, part in value.items()})
-    if kind is float and value is None:
-        return math.nan
-    wanted, given = list if origin is tuple else origin or kind, type(value)
-    if given is not wanted and (wanted, given) != (float, int):
-        raise ValueError(f"{name.lstrip('.')} must be of type {wanted.__name__}, got {repr(value)[:100]}")
-    if origin in (tuple, list):
-        if origin is tuple and parts[-1] is not ...:
-            if len(value) != len(parts):
-                raise ValueError(f"{name.lstrip('.')} must have {len(parts)} values, got {repr(value)[:100]}")
-            return tuple(
-                _convert(part, each, f"{name}[{index}]")
-                for index, (part, each) in enumerate(zip(parts, value, strict=True))
-            )
-        if parts[0] is int and {type(part) for part in value} == {int}:
-            return origin(value)  # fast path: there can be many
-        return origin(_convert(parts[0], part, f"{name}[{index}]") for index, part in enumerate(value))
-    if origin is dict:
-        return {key: _convert(parts[1], part, f"{name}.{key}") for key, part in value.items()}
-    return value
+    wanted: Any = kind  # mypy holds a type for unhashable
+    try:
+        return msgspec.convert(_field_values(_type_info(wanted), value), kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """(field → type, the fields that a file must have)."""
-    required = {
-        each.name
-        for each in fields(kind)
-        if each.metadata == ALWAYS or (each.default is MISSING and each.default_factory is MISSING)
-    }
-    return get_type_hints(kind), required
+def _type_info(kind: Any) -> Type:
+    return msgspec.inspect.type_info(kind)
+
+
+def _field_values(kind: Type, value: Any) -> Any:
+    """``value`` as msgspec converts it to ``kind``: nan instead of null. Raises ValueError for unknown fields."""
+    match kind, value:
+        case UnionType(), None if kind.includes_none:
+            return None
+        case UnionType(), _:
+            for part in kind.types:
+                value = _field_values(part, value)
+        case FloatType(), None:
+            return math.nan
+        case DataclassType(), dict():
+            if hasattr(kind.cls, "from_json"):
+                value = kind.cls.from_json(value)
+            types = {each.name: each.type for each in kind.fields}
+            if not value.keys() <= types.keys():
+                raise ValueError(f"expected the fields {', '.join(types)}, got {', '.join(map(str, value))}")
+            return {key: _field_values(types[key], part) for key, part in value.items()}
+        case DictType(), dict():
+            return {key: _field_values(kind.value_type, part) for key, part in value.items()}
+        case TupleType(), list() if len(value) == len(kind.item_types):
+            return [*map(_field_values, kind.item_types, value)]
+        case ((ListType() | VarTupleType()), list()) if not isinstance(kind.item_type, IntType):
+            return [_field_values(kind.item_type, part) for part in value]
+    return value

@@ -4,10 +4,10 @@
     python3 scripts/setup.py --device=cpu     # CPU wheels in spite of an NVIDIA driver
     python3 scripts/setup.py --trio=2.13      # this torch, with the fbgemm and torchrec that are built for it
 
-With an NVIDIA driver a plain `pip install .` is right. Without one it is not: torchrec's metadata asks for
-`fbgemm-gpu`, which cannot be imported where there is no driver, so the CPU build of fbgemm takes its place and
-torchrec comes without its dependencies (the project names them all). Standard library only; the versions of the
-three stand in dlrm_app/machine.py, all others in pyproject.toml.
+uv installs, with pip's configuration; pip does what uv cannot. Chosen here are the build of torch and fbgemm's name:
+torchrec's metadata asks for `fbgemm-gpu`, which cannot be imported where there is no driver. So torchrec comes without
+its dependencies (the project names them all). Standard library only; the versions of the three stand in
+dlrm_app/machine.py, all others in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import json
 import platform
 import re
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-# not installed yet: found beside this script
+# not installed yet: found below the root
 from dlrm_app.machine import (  # noqa: E402
     PYTHONS,
     PYTORCH_CPU_INDEX,
@@ -37,6 +36,7 @@ from dlrm_app.machine import (  # noqa: E402
     Trio,
     find_driver,
 )
+from scripts.installer import Installer, SetupError, output  # noqa: E402
 
 OLDEST, NEWEST = PYTHONS
 STAMP = "dlrm-app-setup.json"
@@ -45,12 +45,7 @@ CU126_TRIO = next(trio for trio in TRIOS if trio.name == "2.13")
 """The newest whose builds for CUDA 12.6 upstream names (FBGEMM's pull request 5976); there are none for 12.8."""
 
 
-class SetupError(Exception):
-    """Something that the user can mend; the message says how."""
-
-
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What the choice depends on. ``driver`` None: there is no NVIDIA driver."""
 
     python: tuple[int, int]
@@ -59,20 +54,20 @@ class Machine:
     driver: Driver | None
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """``device`` is cpu, cuda or cu126."""
 
     device: str
     reason: str
 
 
-@dataclass(frozen=True)
-class CpuPlan:
-    """What pip installs for CPU once torch is there: ``resolved`` with dependencies and ``bare`` without."""
+class Source(NamedTuple):
+    """A torch to try, from pip's sources and ``index``; ``note`` is printed before."""
 
-    resolved: list[str]
-    bare: list[str]
+    trio: Trio
+    torch: str
+    index: str | None = None
+    note: str | None = None
 
 
 def main() -> None:
@@ -114,13 +109,9 @@ def set_up(venv: Path, device: str, extras: list[str], trio: str = "auto") -> No
     print(f"device: {choice.device}, because {choice.reason}", flush=True)
     python = make_venv(venv, machine.python)
     stamp.unlink(missing_ok=True)
-    remove_misfits(python, choice.device)
-    if choice.device == "cpu":
-        taken = install_for_cpu(python, extras, trios)
-    elif choice.device == "cu126":
-        taken = install_for_cu126(python, extras, trios[0])
-    else:
-        taken = install_for_cuda(python, extras, trios[0])
+    if installed.get("device") != choice.device:  # fbgemm's builds share a folder: where one goes, both go
+        output([str(python), "-m", "pip", "uninstall", "-q", "-y", "fbgemm-gpu", "fbgemm-gpu-cpu"])
+    taken = install_all(Installer(python), choice.device, extras, trios)
     stamp.write_text(json.dumps({**state, "trio": taken.name}))
     print(f"installed in {venv}; see what it holds with: {venv}/bin/dlrm-doctor")
 
@@ -152,12 +143,10 @@ def choose(machine: Machine, device: str = "auto") -> Choice:
         return Choice("cpu", f"fbgemm-gpu has no CUDA wheels for {machine.processor}")
     if machine.driver.fault:
         raise SetupError(
-            f"{machine.driver.fault}. Update the driver. Where it must stay: "
-            "make setup DEVICE=cu126 installs wheels for "
-            "CUDA 12.6 (driver 525 or newer; A100, A10, L4, L40, H100, H200); NVIDIA's package cuda-compat-13-0 makes "
-            "drivers of datacentre GPUs run CUDA 13 once its folder is in LD_LIBRARY_PATH; "
-            "make setup DEVICE=cpu leaves "
-            "the GPU unused (docs/versions.md)"
+            f"{machine.driver.fault}. Update the driver. Where it must stay: make setup DEVICE=cu126 installs wheels "
+            "for CUDA 12.6 (driver 525 or newer; A100, A10, L4, L40, H100, H200); NVIDIA's package "
+            "cuda-compat-13-0 makes drivers of datacentre GPUs run CUDA 13 once its folder is in LD_LIBRARY_PATH; "
+            "make setup DEVICE=cpu leaves the GPU unused (docs/versions.md)"
         )
     return Choice("cuda", f"{machine.driver} (DEVICE=cpu installs CPU wheels all the same)")
 
@@ -173,12 +162,10 @@ def find_python() -> str:
 
 
 def find_trios(device: str, wanted: str, installed: dict[str, object]) -> list[Trio]:
-    """The trios to try, the best first: the one ``wanted`` or, for auto, the one
-    that is ``installed``, else all that fit.
-    """
-    if device == "cu126" and wanted in ("auto", CU126_TRIO.name):
-        return [CU126_TRIO]
+    """The trios to try, the best first: the one ``wanted``; for auto the one ``installed``, else all that fit."""
     if device == "cu126":
+        if wanted in ("auto", CU126_TRIO.name):
+            return [CU126_TRIO]
         raise SetupError(
             f"for CUDA 12.6 there is only TRIO={CU126_TRIO.name}: leave TRIO={wanted} or DEVICE=cu126 out"
         )
@@ -204,7 +191,7 @@ def make_venv(venv: Path, version: tuple[int, int]) -> Path:
     python = venv / "bin" / "python"
     if not python.is_file():
         print(f"making {venv} with Python {dotted(version)}", flush=True)
-        run([sys.executable, "-m", "venv", str(venv)])
+        output([sys.executable, "-m", "venv", str(venv)])
     found = output([str(python), "-c", "import sys; print(*sys.version_info[:2])"]).split()
     if found != [str(part) for part in version]:
         raise SetupError(
@@ -214,114 +201,63 @@ def make_venv(venv: Path, version: tuple[int, int]) -> Path:
     return python
 
 
-def remove_misfits(python: Path, device: str) -> None:
-    """Uninstalls what would stand in the way."""
-    names = find_misfits(installed_versions(python), device)
-    if names:
-        print(f"removing {', '.join(names)}, which do not fit {device}", flush=True)
-        run([str(python), "-m", "pip", "uninstall", "-q", "-y", *names])
-
-
-def find_misfits(versions: dict[str, str], device: str) -> list[str]:
-    """Distributions to uninstall. Both builds of fbgemm share one folder, so where one goes, both go."""
-    misfits = []
-    if device == "cuda" and is_for_other_cuda(versions.get("torch", "")):
-        misfits.append("torch")  # it would satisfy the version asked for
-    unwanted = "fbgemm-gpu" if device == "cpu" else "fbgemm-gpu-cpu"
-    if unwanted in versions or (device == "cuda" and is_for_other_cuda(versions.get("fbgemm-gpu", ""))):
-        misfits += [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
-    return misfits
-
-
-def is_for_other_cuda(torch: str) -> bool:
-    """Whether a version of torch, as 2.13.0+cpu or 2.13.0+cu126, is of a build for CPU or another CUDA."""
-    _, _, build = torch.partition("+")
-    return build == "cpu" or (build.startswith("cu") and not build.startswith(f"cu{WHEELS_CUDA[0]}"))
-
-
-def installed_versions(python: Path) -> dict[str, str]:
-    listing = json.loads(
-        output([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"])
-    )
-    return {re.sub(r"[-_.]+", "-", package["name"]).lower(): package["version"] for package in listing}
-
-
-def install_for_cuda(python: Path, extras: list[str], trio: Trio) -> Trio:
-    """A source that has 2.13.0+cpu or 2.13.0+cu126 beside 2.13.0 wins by that: pip holds the longer for the newer."""
-    print(f"installing torch {trio.torch} and its companions for CUDA (several GB)", flush=True)
-    pip_install(python, ["--no-deps", "-e", str(ROOT)])
-    pins = [f"torch=={trio.torch}", f"fbgemm-gpu=={trio.fbgemm}", f"torchrec=={trio.torchrec}"]
-    pip_install(python, [*other_requirements(read_requirements(python), extras), *pins])
-    torch = installed_versions(python).get("torch", "")
-    if not is_for_other_cuda(torch):
-        return trio
-    plain = torch.partition("+")[0]
-    print(f"pip took torch {torch}, which fbgemm-gpu does not fit: taking {plain} itself", flush=True)
-    if not pip_install(python, [f"torch==={plain}"], may_lack=f"torch==={plain}"):
-        raise SetupError(
-            f"pip's sources have torch {torch}, and fbgemm-gpu needs the build for CUDA {WHEELS_CUDA[0]}, "
-            f"torch {plain}: "
-            "leave out the extra index (PIP_EXTRA_INDEX_URL, pip config list), or name a folder with that wheel, "
-            "PIP_FIND_LINKS=FOLDER"
-        )
-    return trio
-
-
-def install_for_cu126(python: Path, extras: list[str], trio: Trio) -> Trio:
-    """PyTorch's builds for CUDA 12.6, which drivers from 525 on run; torchrec is the same for all."""
-    print(f"installing torch {trio.torch} and its companions for CUDA 12.6 (several GB)", flush=True)
-    pins = [f"torch=={trio.torch}+cu126", f"fbgemm-gpu=={trio.fbgemm}+cu126", f"torchrec=={trio.torchrec}"]
-    index = ["--extra-index-url", PYTORCH_CU126_INDEX]
-    pip_install(python, [*index, "-e", f"{ROOT}[{','.join(extras)}]", *pins])
-    return trio
-
-
-def install_for_cpu(python: Path, extras: list[str], trios: list[Trio]) -> Trio:
-    pip_install(python, ["--no-deps", "-e", str(ROOT)])
-    trio = install_torch_for_cpu(python, trios)
-    plan = plan_for_cpu(read_requirements(python), extras, trio)
+def install_all(installer: Installer, device: str, extras: list[str], trios: list[Trio]) -> Trio:
+    """Installs the project, the first torch that can be had, and what goes with it."""
+    installer.install("--no-deps", "-e", str(ROOT))
+    trio, torch = install_torch(installer, device, trios)
     print("installing what goes with it", flush=True)
-    pip_install(python, plan.resolved)
-    pip_install(python, ["--no-deps", *plan.bare])
-    print("`pip check` will say that torchrec misses fbgemm-gpu: fbgemm-gpu-cpu is in its place, all is well")
+    fbgemm = f"fbgemm-gpu{'-cpu' if device == 'cpu' else ''}=={trio.fbgemm}"
+    others = other_requirements(read_requirements(installer.python), extras)
+    if device == "cu126":
+        installer.install(torch, f"{fbgemm}+cu126", *others, index=PYTORCH_CU126_INDEX)
+    else:
+        installer.install(torch, fbgemm, *others)
+    installer.install("--no-deps", f"torchrec=={trio.torchrec}")
+    if device == "cpu":
+        print(
+            "`pip check` will say that torchrec misses fbgemm-gpu: fbgemm-gpu-cpu is in its place, all is well"
+        )
     return trio
 
 
-def install_torch_for_cpu(python: Path, trios: list[Trio]) -> Trio:
-    """The first trio of which the nearest source has a CPU build; failing that, the first, in the build for both."""
-    print(f"installing torch for CPU, {' or '.join(trio.torch for trio in trios)}", flush=True)
-    for index in ([], ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1"]):
-        if index:
-            print(
-                f"pip's configured sources have none for this Python: trying {PYTORCH_CPU_INDEX}", flush=True
-            )
-        for trio in trios:
-            cpu_build = f"torch=={trio.torch}+cpu"
-            if pip_install(python, ["--no-deps", *index, cpu_build], may_lack=cpu_build):
-                return trio
-    torch = f"torch=={trios[0].torch}"
-    print(
-        f"that is out of reach: taking {torch} with CUDA, which runs on CPU too but is several GB larger",
-        flush=True,
+def install_torch(installer: Installer, device: str, trios: list[Trio]) -> tuple[Trio, str]:
+    """The first of ``torch_sources`` that can be had, with its requirement. Raises SetupError without any."""
+    print(f"installing torch for {device}, {' or '.join(trio.torch for trio in trios)}", flush=True)
+    sources = torch_sources(device, trios)
+    for trio, torch, index, note in sources:
+        if note:
+            print(note, flush=True)
+        if installer.install("--no-deps", torch, index=index, may_lack=torch):
+            return trio, torch
+    raise SetupError(
+        f"pip's configured sources (pip config list) lack {' or '.join({s.torch: 0 for s in sources})}, and "
+        "PyTorch's index was no help. Put a wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
     )
-    if not pip_install(python, ["--no-deps", torch], may_lack=torch):
-        raise SetupError(
-            f"neither pip's configured sources nor {PYTORCH_CPU_INDEX} have {torch} or {torch}+cpu. "
-            "Put a wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
-        )
-    return trios[0]
+
+
+def torch_sources(device: str, trios: list[Trio]) -> list[Source]:
+    """For CPU the nearest place with a CPU build decides, and the newest trio there; a build for both is the last.
+
+    For CUDA the version is exact at first, because 2.13.0+cpu and 2.13.0+cu126 count as newer than 2.13.0.
+    """
+    first = trios[0]
+    if device == "cu126":
+        return [Source(first, f"torch=={first.torch}+cu126", PYTORCH_CU126_INDEX)]
+    if device == "cuda":
+        build = "+cu" + "".join(map(str, WHEELS_CUDA))
+        return [Source(first, f"torch==={first.torch}"), Source(first, f"torch=={first.torch}{build}")]
+    near = [Source(trio, f"torch=={trio.torch}+cpu") for trio in trios]
+    far = [source._replace(index=PYTORCH_CPU_INDEX) for source in near]
+    trying = f"pip's configured sources have none for this Python: trying {PYTORCH_CPU_INDEX}"
+    larger = "that is out of reach: taking torch with CUDA, which runs on CPU too but is several GB larger"
+    last = Source(first, f"torch=={first.torch}", note=larger)
+    return [*near, far[0]._replace(note=trying), *far[1:], last]
 
 
 def read_requirements(python: Path) -> list[str]:
     """What the project's metadata asks for, extras included."""
     code = "import importlib.metadata as m, json; print(json.dumps(m.requires('dlrm-app')))"
     return json.loads(output([str(python), "-c", code]))
-
-
-def plan_for_cpu(requirements: list[str], extras: list[str], trio: Trio) -> CpuPlan:
-    """The project's ``requirements`` with ``trio``'s packages for CPU in the place of the three."""
-    pins = [f"torch=={trio.torch}", f"fbgemm-gpu-cpu=={trio.fbgemm}"]
-    return CpuPlan([*pins, *other_requirements(requirements, extras)], [f"torchrec=={trio.torchrec}"])
 
 
 def other_requirements(requirements: list[str], extras: list[str]) -> list[str]:
@@ -333,43 +269,10 @@ def other_requirements(requirements: list[str], extras: list[str]) -> list[str]:
     for requirement in requirements:
         text, _, marker = (part.strip() for part in requirement.partition(";"))
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
-        if extra and extra.group(1) not in extras:
-            continue
         name = re.match(r"[\w.-]+", text).group().lower()
-        if name not in ("torch", "fbgemm-gpu", "torchrec"):
+        if (not extra or extra.group(1) in extras) and name not in ("torch", "fbgemm-gpu", "torchrec"):
             others.append(text)
     return others
-
-
-def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:
-    """Runs pip; gives False if its sources lack ``may_lack``, or a constraint rules it out.
-
-    Raises SetupError for any other failure.
-    """
-    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode == 0:
-        return True
-    lacking = (f"No matching distribution found for {may_lack}", f"Cannot install {may_lack} because")
-    if may_lack is not None and any(text in done.stderr for text in lacking):
-        return False
-    raise SetupError(f"pip failed. {last_lines(done.stderr)}\nThe command was: {' '.join(command)}")
-
-
-def last_lines(text: str) -> str:
-    return "\n".join(["It said:", *text.strip().splitlines()[-12:]])
-
-
-def run(command: list[str]) -> None:
-    if subprocess.run(command, check=False).returncode != 0:
-        raise SetupError(f"this command failed: {' '.join(command)}")
-
-
-def output(command: list[str]) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise SetupError(f"this command failed: {' '.join(command)}")
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_json_and_back(record: StudiedUnit | EncodedUnit) -> None:
 def test_a_record_with_other_fields_is_damaged(tmp_path: Path) -> None:
     Journal(tmp_path, Small).commit(RANGE.name, Small(RANGE))
     assert Journal(tmp_path, Small).load(RANGE.name) == Small(RANGE)
-    rule = "is damaged (expected the fields text, lines, splits...)"
+    rule = "is damaged (Object missing required field `lines`)"
     with refused(DataError, f"{tmp_path}/...", rule, cure="delete it..."):
         Journal(tmp_path, EncodedUnit).load(RANGE.name)
 
@@ -97,8 +97,8 @@ DAMAGED = "is damaged, or not a kept file"
             "give another file, or delete ...",
         ),
         ({"version": "2"}, f"{DAMAGED} (version must be of type int, got '2')", "delete ..."),
-        ({"pair": [3]}, f"{DAMAGED} (pair must have 2 values, got [3])", "delete ..."),
-        ({"pair": ["3", "x"]}, f"{DAMAGED} (...must be of type int, got '3')", "delete ..."),
+        ({"pair": [3]}, f"{DAMAGED} (Expected `array` of length 2, got 1 - at `$.pair`)", "delete ..."),
+        ({"pair": ["3", "x"]}, f"{DAMAGED} (Expected `int`, got `str` - at `$.pair[0]`)", "delete ..."),
         (None, f"{DAMAGED} (expected the fields pair, note...)", "delete ..."),
         ([], f"{DAMAGED} (expected a mapping, got [])", "delete ..."),
     ],

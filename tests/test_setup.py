@@ -1,8 +1,7 @@
-"""scripts/setup.py chooses wheels that fit the machine; pip and machines are replaced by stand-ins."""
+"""scripts/setup.py chooses wheels that fit the machine; the installer and machines are replaced by stand-ins."""
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -97,18 +96,42 @@ NEWER = setup.Trio("2.14.1", "1.9.0", "1.9.2")
 LAST = setup.Trio("2.11.0", "1.6.0", "1.6.1")
 
 
-def test_the_cpu_plan_never_pulls_fbgemms_cuda_build():
-    plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"], OLDER)
-    assert plan.resolved == ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
-    assert plan.bare == ["torchrec==1.8.0"]
+class Sources:
+    """Stands in for the installer: records what it is to install, and lacks some torches in some places."""
+
+    python = Path("python")
+
+    def __init__(self, *lacking):
+        self.lacking, self.installed = lacking, []
+
+    def install(self, *arguments, index=None, may_lack=None):
+        if (index or "configured", may_lack) in self.lacking:
+            return False
+        self.installed.append([*([index] if index else []), *arguments])
+        return True
 
 
-def test_the_plan_names_every_requirement_of_torchrec():
+def install_with(sources, monkeypatch, trios, device="cpu", requirements=REQUIREMENTS, extras=()):
+    """What was installed after the project itself: torch, then the rest, then torchrec."""
+    monkeypatch.setattr(setup, "read_requirements", lambda python: requirements)
+    setup.install_all(sources, device, extras, list(trios))
+    return sources.installed[1:]
+
+
+def test_a_cpu_wheel_is_taken_from_the_configured_sources_and_never_fbgemms_cuda_build(monkeypatch):
+    assert install_with(Sources(), monkeypatch, [OLDER], extras=["dev"]) == [
+        ["--no-deps", "torch==2.13.0+cpu"],
+        ["torch==2.13.0+cpu", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"],
+        ["--no-deps", "torchrec==1.8.0"],
+    ]
+
+
+def test_every_requirement_of_torchrec_is_named(monkeypatch):
     """torchrec comes without its dependencies, so the project must name each of them itself."""
     from importlib.metadata import requires
 
-    plan = setup.plan_for_cpu(requires("dlrm-app"), ["dev"], OLDER)
-    names = {requirement_name(text) for text in plan.resolved}
+    installed = install_with(Sources(), monkeypatch, [OLDER], requirements=requires("dlrm-app"))
+    names = {requirement_name(text) for text in installed[1]}
     asked = {requirement_name(text) for text in requires("torchrec") if "extra" not in text}
     assert asked - {"fbgemm-gpu"} <= names
     assert {"torch", "fbgemm-gpu-cpu", "iopath"} <= names
@@ -119,80 +142,42 @@ def requirement_name(text):
     return setup.re.match(r"[\w.-]+", text).group().lower()
 
 
-@pytest.mark.parametrize(
-    ("versions", "device", "misfits"),
-    [
-        ({}, "cpu", []),
-        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cpu", []),
-        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cuda", []),
-        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cpu", ["fbgemm-gpu"]),
-        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cuda", ["torch", "fbgemm-gpu-cpu"]),
-        ({"torch": "2.13.0+cu126", "fbgemm-gpu": "1.8.0"}, "cuda", ["torch"]),
-        ({"torch": "2.13.0+cu130", "fbgemm-gpu": "1.8.0"}, "cuda", []),
-        ({"torch": "2.13.0+cu126", "fbgemm-gpu": "1.8.0+cu126"}, "cuda", ["torch", "fbgemm-gpu"]),
-        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cu126", ["fbgemm-gpu-cpu"]),
-        (
-            {"torch": "2.13.0+cpu", "fbgemm-gpu": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"},
-            "cpu",
-            ["fbgemm-gpu", "fbgemm-gpu-cpu"],
-        ),
-    ],
-)
-def test_the_builds_for_another_device_are_uninstalled_first(versions, device, misfits):
-    assert setup.find_misfits(versions, device) == misfits
-
-
-class FakePip:
-    """Stands in for subprocess.run: records pip's arguments, and fails like pip for the sources that lack torch."""
-
-    def __init__(self, lacking=(), error="No matching distribution found for {torch}"):
-        self.lacking, self.error, self.commands = lacking, error, []
-
-    def __call__(self, command, **options):
-        arguments = command[6:]
-        self.commands.append(arguments)
-        torch = arguments[-1]
-        is_torch = torch.startswith("torch==")
-        source = "pytorch" if setup.PYTORCH_CPU_INDEX in arguments else "configured"
-        if is_torch and (source, torch) in self.lacking:
-            return subprocess.CompletedProcess(command, 1, "", f"ERROR: {self.error.format(torch=torch)}")
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-
-CONFIGURED_CPU = ("configured", "torch==2.13.0+cpu")
-PYTORCH_CPU = ("pytorch", "torch==2.13.0+cpu")
-CONFIGURED_ANY = ("configured", "torch==2.13.0")
-
-
-def install_with(pip, monkeypatch, trios=(OLDER,)):
-    """pip's commands after the project's own installation: those for torch, then the rest, then torchrec."""
-    monkeypatch.setattr(setup.subprocess, "run", pip)
-    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
-    setup.install_for_cpu(Path("python"), [], list(trios))
-    return pip.commands[1:]
-
-
-def test_a_cpu_wheel_is_taken_from_the_configured_sources(monkeypatch):
-    assert install_with(FakePip(), monkeypatch) == [
-        ["--no-deps", "torch==2.13.0+cpu"],
-        ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26"],
-        ["--no-deps", "torchrec==1.8.0"],
-    ]
+NEW_CPU, OLD_CPU = "torch==2.14.1+cpu", "torch==2.13.0+cpu"
+PYTORCH = setup.PYTORCH_CPU_INDEX
 
 
 @pytest.mark.parametrize(
     ("lacking", "taken"),
     [
         ([], NEWER),
-        ([("configured", "torch==2.14.1+cpu")], OLDER),  # it is nearer, and smaller than the CUDA build
-        ([("configured", "torch==2.14.1+cpu"), CONFIGURED_CPU], NEWER),
-        ([(source, "torch==2.14.1+cpu") for source in ("configured", "pytorch")] + [CONFIGURED_CPU], OLDER),
+        ([("configured", NEW_CPU)], OLDER),  # it is nearer, and smaller than the CUDA build
+        ([("configured", NEW_CPU), ("configured", OLD_CPU)], NEWER),
+        ([("configured", NEW_CPU), ("configured", OLD_CPU), (PYTORCH, NEW_CPU)], OLDER),
     ],
 )
 def test_the_nearest_source_gives_its_newest_whole_trio(lacking, taken, monkeypatch):
-    commands = install_with(FakePip(lacking), monkeypatch, [NEWER, OLDER])
-    assert commands[-2][:2] == [f"torch=={taken.torch}", f"fbgemm-gpu-cpu=={taken.fbgemm}"]
-    assert commands[-1] == ["--no-deps", f"torchrec=={taken.torchrec}"]
+    installed = install_with(Sources(*lacking), monkeypatch, [NEWER, OLDER])
+    assert installed[-2][:2] == [f"torch=={taken.torch}+cpu", f"fbgemm-gpu-cpu=={taken.fbgemm}"]
+    assert installed[-1] == ["--no-deps", f"torchrec=={taken.torchrec}"]
+
+
+def test_pytorchs_index_gives_only_torch_where_others_lack_it(monkeypatch):
+    installed = install_with(Sources(("configured", OLD_CPU)), monkeypatch, [OLDER])
+    assert [PYTORCH in arguments for arguments in installed] == [True, False, False]
+
+
+NO_CPU_BUILD = [("configured", OLD_CPU), (PYTORCH, OLD_CPU)]
+
+
+def test_without_a_cpu_wheel_the_cuda_one_is_called_large(monkeypatch, capsys):
+    installed = install_with(Sources(*NO_CPU_BUILD), monkeypatch, [OLDER])
+    assert installed[0] == ["--no-deps", "torch==2.13.0"]
+    assert "several GB larger" in capsys.readouterr().out
+
+
+def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
+    with pytest.raises(setup.SetupError, match="PIP_FIND_LINKS"):
+        install_with(Sources(*NO_CPU_BUILD, ("configured", "torch==2.13.0")), monkeypatch, [OLDER])
 
 
 def test_asked_trio_wins_over_installed_over_newest():
@@ -200,93 +185,56 @@ def test_asked_trio_wins_over_installed_over_newest():
     assert setup.find_trios("cuda", "auto", {"trio": "2.13"}) == [OLDER]
     assert setup.find_trios("cuda", "2.14", {"trio": "2.13"}) == [NEWER]
     assert setup.find_trios("cpu", "auto", {"trio": "2.11"}) == [LAST]
-    assert setup.find_trios("cpu", "auto", {"trio": "2.9"}) == list(
-        setup.TRIOS
-    )  # of an older release of ours
+    of_an_older_release_of_ours = {"trio": "2.9"}
+    assert setup.find_trios("cpu", "auto", of_an_older_release_of_ours) == list(setup.TRIOS)
 
 
-def test_an_old_trio_is_taken_by_name_alone(monkeypatch):
-    """Whatever the device; pyproject.toml's ranges, which rule it out for pip, do not count then."""
-    assert not {LAST} & {*setup.find_trios("cpu", "auto", {}), *setup.find_trios("cuda", "auto", {})}
-    assert setup.find_trios("cpu", "2.11", {}) == setup.find_trios("cuda", "2.11", {}) == [LAST]
-    commands = install_with(FakePip(), monkeypatch, [LAST])
-    assert commands[1] == ["torch==2.11.0", "fbgemm-gpu-cpu==1.6.0", "numpy>=1.26"]
-    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.11.0+cu130"})
-    monkeypatch.setattr(setup.subprocess, "run", pip := FakePip())
-    setup.install_for_cuda(Path("python"), [], LAST)
-    assert pip.commands == [
-        ["--no-deps", "-e", str(setup.ROOT)],
-        ["numpy>=1.26", "torch==2.11.0", "fbgemm-gpu==1.6.0", "torchrec==1.6.1"],
-    ]
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_old_trio_is_taken_by_name_alone(device, monkeypatch):
+    """pyproject.toml's ranges, which rule it out for pip, do not count then."""
+    assert LAST not in setup.find_trios(device, "auto", {})
+    assert setup.find_trios(device, "2.11", {}) == [LAST]
+    assert (
+        install_with(Sources(), monkeypatch, [LAST], device)[1:]
+        == {
+            "cpu": [
+                ["torch==2.11.0+cpu", "fbgemm-gpu-cpu==1.6.0", "numpy>=1.26"],
+                ["--no-deps", "torchrec==1.6.1"],
+            ],
+            "cuda": [
+                ["torch===2.11.0", "fbgemm-gpu==1.6.0", "numpy>=1.26"],
+                ["--no-deps", "torchrec==1.6.1"],
+            ],
+        }[device]
+    )
 
 
 def test_cuda_12_gets_the_older_trio_from_pytorchs_index(monkeypatch):
     assert setup.find_trios("cu126", "auto", {"trio": "2.14"}) == [OLDER]
     with pytest.raises(setup.SetupError, match=r"only TRIO=2\.13"):
         setup.find_trios("cu126", "2.14", {})
-    pip = FakePip()
-    monkeypatch.setattr(setup.subprocess, "run", pip)
-    setup.install_for_cu126(Path("python"), ["dev"], OLDER)
-    [command] = pip.commands
-    assert command[:2] == ["--extra-index-url", setup.PYTORCH_CU126_INDEX]
-    assert command[-3:] == ["torch==2.13.0+cu126", "fbgemm-gpu==1.8.0+cu126", "torchrec==1.8.0"]
+    index = setup.PYTORCH_CU126_INDEX
+    assert install_with(Sources(), monkeypatch, [OLDER], "cu126") == [
+        [index, "--no-deps", "torch==2.13.0+cu126"],
+        [index, "torch==2.13.0+cu126", "fbgemm-gpu==1.8.0+cu126", "numpy>=1.26"],
+        ["--no-deps", "torchrec==1.8.0"],
+    ]
 
 
-def test_pytorchs_index_gives_only_torch_where_others_lack_it(monkeypatch):
-    commands = install_with(FakePip([CONFIGURED_CPU]), monkeypatch)
-    assert [setup.PYTORCH_CPU_INDEX in command for command in commands] == [False, True, False, False]
+PLAIN, CUDA_13 = "torch===2.13.0", "torch==2.13.0+cu130"
 
 
-def test_without_a_cpu_wheel_the_cuda_one_is_called_large(monkeypatch, capsys):
-    commands = install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU]), monkeypatch)
-    assert commands[2] == ["--no-deps", "torch==2.13.0"]
-    assert "several GB larger" in capsys.readouterr().out
-
-
-def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
-    with pytest.raises(setup.SetupError, match="PIP_FIND_LINKS"):
-        install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU, CONFIGURED_ANY]), monkeypatch)
-
-
-def test_a_wheel_excluded_by_a_pip_constraint_is_lacking(monkeypatch):
-    conflict = "Cannot install {torch} because these package versions have conflicting dependencies."
-    commands = install_with(
-        FakePip([("configured", "torch==2.14.1+cpu")], conflict), monkeypatch, [NEWER, OLDER]
-    )
-    assert commands[-2][0] == f"torch=={OLDER.torch}"
-
-
-def test_another_failure_of_pip_is_shown_as_it_is(monkeypatch):
-    with pytest.raises(setup.SetupError, match="No space left"):
-        install_with(FakePip([CONFIGURED_CPU], error="OSError: No space left on device"), monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("taken", "expected"),
-    [
-        ("2.13.0", []),
-        ("2.13.0+cu130", []),
-        ("2.13.0+cu126", ["torch===2.13.0"]),
-        ("2.13.0+cpu", ["torch===2.13.0"]),
-    ],
-)
-def test_a_torch_for_another_cuda_that_pip_preferred_is_replaced(taken, expected, monkeypatch):
+@pytest.mark.parametrize(("lacking", "taken"), [([], PLAIN), ([("configured", PLAIN)], CUDA_13)])
+def test_a_torch_for_cpu_or_another_cuda_is_never_taken_for_the_newer_one(lacking, taken, monkeypatch):
     """pip holds 2.13.0+cu126 for newer than 2.13.0, and fbgemm-gpu links CUDA 13."""
-    pip = FakePip()
-    monkeypatch.setattr(setup.subprocess, "run", pip)
-    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": taken})
-    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
-    setup.install_for_cuda(Path("python"), [], OLDER)
-    assert pip.commands[1][-3:] == ["torch==2.13.0", "fbgemm-gpu==1.8.0", "torchrec==1.8.0"]
-    assert [arguments[-1] for arguments in pip.commands[2:]] == expected
+    installed = install_with(Sources(*lacking), monkeypatch, [OLDER], "cuda")
+    assert installed[0] == ["--no-deps", taken]
+    assert installed[1][:2] == [taken, "fbgemm-gpu==1.8.0"]
 
 
-def test_only_another_cudas_torch_is_refused_with_a_cure(monkeypatch):
-    monkeypatch.setattr(setup.subprocess, "run", FakePip([("configured", "torch===2.13.0")]))
-    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.13.0+cu126"})
-    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
-    with pytest.raises(setup.SetupError, match="PIP_EXTRA_INDEX_URL"):
-        setup.install_for_cuda(Path("python"), [], OLDER)
+def test_sources_without_a_torch_for_cuda_are_refused_with_a_cure(monkeypatch):
+    with pytest.raises(setup.SetupError, match="pip config list"):
+        install_with(Sources(("configured", PLAIN), ("configured", CUDA_13)), monkeypatch, [OLDER], "cuda")
 
 
 @pytest.fixture
@@ -295,19 +243,31 @@ def installs(monkeypatch):
     steps = []
     monkeypatch.setattr(setup, "look_at_machine", machine)
     monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
-    monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
+    monkeypatch.setattr(setup, "output", lambda command: steps.append(command[-2:]))
+    monkeypatch.setattr(setup, "Installer", lambda python: None)
 
-    def install(python, extras, trios):
+    def install(installer, device, extras, trios):
         steps.append((extras, [trio.name for trio in trios]))
         return trios[-1]
 
-    monkeypatch.setattr(setup, "install_for_cpu", install)
+    monkeypatch.setattr(setup, "install_all", install)
     return steps
 
 
-def test_nothing_is_done_twice(tmp_path, monkeypatch, installs, capsys):
-    monkeypatch.setattr(setup, "find_driver", lambda: None)
+BOTH_BUILDS = ["fbgemm-gpu", "fbgemm-gpu-cpu"]
+
+
+def test_both_builds_of_fbgemm_are_uninstalled_when_the_device_changes(tmp_path, installs):
+    """They share a folder."""
+    for device in ("cpu", "cuda", "cuda", "cu126"):
+        setup.set_up(tmp_path, device, [], "2.13")
+    steps = [step == BOTH_BUILDS for step in installs]
+    assert steps == [True, False, True, False, True, False]
+
+
+def test_nothing_is_done_twice(tmp_path, installs, capsys):
     setup.set_up(tmp_path, "auto", ["dev"])
+    assert installs.pop(0) == BOTH_BUILDS
     setup.set_up(tmp_path, "auto", ["dev"])
     assert installs == [(["dev"], ["2.14", "2.13"])]
     assert "up to date" in capsys.readouterr().out
@@ -322,10 +282,10 @@ def test_nothing_is_done_twice(tmp_path, monkeypatch, installs, capsys):
 
 @pytest.mark.usefixtures("installs")
 def test_a_set_up_that_fails_half_way_is_not_taken_for_done(tmp_path, monkeypatch):
-    def fail(python, extras, trios):
+    def fail(*arguments):
         raise setup.SetupError("pip failed")
 
-    monkeypatch.setattr(setup, "install_for_cpu", fail)
+    monkeypatch.setattr(setup, "install_all", fail)
     (tmp_path / setup.STAMP).write_text(json.dumps({"sources": "an older pyproject.toml"}))
     with pytest.raises(setup.SetupError):
         setup.set_up(tmp_path, "auto", [])

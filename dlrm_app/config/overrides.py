@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override, OverrideType, Transformer
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from dlrm_app.config.gone_names import replacement
 from dlrm_app.config.schema import is_free_form, is_section, mapping_problems, type_of, types_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -189,6 +190,8 @@ class _Reader:
                     names.append(self._register_file(Path(choice), group))
                 except ConfigError as error:
                     problems += [fault.within(f"{group}={choice}") for fault in error.problems]
+            elif gone := replacement(f"{group}={choice}"):
+                problems.append(Problem(f"{group}={choice}", *gone))
             else:
                 names.append(f"{folder}{choice}")
                 unknown += [choice] if choice not in known else []

@@ -35,8 +35,9 @@ from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
+from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import Judgement, TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dlrm_app.runs.checkpoint.marker import (
+from dlrm_app.runs.checkpoint.evaluation import (
     CONSTANT,
     DIVERGED,
     INVERTED,

@@ -9,8 +9,9 @@ from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import DataError, Problem, refuse_all, refuse_if
 from dlrm_app.files import is_file, output_problems
-from dlrm_app.runs.checkpoint.marker import dataset_of, read_marker
+from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
+from dlrm_app.runs.checkpoint.trained import dataset_of
 from dlrm_app.tables.specs import Table
 
 

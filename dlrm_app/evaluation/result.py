@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlrm_app.records import Number
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.runs.checkpoint.marker import LEARNT, Judgement
+from dlrm_app.runs.checkpoint.evaluation import LEARNT, Judgement
 from dlrm_app.text import NONE, fixed
 
 HEADINGS = {
@@ -70,7 +71,7 @@ class LabelResult:
     """
 
     name: str
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     auc_interval: Interval
     logloss_interval: Interval
     difference: Interval | None = None
@@ -85,7 +86,7 @@ class ModelResult:
 
     checkpoint: str
     step: int | None
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     auc_interval: Interval
     judgement: Judgement | None = None
     logloss_interval: Interval | None = None

@@ -54,7 +54,7 @@ from dlrm_app.loader.batch import Batch, EvalBatches, Loading
 from dlrm_app.machine import machine_memory
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
+from dlrm_app.runs.checkpoint.trained import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import Columns, Rows
 from dlrm_app.text import bytes_text

@@ -12,7 +12,8 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_a
 from dlrm_app.files import output_problems
 from dlrm_app.inference.record import is_export, read_delta, read_export, refuse_other_base
 from dlrm_app.logs.sources.find_sources import find_files
-from dlrm_app.runs.checkpoint.marker import Judgement, read_marker
+from dlrm_app.runs.checkpoint.evaluation import Judgement
+from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.typed import install_command
 

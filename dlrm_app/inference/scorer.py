@@ -24,7 +24,7 @@ from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import BatchMaker
 from dlrm_app.loader.rows import Ranges, Rows
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows
 
 
 @dataclass(frozen=True)

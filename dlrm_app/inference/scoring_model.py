@@ -18,9 +18,9 @@ from dlrm_app.model.attention import AttentivePooling
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import TrainedModel
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
+from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.tables.specs import Table, table_of
 
 CPU = torch.device("cpu")

@@ -37,8 +37,8 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
 from dlrm_app.logs.parser import REJECTS, write_rejects
-from dlrm_app.logs.sources.remote import in_threads
 from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum
+from dlrm_app.logs.sources.store import in_threads
 from dlrm_app.logs.sources.unit_text import FileRange
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan

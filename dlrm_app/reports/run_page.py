@@ -11,7 +11,7 @@ from dlrm_app.files import write_text
 from dlrm_app.reports.chart import Axis, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
-from dlrm_app.runs.checkpoint.marker import LEARNT, Evaluation
+from dlrm_app.runs.checkpoint.evaluation import LEARNT, Evaluation
 from dlrm_app.runs.events import PARTS, TITLES, TrainEvent
 from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share

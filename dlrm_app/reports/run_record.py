@@ -9,7 +9,7 @@ import yaml
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import yaml_text
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 
 CURE = "take it from a copy of the run, or delete it"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import IF_SET, from_json
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 
 PARTS = {
     "data": "waiting for the next batch",
@@ -60,13 +60,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 def event_from_json(value: Any) -> Event:
     """Reads the result of ``event_to_json``, with or without the time. Raises KeyError, TypeError or ValueError."""
-    kind = value["event"]
+    kinds: dict[str, type[Event]] = {"train": TrainEvent, "eval": Evaluation}
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
-    if kind == "eval":
-        return Evaluation.from_json(values)
-    if kind == "train":
-        return from_json(TrainEvent, values)
-    raise KeyError(kind)
+    return from_json(kinds[value["event"]], values)
 
 
 def read_events(folder: Path) -> list[Event]:

@@ -35,7 +35,8 @@ from dlrm_app.files import (
     written_whole,
 )
 from dlrm_app.records import as_json, from_json
-from dlrm_app.runs.checkpoint.marker import Checkpoint, Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
+from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
     checkpoint_step,

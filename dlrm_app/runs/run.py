@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.shown_metrics import SHOWN_METRICS
 from dlrm_app.table import Columns, Rows

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from dlrm_app.runs.checkpoint.inherit import Described, Inherited, inherit_tensors
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
-from dlrm_app.runs.checkpoint.marker import EMA, TrainedModel, keeps_ema
+from dlrm_app.runs.checkpoint.marker import EMA, keeps_ema
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import collect_weights, create_states, set_step
+from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.table import Column, text_table
 from dlrm_app.text import count
 from dlrm_app.training.state import RunState

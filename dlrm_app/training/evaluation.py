@@ -17,7 +17,7 @@ from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.model.labels import conditional_logits, givens
-from dlrm_app.runs.checkpoint.marker import Evaluation, Judgement
+from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation

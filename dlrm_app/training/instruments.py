@@ -15,7 +15,7 @@ from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.files import written_whole
-from dlrm_app.runs.checkpoint.marker import LossSums, Progress
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.events import TITLES
 
 logger = logging.getLogger(__name__)
@@ -182,12 +182,9 @@ class LossMeter:
             self._sum = state.sums[self._runtime.rank]
         else:
             self._sum = sum(state.sums) / len(state.sums)
-        if state.clicks:
-            by_rank = torch.tensor(state.clicks, dtype=torch.float64, device=self._runtime.device)
-            is_same = len(by_rank) == self._runtime.world_size
-            self._clicks = (
-                by_rank[self._runtime.rank] if is_same else by_rank.sum(0) / self._runtime.world_size
-            )
+        by_rank = torch.tensor(state.clicks, dtype=torch.float64, device=self._runtime.device)
+        is_same = len(by_rank) == self._runtime.world_size
+        self._clicks = by_rank[self._runtime.rank] if is_same else by_rank.sum(0) / self._runtime.world_size
         self._count = state.count
         self._epoch_sum, self._epoch_count = state.epoch_sum, state.epoch_count
 

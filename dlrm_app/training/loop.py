@@ -18,8 +18,9 @@ from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import MARKER, Progress
+from dlrm_app.runs.checkpoint.marker import MARKER
 from dlrm_app.runs.checkpoint.names import checkpoint_name, resume_hint
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent

@@ -24,7 +24,8 @@ from dlrm_app.config.optimizer import (
     ScheduleSettings,
     SparseSettings,
 )
-from dlrm_app.runs.checkpoint.marker import EMA, Progress
+from dlrm_app.runs.checkpoint.marker import EMA
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.tensors import Tensors
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, WEIGHT, table_settings
 from dlrm_app.tables.specs import Table, table_of

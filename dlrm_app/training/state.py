@@ -15,12 +15,9 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
-from dlrm_app.runs.checkpoint.marker import (
-    Checkpoint,
-    Evaluation,
-    Marker,
-    Progress,
-)
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
+from dlrm_app.runs.checkpoint.marker import Checkpoint, Marker
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.tensors import (
     Tensors,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dlrm_app.config.train import ModelConfig, TrainerConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.marker import LEARNT, TOO_EARLY, Evaluation
+from dlrm_app.runs.checkpoint.evaluation import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text
 from dlrm_app.tables.specs import Table

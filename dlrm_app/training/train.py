@@ -17,11 +17,12 @@ from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import open_soft_labels
 from dlrm_app.model.loss import learn_from_kept
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
-from dlrm_app.runs.checkpoint.marker import Evaluation, TrainedModel
 from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 from dlrm_app.runs.run import Run

@@ -15,8 +15,9 @@ from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
-from dlrm_app.runs.checkpoint.marker import Checkpoint, TrainedModel, describe_trained, read_marker
+from dlrm_app.runs.checkpoint.marker import Checkpoint, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
+from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.text import listed

@@ -56,6 +56,10 @@ def problems_of(*overrides: str) -> list[str]:
         ("sharding.types=[1,", "lists are written 'key=[a,b]'"),
         ("tables=nowhere/mine.yaml", "tables=nowhere/mine.yaml does not exist"),
         ("model=null", "model=null is not known: choose one of "),
+        (
+            "dataset=criteo_practice",
+            "is written by dlrm-generate beside its log: give that file, as dataset=LOG",
+        ),
         ("~trainer.max_steps", "moves or deletes a key: write trainer.max_steps=null"),
         ("model@foo=dcn", "model@foo=dcn moves or deletes a key: write model=dcn"),
         ("hydra/launcher=joblib", "Could not find 'hydra/launcher/joblib': pip install"),

@@ -40,9 +40,12 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda value: value.update(dense=None), "dense must be of type list, got None"),
-        (lambda value: value["sparse"].append("c9"), "expected the fields name, num_embeddings"),
-        (lambda value: value["sparse"][0].update(num_embeddings=True), r"must be of type int, got True"),
+        (lambda value: value.update(dense=None), "Expected `array`, got `null` - at `$.dense`"),
+        (lambda value: value["sparse"].append("c9"), "Expected `object`, got `str` - at `$.sparse[...]`"),
+        (
+            lambda value: value["sparse"][0].update(num_embeddings=True),
+            "Expected `int`, got `bool` - at `$.sparse[0].num_embeddings`",
+        ),
         (lambda value: value["sparse"][0].update(encoding={}), "c0 has no kind"),
         (lambda value: value["dense"][0].update(transform={"kind": 1}), "i0 has no kind"),
         (lambda value: value["splits"]["train"].update(rows=201), "train has 201 rows, its shards 200"),
@@ -53,9 +56,9 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: value["splits"].update(val=value["splits"]["train"]), "train/... occurs 2 times"),
         (
             lambda value: first_shard(value).update(row_groups=[100, None]),
-            "row_groups[1] must be of type int",
+            "Expected `int`, got `null` - at `$.splits[...].shards[0].row_groups[1]`",
         ),
-        (lambda value: value.pop("splits"), "expected the fields dataset, label"),
+        (lambda value: value.pop("splits"), "Object missing required field `splits`"),
         (
             lambda value: first_shard(value).update(path="../y.parquet"),
             "'../y.parquet' is outside the folder",

@@ -16,7 +16,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 from tests.gpu.cases import STEPS, Case, cases
 from tests.gpu.conftest import DEVICE, ON_GPU, RANKS, SECONDS, Note, Reference, train_legs

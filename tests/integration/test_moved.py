@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import DataError
-from dlrm_app.runs.checkpoint.marker import dataset_of, read_marker
+from dlrm_app.runs.checkpoint.marker import read_marker
+from dlrm_app.runs.checkpoint.trained import dataset_of
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 from tests.small_run import evaluate_here, train_here

@@ -52,7 +52,7 @@ def test_the_tutorial_of_practice_works_as_it_stands(tmp_path: Path) -> None:
 def test_attention_is_ahead_of_means_on_generated_histories(tmp_path: Path) -> None:
     """On the same rows, with the bought items summed by their counts in both."""
     succeed(command("generate", "rows=60_000", "histories.length=10", "output=log.tsv"), tmp_path)
-    given = ["dataset=criteo_histories", "input.train=log.tsv", "split.val=0.2", "output=dataset"]
+    given = ["dataset=log.tsv.yaml", "input.train=log.tsv", "split.val=0.2", "output=dataset"]
     shared = ["encoding=vocab", "encoding.shared=[[item,last_items]]"]
     succeed(command("preprocess", *given, *shared), tmp_path)
     aucs = {}

@@ -3,7 +3,7 @@
 import pytest
 
 from dlrm_app.records import from_json
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import Event, RunResult, TrainEvent, event_from_json, event_to_json
 
 EVENTS: list[Event] = [

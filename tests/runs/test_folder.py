@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 
 

@@ -16,8 +16,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import describe_files, write_json, write_text
 from dlrm_app.reports.run_record import read_run
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.load import find_checkpoint
-from dlrm_app.runs.checkpoint.marker import Evaluation, LossSums, Marker, Progress, read_marker
+from dlrm_app.runs.checkpoint.marker import Marker, read_marker
 from dlrm_app.runs.checkpoint.names import (
     best_first,
     checkpoint_name,
@@ -28,6 +29,7 @@ from dlrm_app.runs.checkpoint.names import (
     partial_path,
     remove_old,
 )
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.folder import open_run_folder
 
@@ -212,7 +214,18 @@ def save_stub(metrics_bytes: int, output: Path, progress: Progress, start: int) 
     (partial_path(folder) / "tensors").write_bytes(b"good")
     files = describe_files(partial_path(folder), ["tensors"])
     marker = Marker(
-        progress, LossSums([], 0, 0.0, 0), str(start), "", {}, {}, 1, {}, metrics_bytes, {}, files=files
+        progress,
+        LossSums([], 0, 0.0, 0, []),
+        str(start),
+        "",
+        {},
+        {},
+        1,
+        {},
+        metrics_bytes,
+        {},
+        "",
+        files=files,
     )
     complete(folder, marker)
     remove_old(folder.parent, KEEP_LAST, KEEP_BEST)

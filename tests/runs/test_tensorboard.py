@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dlrm_app.config.train import LoggingConfig
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.tensorboard import TensorBoard
 from dlrm_app.typed import install_command

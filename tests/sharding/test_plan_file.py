@@ -196,7 +196,7 @@ def test_what_a_plan_cannot_say_is_refused(
         ("", "expected a mapping, got None"),
         ("a: {b", "while parsing"),
         ("\x00", "unacceptable character"),
-        ("{nodes: true, devices_per_node: 4, tables: {}}", "nodes must be of type int, got True"),
+        ("{nodes: true, devices_per_node: 4, tables: {}}", "Expected `int`, got `bool` - at `$.nodes`"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str | None, reason: str) -> None:

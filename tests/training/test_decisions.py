@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.config.train import EvaluationConfig
-from dlrm_app.runs.checkpoint.marker import Evaluation, Progress
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.training.loop import is_val_due
 from dlrm_app.training.state import reason_to_stop
 

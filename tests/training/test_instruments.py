@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.marker import Progress
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.training import instruments
 from dlrm_app.training.instruments import LossMeter, Throughput, largest_part
 from tests.loader.dataset_fixture import write_dataset

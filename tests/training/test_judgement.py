@@ -13,7 +13,7 @@ import pytest
 
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
 from dlrm_app.reports.run_page import write_report
-from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.runs.checkpoint.evaluation import Judgement
 from tests.commands import Typed
 from tests.loader.dataset_fixture import LABEL, rewrite, write_dataset
 from tests.preprocessing.running import run as preprocess

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule_problems
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.runs.checkpoint.marker import Progress
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import LearningRates, fit_to_run, lr_factor
 from tests.plain_training import assert_trains_like_plain, compose_train

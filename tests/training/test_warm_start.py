@@ -11,7 +11,8 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.runs.checkpoint.inherit import Described, inherit_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.tensors import collect_tensors, create_states, local_pieces, set_step
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
@@ -49,7 +50,7 @@ def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Pat
         plain = plain_copy(first)
         run_sharded(first, configs[0], before)
         tensors = tensors_of(first, configs[0])
-        marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
+        marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
         save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
         second = trainable_of(configs[1], now, NUM_DENSE, runtime)
         drawn = weights_of(second)

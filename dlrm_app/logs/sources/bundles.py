@@ -24,8 +24,8 @@ from dlrm_app.logs.sources.parquet_units import (
     schema_of,
 )
 from dlrm_app.logs.sources.plain_parquet import decode_plain, is_plain
-from dlrm_app.logs.sources.remote import Address
 from dlrm_app.logs.sources.source import InputFile
+from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.unit_text import (
     PADDING,
     Block,

@@ -13,14 +13,6 @@ from dlrm_app.config.values import SPLITS
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.logs.sources.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.logs.sources.lake import NamedFile, is_table, partition_of, refuse_table, table_files
-from dlrm_app.logs.sources.remote import (
-    Address,
-    address_of,
-    in_threads,
-    is_url,
-    keep_beginnings,
-    objects_below,
-)
 from dlrm_app.logs.sources.source import (
     DAMAGE,
     InputFile,
@@ -28,6 +20,14 @@ from dlrm_app.logs.sources.source import (
     format_of,
     open_text,
     version_of,
+)
+from dlrm_app.logs.sources.store import (
+    Address,
+    address_of,
+    in_threads,
+    is_url,
+    keep_beginnings,
+    objects_below,
 )
 from dlrm_app.text import without_credentials
 

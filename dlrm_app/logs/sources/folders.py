@@ -8,12 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.logs.sources.remote import above_all
 
 _Identity = tuple[int, int]
 """Device and inode."""
-_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.crc$")
-"""Files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
+_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.ya?ml$|\.crc$")
+"""Descriptions of logs, files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
 
 
 class NoFilesError(ConfigError):
@@ -23,6 +22,11 @@ class NoFilesError(ConfigError):
 def local_path(path: str) -> str:
     """``path``, without the prefix of a file:// URL."""
     return re.sub("^file:(//)?(?=/)", "", path)
+
+
+def above_all(name: str) -> str:
+    """The folder above all files that the folder or glob ``name`` can match."""
+    return re.split(r"[^/]*[*?[]", name)[0]
 
 
 def without_markers(paths: Sequence[str], above: str) -> list[str]:
@@ -56,17 +60,17 @@ def _matching(above: str, pattern: Sequence[str]) -> set[str]:
     if not Path(above or ".").is_dir():
         return set()
     paths = (path if above else path.removeprefix("./") for path in _walk(above or "."))
-    return {path for path in paths if _begins(path.removeprefix(above).split("/"), pattern)}
+    return {path for path in paths if matches_beginning(path.removeprefix(above).split("/"), pattern)}
 
 
-def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """True if ``pattern`` matches the path ``parts`` or a folder above it."""
+def matches_beginning(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """True if ``pattern`` matches the path ``parts`` or a folder above it; ``**`` matches any folders."""
     if not pattern:
         return True
     first, rest = pattern[0], pattern[1:]
     if first == "**":
-        return any(_begins(parts[skipped:], rest) for skipped in range(len(parts) + 1))
-    return len(parts) > 0 and fnmatchcase(parts[0], first) and _begins(parts[1:], rest)
+        return any(matches_beginning(parts[skipped:], rest) for skipped in range(len(parts) + 1))
+    return len(parts) > 0 and fnmatchcase(parts[0], first) and matches_beginning(parts[1:], rest)
 
 
 def _walk(top: str) -> Iterator[str]:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.logs.sources.folders import NoFilesError, local_path
-from dlrm_app.logs.sources.remote import above_all, in_threads, is_url, objects_below
+from dlrm_app.logs.sources.folders import NoFilesError, above_all, local_path
+from dlrm_app.logs.sources.store import in_threads, is_url, objects_below
 from dlrm_app.text import listed, without_credentials
 from dlrm_app.typed import install_command, setting
 

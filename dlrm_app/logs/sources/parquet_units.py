@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.parquet import MAGIC
 from dlrm_app.logs.sources.plain_parquet import decode_plain, is_plain, short_texts
-from dlrm_app.logs.sources.remote import Address, in_threads
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.source import InputFile, explained_damage
+from dlrm_app.logs.sources.store import Address, in_threads
 from dlrm_app.logs.sources.unit_text import FileRange, TextRange
 
 _WIDTH = 8

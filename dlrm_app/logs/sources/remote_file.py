@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from dlrm_app.logs.sources.remote import AT_ONCE, Address, fetch
+from dlrm_app.logs.sources.store import AT_ONCE, Address, fetch
 
 _PIECE, _SMALL = 4 << 20, 1 << 16
 """The bytes of a request in the background, and of the smallest request."""

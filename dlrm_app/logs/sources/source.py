@@ -13,7 +13,8 @@ from isal import igzip, isal_zlib
 
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import DataError, DlrmError, Problem, joined
-from dlrm_app.logs.sources.remote import (
+from dlrm_app.logs.sources.remote_file import RemoteFile
+from dlrm_app.logs.sources.store import (
     KEPT_EACH,
     Address,
     in_threads,
@@ -21,7 +22,6 @@ from dlrm_app.logs.sources.remote import (
     refuse_change,
     versions_now,
 )
-from dlrm_app.logs.sources.remote_file import RemoteFile
 
 _NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
 """The number of blocks of a file that every call compares, and the bytes of each."""

@@ -18,8 +18,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.journal import numbered
-from dlrm_app.logs.sources.remote import Address
 from dlrm_app.logs.sources.source import InputFile, ReadableText, explained_damage, open_text
+from dlrm_app.logs.sources.store import Address
 
 MAX_LINE = 1 << 20
 """The most bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""

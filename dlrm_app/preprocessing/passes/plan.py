@@ -32,8 +32,8 @@ from dlrm_app.logs.sources.parquet_units import (
     schema_of,
     units_of,
 )
-from dlrm_app.logs.sources.remote import Address
 from dlrm_app.logs.sources.source import InputFile
+from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.unit_text import TextRange
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.shuffle import row_keys

@@ -28,8 +28,6 @@ from dlrm_app.runs.checkpoint.marker import (
     MODEL,
     Checkpoint,
     Marker,
-    TrainedModel,
-    describe_trained,
     keeps_ema,
     read_marker,
     verify_files,
@@ -38,6 +36,7 @@ from dlrm_app.runs.checkpoint.names import choose_checkpoint, hold_checkpoint, l
 from dlrm_app.runs.checkpoint.resplit import resplit, shares
 from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
+from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.tables.specs import table_of
 

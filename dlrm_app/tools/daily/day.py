@@ -29,7 +29,7 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import read_record
-from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
 from dlrm_app.tools.daily.gate import Days, judge_after, judge_before, reason

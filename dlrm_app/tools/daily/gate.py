@@ -17,7 +17,7 @@ from statistics import median
 
 from dlrm_app.config.days import GateConfig
 from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
-from dlrm_app.runs.checkpoint.marker import UNDECIDED, Judgement
+from dlrm_app.runs.checkpoint.evaluation import UNDECIDED, Judgement
 from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short
 from dlrm_app.tools.daily.record import Z_95, DayRecord, Scores, Verdict

@@ -24,7 +24,7 @@ from dlrm_app.encoding.contents import CONTENTS, read_contents
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.logs.sources.lake import partition_of
-from dlrm_app.records import read_record
+from dlrm_app.records import Number, read_record
 
 PROFILE = "profile.json"
 _SAMPLED_ROWS = 1 << 18
@@ -42,7 +42,7 @@ class Bins:
     ``bounds``: the upper ends of a dense column's bins, or ids; the last bin has all other values.
     """
 
-    bounds: list[float]
+    bounds: list[Number]
     counts: list[int]
 
 

@@ -16,8 +16,8 @@ from dlrm_app.dataset.manifest import ManifestSource
 from dlrm_app.evaluation.judgement import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
-from dlrm_app.records import ALWAYS, IF_SET, Format
-from dlrm_app.runs.checkpoint.marker import Judgement
+from dlrm_app.records import ALWAYS, IF_SET, Format, Number
+from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.text import json_text
 
 DAYS, LINES, RECORD, SECONDS, SETTINGS = "days", "days.jsonl", "day.json", "seconds.json", "settings.json"
@@ -141,8 +141,8 @@ class Verdict:
     """
 
     rule: str
-    value: float | None
-    limit: float | None
+    value: Number | None
+    limit: Number | None
     holds: bool
     says: str
     cure: str = ""

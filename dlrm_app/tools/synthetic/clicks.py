@@ -20,6 +20,7 @@ from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.tools.synthetic.days import Lives, drifted, make_lives
+from dlrm_app.tools.synthetic.description import describe, description_path
 from dlrm_app.tools.synthetic.distribution import (
     MISSING,
     MISSING_VALUE,
@@ -211,7 +212,7 @@ class Clicks(Result):
 
     path: Path
     bests: dict[Path, Best]
-    described_by: Mapping[str, object] = field(default_factory=lambda: {"dataset": "criteo_kaggle"})
+    described_by: Mapping[str, object]
     """The settings of dlrm-preprocess that describe the log."""
     orders: dict[Path, Best] = field(default_factory=dict)
 
@@ -235,7 +236,7 @@ def best_path(file: Path) -> Path:
 
 
 def write_clicks(config: GenerateConfig) -> Clicks:
-    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``.
+    """Writes ``config.rows`` rows of every day, their best scores to ``<file>.best.json``, and the log's description.
 
     One day is the file ``config.output``; several days are a folder of files.
     Raises ConfigError if the disk has too little room.
@@ -264,30 +265,11 @@ def write_clicks(config: GenerateConfig) -> Clicks:
         if of_orders is not None:
             orders[path], labels = of_orders, {"labels": {"order": asdict(of_orders)}}
         write_json(best_path(path), {**asdict(best), **labels, **asked})
-    has_orders, has_lists, has_weights = (
-        config.orders.rate > 0,
-        first.histories is not None,
-        config.weights > 0,
-    )
-    described_by: dict[str, object] = {"dataset": _DATASETS[has_orders, has_lists, has_weights]}
-    if has_lists:
-        described_by |= {"encoding": "vocab", "encoding.shared": [["item", "last_items"]]}
-    if config.negatives_kept < 1:
-        described_by["dataset.negatives_kept"] = config.negatives_kept
-    return Clicks(output, bests, described_by, orders)
-
-
-_DATASETS = {
-    (False, False, False): "criteo_kaggle",
-    (False, False, True): "criteo_weighted",
-    (False, True, False): "criteo_histories",
-    (False, True, True): "criteo_histories_weighted",
-    (True, False, False): "criteo_orders",
-    (True, False, True): "criteo_orders_weighted",
-    (True, True, False): "criteo_orders_histories",
-    (True, True, True): "criteo_practice",
-}
-"""(has orders, has lists, has weights) → the description of the log."""
+    description = description_path(output)
+    with written_whole(description) as temporary:
+        temporary.write_text(describe(config), encoding="utf-8")
+    shared = {"encoding": "vocab", "encoding.shared": [["item", "last_items"]]}
+    return Clicks(output, bests, {"dataset": description, **(shared if first.histories else {})}, orders)
 
 
 def _write(

@@ -23,7 +23,7 @@ from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import ALWAYS, Format, leaves
-from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import read_events
 from dlrm_app.typed import setting
 

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import obstore.store
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from obstore.store import MemoryStore
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
@@ -263,18 +265,19 @@ def test_folders_that_only_resemble_a_table_are_read() -> None:
     assert len(find_files("input", "log")) == 1
 
 
-def test_a_table_of_a_store_is_refused_with_the_name_to_type() -> None:
-    memory = pytest.importorskip("fsspec").filesystem("memory")
+def test_a_table_of_a_store_is_refused_with_the_name_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryStore()
+    monkeypatch.setattr(obstore.store, "from_url", lambda root, **_: memory)
     for name in ("dt=1/part-0.parquet", "dt=2/part-0.parquet", "_delta_log/00000000000000000000.json"):
-        memory.pipe_file(f"/lake/clicks/{name}", b"PAR1")
+        memory.put(f"clicks/{name}", b"PAR1")
     for name in ("lake/clicks", "lake/clicks/dt=*", "lake", "lake/**/*.parquet", "lake/clicks/dt=1"):
         with refused(
             ConfigError,
-            f"input.train=memory://{name}",
+            f"input.train=s3://{name}",
             "names files of the Delta table ...",
-            "type ...delta://memory://lake/clicks...",
+            "type ...delta://s3://lake/clicks...",
         ):
-            find_files("input.train", f"memory://{name}")
+            find_files("input.train", f"s3://{name}")
 
 
 NO_ROWS = {

@@ -15,7 +15,8 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.inputs import named_axes
 from dlrm_app.runs.checkpoint.inherit import Described, Kept, inherit_tensors
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_tensors, create_states, local_pieces, table_name
@@ -75,7 +76,7 @@ def save_any(folder: Path, tensors: Tensors, runtime: Runtime, scale: float = 1.
 
 
 def save(folder: Path, tensors: Tensors, runtime: Runtime) -> None:
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, runtime.world_size, {}, 0, {})
+    marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, runtime.world_size, {}, 0, {}, "")
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
 
 

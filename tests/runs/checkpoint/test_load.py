@@ -16,8 +16,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint import load
 from dlrm_app.runs.checkpoint.load import await_file, find_checkpoint, load_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces
@@ -82,7 +83,7 @@ def save_and_load(
     for weight, state in zip(saved[WEIGHT].local_shards(), saved[STATE].local_shards(), strict=True):
         (r, c), (rows, _) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
         state.tensor.copy_(numbers(before)[r : r + rows, c])
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0, {})
+    marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 2, {}, 0, {}, "")
     save_checkpoint(folder, saved, local_pieces(saved), marker, runtime, None)
     compared = []
     for more in (0, 2):
@@ -132,7 +133,7 @@ def choose_from_old_listing(run: Path, runtime: Runtime) -> list[tuple[str, int]
     """(Folder, step) that a rank resumes from, by resume=auto and by name; rank 1 does not see the last save yet."""
     for step in (1, 2):
         tensors = {"model/w": torch.full((3,), float(step))}
-        marker = Marker(Progress(step=step), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0, {})
+        marker = Marker(Progress(step=step), LossSums([], 0, 0, 0, []), "", "", {}, {}, 2, {}, 0, {}, "")
         folder = run / "checkpoints" / checkpoint_name(step)
         save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, None)
 

@@ -15,9 +15,11 @@ from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import text_checksum, unlink_unlocked
+from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.marker import MARKER, Evaluation, LossSums, read_marker, write_marker
+from dlrm_app.runs.checkpoint.marker import MARKER, read_marker, write_marker
 from dlrm_app.runs.checkpoint.names import checkpoint_name, hold_checkpoint, remove_old
+from dlrm_app.runs.checkpoint.progress import LossSums
 from dlrm_app.text import json_text
 from tests.refusals import refused
 
@@ -38,7 +40,13 @@ def marker_value() -> dict[str, Any]:
             "train_loss": [0.53],
             "evals": [val, {**val, "epoch": 1, "step": 40, "auc": 0.75}],
         },
-        "meter": {"sums": [0.25, 0.5], "count": 2, "epoch_sum": 3.5, "epoch_count": 7},
+        "meter": {
+            "sums": [0.25, 0.5],
+            "count": 2,
+            "epoch_sum": 3.5,
+            "epoch_count": 7,
+            "clicks": [[9.0, 1.0, 6.0, 2.0]] * 2,
+        },
         "random_state": "00ff",
         "dataset": "sha256:2c",
         "columns": {"dense": [], "sparse": []},
@@ -47,6 +55,7 @@ def marker_value() -> dict[str, Any]:
         "plan": {"tables": {}},
         "metrics_bytes": 3000,
         "tables": {"t_0": ["c0"]},
+        "dataset_at": "../data",
     }
 
 
@@ -65,7 +74,7 @@ def test_a_marker_is_written_again_as_it_was_read(tmp_path: Path) -> None:
         "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
     )
     assert marker.val_merit == (0.75, 0.0)
-    assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7)
+    assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7, [[9.0, 1.0, 6.0, 2.0]] * 2)
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
     again = json.loads((tmp_path / MARKER).read_text())
@@ -141,9 +150,10 @@ def write_checkpoint(run: Path, step: int, auc: float | None, **others: Any) -> 
 
 def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dlrm_app.runs.checkpoint.marker.read_saved_config", lambda *_: TrainConfig(model=ModelConfig("dlrm"))
+        "dlrm_app.runs.checkpoint.trained.read_saved_config",
+        lambda *_: TrainConfig(model=ModelConfig("dlrm")),
     )
-    monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.resolve_tables", lambda *_: [])
+    monkeypatch.setattr("dlrm_app.runs.checkpoint.trained.resolve_tables", lambda *_: [])
     for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
         write_checkpoint(tmp_path, step, auc, columns={"dense": [], "sparse": []}, config={})
     names = {which: open_trained(tmp_path, RUNTIME, which).folder.name for which in ("newest", "best")}

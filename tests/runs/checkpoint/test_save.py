@@ -15,8 +15,9 @@ from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import list_checkpoints
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint, shutdown_seconds
 from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import local_pieces
@@ -101,7 +102,7 @@ def save_until_lost(folder: Path, runtime: Runtime) -> float:
 
 def save_one_tensor(folder: Path, runtime: Runtime) -> None:
     tensors: Any = {"model/w": torch.ones(3, 2)}
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0, {})
+    marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 2, {}, 0, {}, "")
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
 
 
@@ -126,7 +127,7 @@ def test_a_background_save_lets_training_continue(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pieces, "save_checkpoint", fail)
     with start_runtime(1) as runtime:
         saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=True), runtime)
-        saves.save({}, Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {}))
+        saves.save({}, Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, ""))
         assert not saves.have_failed()
         may_end.set()
         with pytest.raises(OSError, match="no space left"):
@@ -156,7 +157,7 @@ def test_a_save_longer_than_the_launcher_waits_is_reported_once(
     caplog.set_level("INFO")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "0")
-    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
+    marker = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
     with start_runtime(1) as runtime:
         saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=False, keep_last=1, keep_best=0), runtime)
         for _ in range(2):

@@ -17,13 +17,14 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress, read_marker
+from dlrm_app.runs.checkpoint.marker import Marker, read_marker
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces
 from tests.refusals import refused
 
-MARKER = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0, {})
+MARKER = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
 
 
 def saved(folder: Path, tensors: Tensors) -> TensorReader:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, GateConfig
-from dlrm_app.runs.checkpoint.marker import CONSTANT, LEARNT, UNDECIDED, Judgement
+from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
 from dlrm_app.tools.daily.gate import Days, converged, judge_after, judge_before, reason, usual
 from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
 

@@ -1,6 +1,8 @@
 """Generated logs with histories: lists of the item's values, and a truth whose scores are known."""
 
+import itertools
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,9 @@ from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import Clicks, make_source
+from dlrm_app.tools.synthetic.description import describe
 from dlrm_app.tools.synthetic.histories import ITEM
+from dlrm_app.typed import setting
 from tests.pages import ROOT
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
@@ -112,28 +116,18 @@ def test_a_seed_gives_the_same_histories_in_any_pieces(tmp_path: Path) -> None:
     assert [row[41] for row in whole] != [row[41] for row in other]
 
 
-@pytest.mark.parametrize(
-    ("words", "dataset"),
-    [
-        (HISTORIES, "criteo_histories"),
-        ([*HISTORIES, "weights=0.5"], "criteo_histories_weighted"),
-        ([*HISTORIES, "orders.rate=0.3"], "criteo_orders_histories"),
-        ([*ALL, "negatives_kept=0.25"], "criteo_practice"),
-    ],
-)
-def test_such_a_log_is_read_as_it_was_made(tmp_path: Path, words: list[str], dataset: str) -> None:
+@pytest.mark.parametrize("words", [HISTORIES, [*HISTORIES, "orders.rate=0.3"], [*ALL, "negatives_kept=0.25"]])
+def test_such_a_log_is_read_as_it_was_made(tmp_path: Path, words: list[str]) -> None:
     """By the settings that dlrm-generate names."""
     clicks = generate(configured(tmp_path / "log.tsv", *words))
     assert isinstance(clicks, Clicks)
-    assert clicks.described_by["dataset"] == dataset
     rows = [line.split("\t") for line in (tmp_path / "log.tsv").read_text().splitlines()]
-    kept = [word for word in words if word.startswith("negatives_kept")]
-    given = [f"dataset={dataset}", *(f"dataset.{word}" for word in kept), f"input.train={tmp_path}/log.tsv"]
-    given += ["encoding=vocab", "encoding.shared=[[item,last_items]]"]
+    given = [word for each in clicks.described_by.items() for word in shlex.split(setting(*each))]
+    given.append(f"input.train={tmp_path}/log.tsv")
     manifest = run(tmp_path / "out", *given)
     table = table_of(manifest)
     assert (manifest.splits["train"].rows, manifest.splits["train"].rejects) == (len(rows), 0)
-    at = 41 if "order" in dataset or dataset == "criteo_practice" else 40
+    at = 41 if len(manifest.labels) > 1 else 40
     # ids of one vocabulary: the same text has the same id, in the column and in the list
     ids: dict[str, int] = {}
     for row, item, last in zip(rows, table["item"].to_pylist(), table["last_items"].to_pylist(), strict=True):
@@ -162,25 +156,36 @@ def test_items_keep_their_places_for_life(tmp_path: Path) -> None:
         assert 0.7 < json.loads(path.with_name("clicks.tsv.best.json").read_text())["auc"] < 0.9
 
 
-def test_descriptions_differ_only_in_the_last_columns() -> None:
-    described = {
-        path.stem: yaml.safe_load(path.read_text())["columns"]
-        for path in (ROOT / "conf/dataset").glob("criteo_*.yaml")
-    }
-    lists = ["last_items", "bought", "counts"]
-    kaggle = [column["name"] for column in described["criteo_kaggle"][1:]]
-    expected = {
-        "criteo_weighted": ["importance"],
-        "criteo_orders": ["order"],
-        "criteo_orders_weighted": ["order", "importance"],
-        "criteo_histories": lists,
-        "criteo_histories_weighted": [*lists, "importance"],
-        "criteo_orders_histories": ["order", *lists],
-        "criteo_practice": ["order", *lists, "importance"],
-    }
-    for name, more in expected.items():
-        names = [{"item": "cat_4"}.get(column["name"], column["name"]) for column in described[name][1:]]
-        assert names == [*kaggle, *more], name
+EXTRAS = {
+    "orders.rate=0.3": ["order"],
+    HISTORIES[0]: ["last_items", "bought", "counts"],
+    "weights=1": ["importance"],
+}
+
+
+@pytest.mark.parametrize("chosen", [*itertools.product([False, True], repeat=3)])
+def test_a_description_is_that_of_kaggle_and_what_was_asked_for(
+    tmp_path: Path, chosen: tuple[bool, ...]
+) -> None:
+    words = list(itertools.compress(EXTRAS, chosen))
+    described = yaml.safe_load(describe(configured(tmp_path / "log.tsv", *words)))
+    kaggle = yaml.safe_load((ROOT / "conf/dataset/criteo_kaggle.yaml").read_text())
+    more = [name for word in words for name in EXTRAS[word]]
+    names = [
+        {"item": "cat_4", "click": "label"}.get(each["name"], each["name"]) for each in described["columns"]
+    ]
+    assert names == [*(each["name"] for each in kaggle["columns"]), *more]
+    if not words:
+        assert described == {key: kaggle[key] for key in described}
+
+
+def test_a_description_is_no_log(tmp_path: Path) -> None:
+    """So a folder of logs can be read as a whole."""
+    folder = tmp_path / "logs"
+    for seed, name in enumerate(("a.tsv", "b.tsv")):
+        generate(configured(folder / name, "rows=100", f"seed={seed}"))
+    manifest = run(tmp_path / "out", f"dataset={folder}/a.tsv.yaml", f"input.train={folder}")
+    assert [Path(source.path).name for source in manifest.sources] == ["a.tsv", "b.tsv"]
 
 
 def test_inputs_of_models_have_no_histories(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
     words = [*ORDERS, "weights=0.5", "negatives_kept=0.25"]
     rows = fields(tmp_path / "log.tsv", *words)
     given = [f"input.train={tmp_path}/log.tsv", "encoding.num_embeddings=100"]
-    manifest = run(tmp_path / "out", "dataset=criteo_orders_weighted", "dataset.negatives_kept=0.25", *given)
+    manifest = run(tmp_path / "out", f"dataset={tmp_path}/log.tsv.yaml", *given)
     assert manifest.labels == [LearntLabel("click"), LearntLabel("order", "click")]
     table = table_of(manifest)
     orders = ["" if np.isnan(order) else f"{order:.0f}" for order in table["order"].to_pylist()]

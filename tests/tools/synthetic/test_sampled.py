@@ -64,7 +64,7 @@ def test_the_true_probabilities_reach_the_best_scores_by_weight(tmp_path: Path) 
 
 def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
     text = lines(tmp_path / "log.tsv", "negatives_kept=0.25", "weights=0.5")
-    given = ["dataset=criteo_weighted", "dataset.negatives_kept=0.25", f"input.train={tmp_path}/log.tsv"]
+    given = [f"dataset={tmp_path}/log.tsv.yaml", f"input.train={tmp_path}/log.tsv"]
     manifest = run(tmp_path / "out", *given, "encoding.num_embeddings=100")
     assert manifest.splits["train"].rows == len(text)
     assert (manifest.weight, manifest.negatives_kept) == ("importance", {"train": 0.25})

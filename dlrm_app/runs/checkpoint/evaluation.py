@@ -1,0 +1,100 @@
+"""The record of an evaluation, as a run and its checkpoints keep it: metrics and a verdict with likely causes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from dlrm_app.records import Number
+from dlrm_app.text import bullets
+
+LEARNT, UNDECIDED = "learnt", "undecided"
+CONSTANT, INVERTED, TOO_GOOD, DIVERGED = "no better than a constant", "inverted", "too good", "diverged"
+"""Verdicts on an evaluation. A model with one of the second line must not be used."""
+TOO_EARLY = "too early"
+"""The cause of a verdict that may change before the run ends."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A likely cause of a bad verdict: the measurement that speaks for it, and the cure."""
+
+    name: str
+    measured: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one evaluation, also in words, its causes (the likeliest first) and the numbers measured."""
+
+    verdict: str
+    says: str
+    causes: list[Cause] = field(default_factory=list)
+    measured: dict[str, Number] = field(default_factory=dict)
+
+    @property
+    def is_bad(self) -> bool:
+        """True if the model must not be used."""
+        return self.verdict not in (LEARNT, UNDECIDED)
+
+    @property
+    def advice(self) -> list[str]:
+        """A line for each cause, with its cure."""
+        return [f"{cause.measured}: {cause.cure}" for cause in self.causes]
+
+    @property
+    def text(self) -> str:
+        """The verdict, then a line for each cause."""
+        if not self.causes:
+            return self.says
+        title = "the likely cause" if len(self.causes) == 1 else "the likely causes, the likeliest first"
+        return f"{self.says}; {title}:\n{bullets(self.advice)}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
+
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, on rows that have it.
+    """
+
+    split: str
+    epoch: int
+    step: int
+    metrics: Mapping[str, Number]
+    judgement: Judgement | None = None
+    labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
+
+    def of_label(self, name: str) -> "Evaluation":
+        """The evaluation of a further label."""
+        return replace(self, metrics=self.labels[name], judgement=None, labels={})
+
+    @property
+    def merit(self) -> tuple[float, float]:
+        """Orders evaluations of one split: the AUC, or the log loss if labels of one class leave no AUC."""
+        auc = self.metrics["auc"]
+        if not math.isnan(auc):
+            return auc, 0.0
+        loss = self.metrics.get("logloss", math.nan)
+        return -1.0, -math.inf if math.isnan(loss) else -loss
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat dict: the metrics stand beside the step."""
+        judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
+        labels = {"labels": self.labels} if self.labels else {}
+        return {
+            "split": self.split,
+            "epoch": self.epoch,
+            "step": self.step,
+            **self.metrics,
+            **judged,
+            **labels,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the fields in what ``to_json`` gave."""
+        others = ("split", "epoch", "step", "judgement", "labels")
+        metrics = {name: number for name, number in value.items() if name not in others}
+        return {**{name: value[name] for name in others if name in value}, "metrics": metrics}

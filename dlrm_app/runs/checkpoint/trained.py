@@ -1,0 +1,123 @@
+"""Trained models: checkpoints that are not loaded yet, with what their markers say of model, settings and dataset."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
+from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
+from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
+from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
+from dlrm_app.errors import DataError
+from dlrm_app.files import SharedLock
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.plugins import refuse_other_plugins
+from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
+from dlrm_app.tables.specs import Table, in_order, resolve_tables
+from dlrm_app.typed import setting
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A complete checkpoint, not loaded yet: the description of its model, and the settings that it computes with."""
+
+    folder: Path
+    marker: Marker
+    spec: ModelSpec
+    trainer: TrainerConfig
+    evaluation: EvaluationConfig
+    data_path: str
+    """The dataset that the model was trained on."""
+    dense: str = MODEL
+    """MODEL, or EMA to use the average of the dense weights."""
+    held: SharedLock | None = field(default=None, compare=False)
+    """While it is held, the run does not delete the checkpoint."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The encoding of the model's dataset."""
+        return self.marker.columns
+
+    @property
+    def dense_names(self) -> list[str]:
+        """The dense columns, in the order that the model reads them."""
+        return [column["name"] for column in self.columns["dense"]]
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The model's tables, in the order that it reads them."""
+        return self.spec.tables
+
+    @property
+    def order(self) -> dict[str, Sequence[str]]:
+        """Table → its features, in the order that the model reads them."""
+        return {table.name: table.features for table in self.tables}
+
+    @property
+    def features(self) -> list[str]:
+        """The sparse features, in the order that the model reads them."""
+        return [name for table in self.tables for name in table.features]
+
+    @property
+    def name(self) -> str:
+        """Run and step, as text."""
+        average = ", averaged" if self.dense == EMA else ""
+        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
+
+
+def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
+    """The dataset that the checkpoint at ``folder`` was trained on, where it is now. ``typed``: where it was.
+
+    Found from any working folder, also after run and dataset were moved together, or in the folder that was typed.
+    """
+    beside = folder.absolute().parents[1] / marker.dataset_at
+    if (beside / MANIFEST).is_file():
+        with suppress(DataError):
+            if read_manifest(beside).fingerprint() == marker.dataset:
+                return os.path.normpath(beside) if Path(typed).is_absolute() else os.path.relpath(beside)
+    return typed
+
+
+def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
+    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for unknown settings."""
+    config = read_saved_config(marker.config, folder)
+    refuse_other_plugins(config.model.kind, config.plugins, str(folder))
+    feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
+    groups = [*marker.tables.values()]
+    weighted = [column["name"] for column in marker.columns["sparse"] if column.get("weights")]
+    tables = in_order(resolve_tables(config.tables, feature_rows, groups, weighted), marker.tables)
+    columns = [DenseColumn(**column) for column in marker.columns["dense"]]
+    numbers, labels = number_features(columns), known_labels(marker.columns)
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
+    return TrainedModel(
+        folder,
+        marker,
+        spec,
+        config.trainer,
+        config.evaluation,
+        dataset_of(folder, marker, config.data.path),
+        dense,
+    )
+
+
+def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError naming every column that ``manifest`` and the model's dataset encode differently."""
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = setting("encoding.path", trained.data_path)
+        refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
+
+
+def known_rows(trained: TrainedModel, manifest: Manifest, label: LabelRule = SAME_LABEL) -> Manifest:
+    """``manifest`` as the model reads it, also with vocabularies of another day. Raises DataError if it does not fit.
+
+    ``label``: as in ``refuse_other_columns``.
+    """
+    rows = manifest
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = setting("encoding.path", trained.data_path)
+        columns, features = trained.columns, trained.features
+        rows = read_as_known(columns, manifest, features, trained.folder, encoding, label)
+    return rows.with_labels(trained.spec.labels)
