@@ -53,7 +53,10 @@ def main() -> None:
             for root in (ROOT, given.beside)
             if root is not None
         ]
-        for size, seconds in [(1, 0.2), (ROWS, 0.2)] + [(1, given.seconds), (ROWS, given.seconds)] * given.rounds:
+        for size, seconds in [(1, 0.2), (ROWS, 0.2)] + [
+            (1, given.seconds),
+            (ROWS, given.seconds),
+        ] * given.rounds:
             for server in servers:
                 server.measure(size, bodies[size], seconds)
     print_table(servers)

@@ -19,7 +19,6 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.inference.serve.request import JsonRows
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parser import Parser
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.sources.unit_text import PADDING
 from dlrm_app.logs.spec import read_spec
 from dlrm_app.tools.checking.raw_logs import check_raw
@@ -95,7 +94,7 @@ def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
         parser = Parser(form, len(lists))
         text = np.frombuffer(lines + bytes(PADDING), np.uint8)
         _, _, rejects = parser.parse(text, 0, len(lines), len(lists))
-        cursor = ArrowCursor(ParquetUnit(0, 0, pa.table({"x": lists}), 0, True), form)
+        cursor = ArrowCursor(pa.table({"x": lists}), form)
         rows = [row for raw in cursor.rows(len(lists), None) for row in rows_of(raw, form)]
         assert [reject.line for reject in rejects] == [reject.line for reject in cursor.take_rejects()]
         assert rows_of(parser.take(), form) == rows
@@ -118,7 +117,7 @@ def test_served_lists_are_those_of_the_log() -> None:
     parser.parse(text, 0, len(text) - PADDING, 10)
     logged = pa.table({name: [str(row[name]) for row in given] for name in ("ids", "words")})
     bare = form.without_label()
-    (raw,) = ArrowCursor(ParquetUnit(0, 0, logged, 0, True), bare).rows(10, None)
+    (raw,) = ArrowCursor(logged, bare).rows(10, None)
     assert rows_of(parser.take(), rows.line_spec) == rows_of(raw, bare)
 
 
