@@ -121,10 +121,10 @@ class IndexedRows:
     def values(self, number: int) -> NDArray[Any]:
         """The values of column ``number``, which must not hold lists."""
         column = self.columns[number]
-        if isinstance(column, IndexedColumn):
-            return column.values(self.schema.field(number).type.to_pandas_dtype())
-        assert not isinstance(column, Bags), "the column holds lists"
-        return column
+        if isinstance(column, np.ndarray):
+            return column
+        assert isinstance(column, IndexedColumn), "the column holds lists"
+        return column.values(self.schema.field(number).type.to_pandas_dtype())
 
     def bags(self, number: int) -> Bags:
         """The lists of column ``number``, which must hold lists."""

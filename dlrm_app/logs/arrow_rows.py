@@ -516,11 +516,16 @@ def _split_texts(
     return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_)
 
 
+_PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.int32(), pa.uint64())
+
+
 def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
+    kind, is_sparse = array.type, column.role == "sparse"
+    if kind in _PLAIN_NUMBERS and column.kind != "milliseconds":
+        return array
     import pyarrow.compute as pc
 
-    kind, is_sparse = array.type, column.role == "sparse"
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         array, kind = (
             array.view(pa.timestamp(kind.unit)),
@@ -533,9 +538,7 @@ def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
         return days if is_sparse else pc.multiply(days.cast(pa.float64()), float(_DAY))
     if column.kind == "milliseconds":
         return pc.divide(array.cast(pa.float64(), safe=False), 1000.0)
-    if pa.types.is_floating(kind):
-        return array.cast(pa.float64())
-    return array if kind in (pa.int32(), pa.int64(), pa.uint64()) else array.cast(pa.int64())
+    return array.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
 
 
 @njit_uncounted

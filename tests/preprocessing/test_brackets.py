@@ -22,6 +22,7 @@ from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.sources.unit_text import PADDING
 from dlrm_app.logs.spec import read_spec
 from dlrm_app.tools.checking.raw_logs import check_raw
+from tests.inference.shop import body_of
 from tests.logs.test_lines import rows_of
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
@@ -112,13 +113,11 @@ def test_served_lists_are_those_of_the_log() -> None:
     form = read_spec(DatasetConfig(**description(**BRACKETS)))
     given: list[dict[str, Any]] = [{"ids": ids, "words": words} for ids, words in ROWS[:4]]
     rows = JsonRows(form)
-    text = np.frombuffer("\n".join([*rows.lines(given), ""]).encode() + bytes(PADDING), np.uint8)
-    parser = Parser(rows.line_spec, 10)
-    parser.parse(text, 0, len(text) - PADDING, 10)
+    (served,) = ArrowCursor(rows.table(rows.read(body_of(given), 10)), rows.spec).rows(10, None)
     logged = pa.table({name: [str(row[name]) for row in given] for name in ("ids", "words")})
     bare = form.without_label()
     (raw,) = ArrowCursor(logged, bare).rows(10, None)
-    assert rows_of(parser.take(), rows.line_spec) == rows_of(raw, bare)
+    assert rows_of(served, rows.spec) == rows_of(raw, bare)
 
 
 @pytest.mark.parametrize(

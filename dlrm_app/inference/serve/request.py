@@ -13,8 +13,10 @@ Row = dict[str, object]
 MAX_PROBLEMS = 8
 """The number of bad rows that an answer names."""
 _SHOWN = 60
-_BREAKING = frozenset("\x1f\x1e\n\r")
-"""Line ends and separators of records, which no value of a log holds."""
+_BREAKING, _BREAKING_ITEMS = frozenset("\x1f\n\r"), frozenset("\x1e\x1f\n\r")
+"""Line ends and separators of records, which no value, or item of a list, may hold."""
+_EMPTY_LISTS = (None, [None], [""])
+"""Lists without elements: a missing element alone is none."""
 _TEXTS = ("string", "hex", "iso", "formatted")
 """The kinds of columns whose values are texts, so that numbers among them are texts of digits."""
 
@@ -171,7 +173,7 @@ def _fault(value: object, column: LogColumn) -> str | None:
 
 def _scalar_fault(value: object, column: LogColumn) -> str | None:
     if isinstance(value, str):
-        if not _BREAKING.isdisjoint(value):
+        if not (_BREAKING if column.separator is None else _BREAKING_ITEMS).isdisjoint(value):
             return "may not hold line ends or separators of records"
         if column.separator is not None and column.separator in value:
             return f"holds an item with {column.separator!r}, which separates items in the raw log"
@@ -193,7 +195,7 @@ def _arrays(values: Sequence[object], columns: Sequence[LogColumn]) -> list[pa.A
     makes all columns if it can.
     """
     if columns[0].separator is not None:
-        values = [[] if each is None else each for each in values]
+        values = [[] if each in _EMPTY_LISTS else each for each in values]
     kind = _kind_of(columns[0])
     size = len(values) // len(columns)
     try:
