@@ -139,6 +139,17 @@ def arrange(
     return Rows(dense, [*features, *next_bags], beside, memory)
 
 
+def in_given_order(columns: Columns) -> Rows:
+    """The rows of ``columns`` as they are; only numbers are copied. For few rows this takes less time than ``arrange``."""
+    size, supervision = len(columns.labels), columns.supervision
+    dense = np.empty((size, len(columns.dense)), np.float32)
+    gather_rows(_addresses(columns.dense), np.arange(size, dtype=np.int32), dense)
+    beside = np.empty((size, len(supervision)), np.float32)
+    for number, values in enumerate(supervision):
+        beside[:, number] = values
+    return Rows(dense, [*columns.features, *columns.element_weights], beside, np.empty(0, np.int32))
+
+
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
     return np.array([_address(array) for array in arrays], np.uint64)
 

@@ -177,12 +177,16 @@ class ArrowCursor(Position):
         dense = dict(zip(self._numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
         lists: list[RawList] = []
         element_weights: dict[str, RawList] = {}
-        columns = dict(zip(table.column_names, table.itercolumns(), strict=True))
+        chunks = _chunks_of(table)
         for reading, its_states in zip(self._columns, states, strict=True):
             column = reading.column
-            stored = columns[column.name]
+            stored = chunks[column.name]
             if column.separator is not None:
-                its_lists = self._read_lists(stored.combine_chunks(), reading, its_states)
+                its_lists = self._read_lists(
+                    stored[0] if len(stored) == 1 else table[column.name].combine_chunks(),
+                    reading,
+                    its_states,
+                )
                 if column.role == ELEMENT_WEIGHTS:
                     element_weights[column.name] = its_lists
                 else:
@@ -262,18 +266,15 @@ class ArrowCursor(Position):
 
     def _convert_all(
         self,
-        stored: pa.ChunkedArray,
+        chunks: Sequence[pa.Array],
         reading: _Reading,
         values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
         """Converts the chunks one after another."""
-        if stored.num_chunks == 1:
-            self._convert(stored.chunk(0), reading, values, states, spans)
-            return
         start = 0
-        for chunk in stored.chunks:
+        for chunk in chunks:
             part = slice(start, start + len(chunk))
             self._convert(chunk, reading, values[part], states[part], spans[part])
             start = part.stop
@@ -337,6 +338,14 @@ class ArrowCursor(Position):
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
             _fill_spans(texts.ends, texts.lengths, place, spans)
+
+
+def _chunks_of(table: pa.Table) -> dict[str, list[pa.Array]]:
+    """Column → its chunks."""
+    batches = table.to_batches()
+    if len(batches) == 1:  # which hands out arrays in less time
+        return dict(zip(table.column_names, ([array] for array in batches[0].columns), strict=True))
+    return {name: column.chunks for name, column in zip(table.column_names, table.itercolumns(), strict=True)}
 
 
 _NO_SPANS = np.zeros((0, 2), np.int64)
