@@ -161,7 +161,8 @@ class Encoder:
         ``folds``: the training rows' folds, for target columns.
         """
         columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys=wants_keys)
-        sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
+        one_hot = columns[self._num_dense :]
+        sparse = [column.encode(raw, one_hot) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [raw.labels.copy()] if self._label else []
         if raw.further is not None:
