@@ -13,6 +13,7 @@ import torch
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.ranking import grouped_auc, rank_scores, roc_auc
+from dlrm_app.evaluation.scored_rows import ScoredRows
 
 
 def main() -> None:
@@ -21,13 +22,14 @@ def main() -> None:
     logits = torch.randn(num_rows) - 1
     labels = torch.rand(num_rows) < torch.sigmoid(logits)
     groups = (torch.rand(num_rows) ** 3 * 100_000).int()
+    rows = ScoredRows.unweighted(logits, labels)
     before = _peak()
     works: dict[str, Callable[[], object]] = {
-        "AUC": lambda: roc_auc(rank_scores(logits, labels)),
+        "AUC": lambda: roc_auc(rank_scores(rows)),
         "all metrics": lambda: _all(logits, labels),
-        "grouped AUC": lambda: grouped_auc(logits, labels, groups),
-        "DeLong interval": lambda: auc_interval(logits, labels),
-        "DeLong, two models": lambda: compare_aucs(logits, logits + groups, labels),
+        "grouped AUC": lambda: grouped_auc(rows, groups),
+        "DeLong interval": lambda: auc_interval(rows, 0.95),
+        "DeLong, two models": lambda: compare_aucs(rows, logits + groups, 0.95),
     }
     for name, work in works.items():
         measure(name, work, num_rows, before)
@@ -36,7 +38,7 @@ def main() -> None:
 def _all(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     metrics = ClickMetrics("rows")
     for some, positive in zip(logits.split(4096), labels.split(4096), strict=True):
-        metrics.update(some, positive)
+        metrics.update(ScoredRows.unweighted(some, positive))
     return metrics.compute()
 
 

@@ -71,7 +71,7 @@ DCN_LAYERS, DCN_RANK = 3, 512
 _TINY_ROWS = [10_000, 250_000, 6_250_000, 6_250_000]
 _TINY_ROWS += [10] * 16 + [1_000] * 10 + [10_000] * 4 + [100_000] * 2 + [250_000] * 19
 TINY = Shapes(_TINY_ROWS, 16, (16,), (256, 128, 1), num_dense=10, ids=[10] * 3 + [1] * (len(_TINY_ROWS) - 3))
-"""NVIDIA Merlin's synthetic Tiny (conf/tables/merlin_tiny.yaml) as far as dlrm_main.py can have it and memory allows.
+"""NVIDIA Merlin's synthetic Tiny (conf/merlin/tiny.yaml) as far as dlrm_main.py can have it and memory allows.
 
 Its 55 tables, 10 dense features and MLP; a quarter of the rows where there are a million and more; one
 width for all, one feature a table, of which the three shared ones keep that with 10 ids; dot products and

@@ -61,7 +61,7 @@ def made(folder: Path, name: str, source: str, *others: str) -> Manifest:
 
 
 def stored(table: pa.Table, name: str) -> list[float | None]:
-    """A further label's values, None where a row lacks it."""
+    """Another label's values, None where a row lacks it."""
     return [None if np.isnan(value) else value for value in table[name].to_numpy()]
 
 

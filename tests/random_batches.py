@@ -6,6 +6,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.tables.specs import Table
 
 NUM_DENSE = 5
@@ -60,4 +61,4 @@ def to_batch(
         lengths=torch.tensor([len(bag) for lists in bags.values() for bag in lists], dtype=torch.int64),
         stride=len(labels[rows]),
     )
-    return Batch(dense[rows], kjt, labels[rows], len(labels[rows]))
+    return Batch(dense[rows], kjt, Supervision.unweighted(labels[rows].unsqueeze(0)), len(labels[rows]))

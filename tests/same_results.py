@@ -41,6 +41,11 @@ CLOCKS = {
     "metrics_bytes",
 }
 """Keys of what a clock decides; ``metrics_bytes`` is the length of a text with times in it."""
+OLD_NAMES = (
+    (r"merlin=(\w+)", r"experiment=merlin_\1"),
+    (r"dataset=practice\.tsv\.yaml", "dataset=criteo_practice"),
+)
+"""Settings by their names now, and what a checkout without conf/merlin calls them."""
 SCRATCH = re.compile(re.escape(tempfile.gettempdir()) + r"/same-results-[^/\"]+/")
 """Where a recording's commands work: left out of the paths in what they write."""
 
@@ -57,6 +62,7 @@ CSV = ["dataset=example_csv", "input.train=shop.csv", *SPLIT, "rejects.max_fract
 MULTI_HOT = "multi_hot.sizes=[3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,10,7,5,3,1,1]"
 DATASETS = {
     "hash": [*HASH, "encoding.num_embeddings=2000"],
+    "practice": ["dataset=practice.tsv.yaml", "input.train=practice.tsv", *SPLIT, "encoding=vocab"],
     "gzip": ["input.train=log.tsv.gz", *SPLIT, "encoding.num_embeddings=3000"],
     "vocab": [*VOCAB, "encoding.min_count=2", "encoding.top_k=1500", "dense.bucket_columns=all"],
     "multi_hot": [*HASH, "encoding.num_embeddings=500", MULTI_HOT, "dense.transform=log3", "shuffle=block"],
@@ -123,7 +129,7 @@ EVALUATIONS = {
     "two_evaluate": (2, ["checkpoint=two_row_wise", "split=val", "sharding.types=[table_wise]"]),
 }
 PLANS = {
-    "plan_medium": ["tables=merlin_medium", "topology=a100_80g", "topology.nodes=2"],
+    "plan_medium": ["merlin=medium", "topology=a100_80g", "topology.nodes=2"],
     "plan_dcnv2": ["experiment=mlperf_dcnv2", "topology=a100_40g_8"],
     "plan_own": ["tables=own.yaml", "model=concat", "topology=cpu_2"],
 }
@@ -162,6 +168,9 @@ def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: 
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = torchrun if ranks > 1 else []
     arguments = [sys.executable, *launcher, "-m", "dlrm_app.cli", name, *settings]
+    if not (checkout / "conf/merlin").is_dir():
+        for pattern, old in OLD_NAMES:
+            arguments = [re.sub(f"^{pattern}$", old, word) for word in arguments]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     done = subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
     return done.stdout
@@ -170,6 +179,8 @@ def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: 
 def write_inputs(folder: Path, run: Callable[..., str]) -> None:
     """The logs that are preprocessed, with bad lines in them, and tables of our own."""
     run("generate", "output=log.tsv", "rows=60000", "max_cardinality=3000", "seed=7")
+    practice = ["rows=6000", "max_cardinality=500", "orders.rate=0.3", "histories.length=5", "weights=0.5"]
+    run("generate", "output=practice.tsv", *practice)
     run("generate", "output=new.tsv", "rows=6000", "start_row=60000", "max_cardinality=3000", "seed=7")
     (folder / "log.generated").write_bytes((folder / "log.tsv").read_bytes())
     lines = (folder / "log.tsv").read_bytes().splitlines(keepends=True)
@@ -230,7 +241,7 @@ def cases(folder: Path, run: Callable[..., str]) -> Iterator[tuple[str, Callable
         return {"plan": read_plan(folder / name / "plan.yaml"), "printed": printed_numbers(printed)}
 
     yield "log", lambda: {name: digest((folder / name).read_bytes()) for name in ("log.generated", "new.tsv")}
-    yield "merlin_tiny", lambda: generate("merlin_tiny", "experiment=merlin_tiny", "rows=3000")
+    yield "merlin_tiny", lambda: generate("merlin_tiny", "merlin=tiny", "rows=3000")
     own = ["tables=own.yaml", "rows=20000", "num_dense=5", "test_rows=1000"]
     yield "synthetic", lambda: generate("synthetic", *own)
     for name, settings in DATASETS.items():

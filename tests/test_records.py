@@ -12,13 +12,13 @@ from dlrm_app.dataset.manifest import Shard
 from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal
-from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.study import Moments, StudiedUnit
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, from_json
 from tests.refusals import refused
 
-RANGE = TextRange(source=1, unit=2, size=3, file_bytes=4, crc=5, is_last=True)
+RANGE = UnitExtent(source=1, unit=2, size=3, file_bytes=4, crc=5, is_last=True)
 RECORDS = [
     StudiedUnit(RANGE, (Moments(3, 1 / 3, 0.1), Moments()), ()),
     EncodedUnit(
@@ -34,7 +34,7 @@ RECORDS = [
 
 @dataclass(frozen=True)
 class Small:
-    text: TextRange
+    text: UnitExtent
 
 
 @pytest.mark.parametrize("record", RECORDS)

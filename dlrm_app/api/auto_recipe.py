@@ -9,7 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.compose import compose_config, conf_file
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.conf_files import conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import repeated_columns, weighted_columns
@@ -51,7 +52,7 @@ def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
 
     Empty if a recipe is typed, or if the dataset or the earlier run cannot be read (which is reported later).
     """
-    if typed.get("experiment", "auto") != "auto":
+    if typed.get("experiment", "auto") != "auto" or typed.get("merlin") is not None:
         return {}
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
         return _settings_of(_begun_with(earlier, typed), typed)
@@ -144,7 +145,7 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
 
 
 def _composed(name: str) -> TrainConfig:
-    return compose_config("train", TrainConfig, ["data.path=any", f"experiment={name}"])
+    return compose_config("train", TrainConfig, {"data.path": "any", "experiment": name})
 
 
 def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.api.commands import Call
+from dlrm_app.api.command import Call
 from dlrm_app.typed import next_line, setting
 
 Lines = list[str]
@@ -17,7 +17,9 @@ def next_lines(name: str, result: Any, call: Call) -> Lines:
 
 
 def _typed(call: Call, *without: str) -> Lines:
-    return [shlex.quote(word) for word in call.typed(*without)]
+    """The settings as they were typed, without those of the keys or groups ``without``."""
+    words = [word for word in call.words if "=" in word]
+    return [shlex.quote(word) for word in words if word.partition("=")[0].lstrip("+") not in without]
 
 
 def _after_preprocess(dataset: Any, call: Call) -> Lines:
@@ -59,8 +61,8 @@ def _after_generate(generated: Any, call: Call) -> Lines:
         shares = {"input.train": clicks, "split.val": 0.1, "split.test": 0.1}
         settings = {**generated.described_by, **shares}
         return [next_line("dlrm-preprocess", {**settings, "output": dataset})]
-    typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "experiment="))]
-    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
+    typed = [each for each in _typed(call) if each.lstrip("'").startswith(("tables=", "merlin="))]
+    model = [] if any(each.startswith("merlin=") for each in typed) else ["model=concat"]
     return [next_line("dlrm-train", {"data.path": generated.path}, *typed, *model, "output=run")]
 
 

@@ -84,7 +84,7 @@ class InputConfig(Section):
     val: Any = None
     test: Any = None
     unlabelled: list[Split] = field(default_factory=list)
-    by_position: bool = False
+    by_position: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
         """Problems: splits whose value names no files, or no split at all."""
@@ -357,7 +357,7 @@ class GenerateConfig(Section):
         """
         is_dataset = self.format == "dataset"
         if is_dataset and not self.tables.specs:
-            cure = "add tables=merlin_tiny, or another"
+            cure = "give merlin=tiny or another size, or tables=FILE.yaml"
             yield Problem("format=dataset", "needs tables, whose rows it draws ids of", cure)
         elif not is_dataset and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"

@@ -34,7 +34,7 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
-    weights: bool = True
+    weights: bool = REQUIRED
     by: list[str] = field(default_factory=list)
     other_label: Literal["refuse", "ignore"] = REQUIRED
     confidence: Between = REQUIRED

@@ -18,6 +18,11 @@ _GONE = (
         "is written by dlrm-generate beside its log",
         "give that file, as dataset=LOG.tsv.yaml",
     ),
+    _Gone(
+        r"(?:experiment|tables|model)=merlin_(tiny|small|medium|large|jumbo|colossal)",
+        "is a part of a preset now",
+        r"give merlin=\1, and optimizer=, model= or single keys where they differ",
+    ),
 )
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
-from dlrm_app.config.overrides import choices_of
-from dlrm_app.config.schema import is_section, type_of, types_of, unknown_key
+from dlrm_app.config.compose import compose_tree
+from dlrm_app.config.conf_files import BUILDS_ON, choices_of, conf_dir
+from dlrm_app.config.overrides import Overrides
+from dlrm_app.config.schema import flattened, is_section, known_keys, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
 from dlrm_app.typed import as_typed
 
@@ -24,6 +25,7 @@ Set a key with key=value; choose from a group with group=choice or group=path/to
 --multirun                        one run for each combination of comma-separated values
 --shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
 
+_LEFT_OUT = re.compile(r"( *)# (\w+): (.*)")
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
 _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
 
@@ -52,12 +54,17 @@ class Reference(NamedTuple):
     sections: list[tuple[str, str, list[Entry]]]
 
 
-def read_comments(path: Path) -> dict[str, str]:
-    """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines."""
+def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
+    """Dotted key → the comment after and below it in a file of conf/ (indented by two); "" → the file's first lines.
+
+    A line ``# key: comment`` explains one of ``keys`` that the file leaves at its default; ``#   more`` continues it.
+    """
     comments = {"": ""}
     parents: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        match = _LINE.match(line)
+        left_out = _LEFT_OUT.match(line)
+        is_key = left_out and parents and ".".join([*parents[: len(left_out[1]) // 2], left_out[2]]) in keys
+        match = left_out if is_key else _LINE.match(line)
         indent, name, comment = match.groups() if match else ("", None, None)
         if name is not None:
             parents = [*parents[: len(indent) // 2], name]
@@ -65,14 +72,14 @@ def read_comments(path: Path) -> dict[str, str]:
         elif (
             comment
             and not comment.startswith("@package")
-            and (not parents or (indent and comments[".".join(parents)]))
+            and (not parents or ((indent or line.startswith("#   ")) and comments[".".join(parents)]))
         ):
-            comments[".".join(parents)] += f" {comment}"
+            comments[".".join(parents)] += f" {comment.strip()}"
     return {key: comment.strip() for key, comment in comments.items()}
 
 
-def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Reference:
-    """Reads the keys of ``dlrm-<command> *overrides``, with their values and meanings. Raises ConfigError."""
+def read_reference(command: str, schema: type[Any], overrides: Overrides) -> Reference:
+    """Reads the keys of ``dlrm-<command>`` with ``overrides``, their values and their meanings. Raises ConfigError."""
     conf = conf_dir()
     tree, chosen = compose_tree(command, schema, overrides)
     comments: dict[str, str] = {}
@@ -80,16 +87,19 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
         comments |= read_comments(conf / f"{name}.yaml")
     groups = {}
     for group, path in chosen.items():
-        folder, choices = choices_of(group, conf, command)
+        folder, choices = choices_of(group, command)
         choice, about = Path(path or "null").name, ""
         # the first comment counts, so the current choice comes first
         for each in sorted(choices, key=lambda each: each != choice):
-            of_file = read_comments(conf / group / folder / f"{each}.yaml")
+            kind = type_of(group, schema)
+            keys = {*known_keys(kind)} if is_section(kind) else set()
+            of_file = read_comments(conf / group / folder / f"{each}.yaml", keys)
             about = of_file[""] if each == choice else about
             comments = {f"{group}.{key}": text for key, text in of_file.items() if key and text} | comments
         groups[group] = Group(choice, about, choices)
     entries = []
-    for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), schema):
+    values: Any = OmegaConf.to_container(tree, resolve=False)
+    for key, value in flattened(values, schema):
         # a setting for both tables and dense weights is explained once
         meaning = comments.get(key) or comments.get(key.replace(".dense.", ".sparse."), "")
         entries.append(Entry(key, _shown(value), meaning))
@@ -102,15 +112,6 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
     return Reference(comments[""], groups, sections)
 
 
-def _leaves(values: Any, schema: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if is_section(type_of(key, schema)) and isinstance(value, dict):
-            yield from _leaves(value, schema, f"{key}.")
-        else:
-            yield key, value
-
-
 def _shown(value: Any) -> str:
     """``value`` as it would be typed; for a long list, the number of its entries."""
     text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
@@ -118,8 +119,8 @@ def _shown(value: Any) -> str:
     return f"[… {len(value)} entries]" if is_long else text
 
 
-def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
-    """The JSON schema of ``dlrm-<command> *overrides``, for editors of YAML files."""
+def json_schema(command: str, schema: type[Any], overrides: Overrides) -> str:
+    """The JSON schema of ``dlrm-<command>`` with the choices of ``overrides``, for editors of YAML files."""
     reference = read_reference(command, schema, overrides)
     described = {entry.key: entry.comment for *_, entries in reference.sections for entry in entries}
 
@@ -139,8 +140,8 @@ def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
     )
 
 
-def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:
-    """The text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning.
+def help_text(command: str, schema: type[Any], overrides: Overrides, asked: Sequence[str] = ()) -> str:
+    """The text of ``dlrm-<command> --help`` with ``overrides``: groups, and every key with its value and its meaning.
 
     ``asked``: parts of the keys to show; other keys are left out. Raises ConfigError for a part that no key has.
     """

@@ -70,6 +70,16 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
             yield from known_keys(annotation, f"{prefix}{name}.")
 
 
+def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested ``values``, as far as the schema has sections: other mappings are values."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and is_section(type_of(key, schema)):
+            yield from flattened(value, schema, f"{key}.")
+        else:
+            yield key, value
+
+
 def defaults_of(schema: Any) -> dict[str, Any]:
     """Every key with its default, or "???" if it has none."""
     return {
@@ -80,7 +90,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 def unknown_key(key: str, schema: Any) -> Problem:
     """The problem of an unknown ``key``, with the nearest key of ``schema``."""
-    known = [*known_keys(schema), "experiment"]
+    known = [*known_keys(schema), "experiment", *["merlin"] * ("tables" in types_of(schema))]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
     # the last word may be right, and the section wrong or missing
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []

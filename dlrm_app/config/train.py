@@ -77,17 +77,17 @@ class TrainerConfig(Section):
     global_batch_size: Count = REQUIRED
     seed: Seed = REQUIRED
     deterministic: bool = REQUIRED
-    calibrate: bool = False
-    weights: bool = True
+    calibrate: bool = REQUIRED
+    weights: bool = REQUIRED
     max_steps: Count | None = None
     log_every_steps: Count = REQUIRED
     threads: Threads | None = None
-    pipeline: Literal["base", "sparse_dist", "prefetch"] = "sparse_dist"
+    pipeline: Literal["base", "sparse_dist", "prefetch"] = REQUIRED
     timeout_minutes: Minutes = REQUIRED
     precision: Literal["fp32", "bf16"] = REQUIRED
     tf32: bool = REQUIRED
-    compile: bool = False
-    kernels: Literal["compiled", "libraries"] = "compiled"
+    compile: bool = REQUIRED
+    kernels: Literal["compiled", "libraries"] = REQUIRED
 
     def num_steps(self, num_rows: int) -> int:
         """Steps of a whole run over ``num_rows`` training rows."""
@@ -98,13 +98,13 @@ class TrainerConfig(Section):
 @dataclass(slots=True)
 class DistillationConfig(Section):
     scores: str | None = None
-    share: Share = 0.8
+    share: Share = REQUIRED
 
 
 @dataclass(slots=True)
 class WarmStartConfig(Section):
     checkpoint: str | None = None
-    optimizer: bool = True
+    optimizer: bool = REQUIRED
     allow: list[Literal["features", "dense", "layers", "label"]] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class EvaluationConfig(Section):
     group_by: str | None = None
     target_auc: Share | None = None
     patience: Count | None = None
-    test: bool = True
+    test: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
         """Problems: two settings for the times of evaluations."""

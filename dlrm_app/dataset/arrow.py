@@ -84,12 +84,13 @@ def shard_schema(
     sparse: Sequence[SparseColumn],
     kept: Iterable[KeptColumn] = (),
     weight: str | None = None,
-    further: Iterable[str] = (),
+    other_labels: Iterable[str] = (),
 ) -> pa.Schema:
-    """The columns of a shard. ``weight``: the name of the weights' column; ``further``: those of further labels. Rows
-    without a label have none."""
+    """The columns of a shard. ``weight``, ``other_labels``: the names of their columns, which rows without a label do not
+    have.
+    """
     fields = [(label, pa.uint8())] if label else []
-    fields += [(name, pa.float32()) for name in further if label]
+    fields += [(name, pa.float32()) for name in other_labels if label]
     fields += [(weight, pa.float32())] if label and weight else []
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
@@ -105,8 +106,8 @@ def read_weights(table: pa.Table, name: str) -> NDArray[np.float32]:
     return weights
 
 
-def read_further_label(table: pa.Table, name: str) -> NDArray[np.float32]:
-    """The values [R] of a further label, NaN where a row lacks it. Raises ColumnError unless the others are 0 or 1."""
+def read_other_label(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """The values [R] of another label, NaN where a row lacks it. Raises ColumnError unless the others are 0 or 1."""
     values: NDArray[np.float32] = numbers_of(read_column(table, name, pa.float32()))
     is_good = (values == 0) | (values == 1) | np.isnan(values)
     refuse_wrong(values[~is_good], name, "labels are neither 0 nor 1, nor NaN")

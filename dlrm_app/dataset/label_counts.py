@@ -1,7 +1,7 @@
-"""Counts of the rows that have further labels: of parts of a split, of a whole one, and in words."""
+"""Counts of the rows that have other labels: of parts of a split, of a whole one, and in words."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 
 Counts = Sequence[Sequence[float]]
-"""[L - 1, 9]: for each further label the rows that have it, those where it is 1, and the sums of the weights of both;
+"""[L - 1, 9]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
 the same among rows without the main label; rows where it is 1 and its ``given`` 0.
 """
 
@@ -19,16 +19,16 @@ the same among rows without the main label; rows where it is 1 and its ``given``
 def count_labels(
     labels: Sequence[LearntLabel],
     main: NDArray[np.uint8],
-    further: NDArray[np.floating],
-    weights: NDArray[np.floating] | None,
+    others: NDArray[np.floating],
+    weights: NDArray[np.floating],
 ) -> NDArray[np.float64]:
-    """The ``Counts`` of rows with ``main`` labels [R] and ``further`` ones [L - 1, R], NaN where a row lacks one.
+    """The ``Counts`` of rows with ``main`` labels [R] and ``others`` [L - 1, R], NaN where a row lacks one.
 
-    ``weights`` [R]: rounded to float32, as shards hold them; None counts each row once.
+    ``weights`` [R]: rounded to float32, as shards hold them.
     """
-    each = np.ones(len(main)) if weights is None else weights.astype(np.float32).astype(np.float64)
+    each = weights.astype(np.float32).astype(np.float64)
     among = np.stack([np.ones(len(main)), main == 0])
-    values = dict(zip((label.name for label in labels), [main, *further], strict=True))
+    values = dict(zip((label.name for label in labels), [main, *others], strict=True))
     found = []
     for label in labels[1:]:
         is_known, is_positive = ~np.isnan(values[label.name]), values[label.name] == 1
@@ -67,21 +67,26 @@ def _counts(sums: Sequence[float], is_weighted: bool) -> LabelCounts:
     return LabelCounts(int(sums[0]), int(sums[1]), weights)
 
 
+def add_weights(parts: Iterable[WeightSums | None]) -> WeightSums | None:
+    """The sums of several splits together; None if rows have no weights."""
+    given = [part for part in parts if part]
+    return WeightSums(sum(w.all for w in given), sum(w.positives for w in given)) if given else None
+
+
 def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
     """The counts of several splits together."""
-    weights = [part.weights for part in parts if part.weights is not None]
-    negatives = [part.negatives for part in parts if part.negatives is not None]
+    negatives = [part.negatives for part in parts if part.negatives]
     return LabelCounts(
         sum(part.rows for part in parts),
         sum(part.positives for part in parts),
-        WeightSums(sum(w.all for w in weights), sum(w.positives for w in weights)) if weights else None,
+        add_weights(part.weights for part in parts),
         add_counts(negatives) if negatives else None,
         sum(part.without_given for part in parts),
     )
 
 
 def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
-    """The table of further labels by split."""
+    """The table of other labels by split."""
     rows: Rows = [
         [
             name,
@@ -91,7 +96,7 @@ def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
             share(counts.positives / max(counts.rows, 1)),
         ]
         for name, split in manifest.splits.items()
-        for label in manifest.further_labels
+        for label in manifest.other_labels
         if (counts := split.labels.get(label.name)) is not None
     ]
     return ("split", "label", "given", "rows that have it", "positives"), rows
@@ -100,7 +105,7 @@ def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
 def given_lines(manifest: Manifest) -> Iterator[str]:
     """A warning for each label that is 1 in rows where its ``given`` is 0."""
     for name, split in manifest.splits.items():
-        for label in manifest.further_labels:
+        for label in manifest.other_labels:
             counts = split.labels.get(label.name)
             if counts is not None and counts.without_given:
                 yield (

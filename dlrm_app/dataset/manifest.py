@@ -5,7 +5,7 @@
     DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
-Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the further labels (float32, NaN where a row
+Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the other labels (float32, NaN where a row
 lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column
 (int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>)
 and the parts of kept columns.
@@ -115,7 +115,7 @@ class LearntLabel:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """The ``rows`` of a split that have a further label, those where it is 1, and the sums of their weights, if rows
+    """The ``rows`` of a split that have another label, those where it is 1, and the sums of their weights, if rows
     have weights.
 
     ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
@@ -132,7 +132,7 @@ class LabelCounts:
 @dataclass(frozen=True)
 class Split:
     """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
-    negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every further label.
+    negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every other label.
     """
 
     rows: int
@@ -195,7 +195,7 @@ class Manifest:
     labels: list[LearntLabel] = field(default_factory=list, metadata=IF_SET)
     """All labels of rows with several, the main one (``label``) first; empty for rows with one."""
     further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)
-    """Further label → its best reachable ``auc`` and ``logloss``, if they are known."""
+    """Other label → its best reachable ``auc`` and ``logloss``, if they are known."""
     negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
@@ -231,7 +231,12 @@ class Manifest:
         return self.lineage and replace(self.lineage, growth=[])
 
     @property
-    def further_labels(self) -> list[LearntLabel]:
+    def is_weighted(self) -> bool:
+        """True if rows have weights."""
+        return self.weight is not None
+
+    @property
+    def other_labels(self) -> list[LearntLabel]:
         """The labels beside the main one."""
         return self.labels[1:]
 
@@ -264,7 +269,7 @@ class Manifest:
 
     def _clicks_and_rows(self, clicks: int, rows: int, weights: WeightSums | None) -> tuple[float, float]:
         """The sums of ``weights`` if rows count by them; otherwise the numbers."""
-        if self.weight is not None and weights is not None:
+        if self.weight and weights:
             return weights.positives, weights.all
         return float(clicks), float(rows)
 
@@ -342,9 +347,9 @@ def _faults(manifest: Manifest) -> list[str]:
         sums = split.weights or WeightSums(0.0, 0.0)
         if not 0 <= sums.positives <= sums.all:
             faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")
-        further = [each.name for each in manifest.further_labels] if split.positives is not None else []
-        if further != [*split.labels]:
-            faults.append(f"{name} counts the labels {[*split.labels]}, not {further}")
+        others = [each.name for each in manifest.other_labels] if split.positives is not None else []
+        if others != [*split.labels]:
+            faults.append(f"{name} counts the labels {[*split.labels]}, not {others}")
         for label, of_label in split.labels.items():
             if not 0 <= of_label.positives <= of_label.rows <= split.rows:
                 faults.append(

@@ -14,7 +14,7 @@ from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import SparseEncoder, expand
 from dlrm_app.logs.fields import MISSING_KEY
-from dlrm_app.logs.parser import RawColumns, RawList
+from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
 
 S = TypeVar("S", bound=np.generic)
@@ -150,8 +150,8 @@ class Encoder:
         weights = [column.name for column in spec.element_weights]
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
-        further = [column.name for column in spec.further]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, further)
+        others = [column.name for column in spec.other_labels]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others)
 
     def encode(
         self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
@@ -165,10 +165,9 @@ class Encoder:
         sparse = [column.encode(raw, one_hot) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [raw.labels.copy()] if self._label else []
-        if raw.further is not None:
-            # one NaN for all that are missing, whatever bits the log's have
-            labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.further]
-        labels += [raw.weights.astype(np.float32)] if self._weight and raw.weights is not None else []
+        # one NaN for all that are missing, whatever bits the log's have
+        labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
+        labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(

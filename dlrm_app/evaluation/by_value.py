@@ -20,6 +20,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.intervals import auc_interval
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.result import ValueResult
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.reader import SplitReader
 
 MOST_VALUES = 20
@@ -49,22 +50,15 @@ def group_by_value(manifest: Manifest, split: str, name: str, runtime: Runtime) 
     return ValueGroups(name, names, of_distinct[places.reshape(-1)])
 
 
-def measure_by_value(
-    groups: ValueGroups,
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    weights: torch.Tensor | None,
-    confidence: float,
-) -> list[ValueResult]:
-    """The metrics of each group of this rank's rows, over all ranks, the largest first."""
-    places, found = torch.from_numpy(groups.places).to(logits.device), []
+def measure_by_value(groups: ValueGroups, rows: ScoredRows, confidence: float) -> list[ValueResult]:
+    """The metrics of each group of this rank's ``rows``, over all ranks, the largest first."""
+    places, found = torch.from_numpy(groups.places).to(rows.logits.device), []
     for place, name in enumerate(groups.names):
-        rows = places == place
-        its_weights = None if weights is None else weights[rows]
+        some = rows[places == place]
         metrics = ClickMetrics(groups.column, warns=False)
-        metrics.update(logits[rows], labels[rows], weights=its_weights)
+        metrics.update(some)
         values = metrics.compute()
-        interval = auc_interval(logits[rows], labels[rows], confidence, its_weights)
+        interval = auc_interval(some, confidence)
         interval = replace(interval, value=values["auc"])  # a class of one row has an AUC, but no interval
         counts = int(values["num_samples"]), int(values["positives"])
         numbers = (values[key] for key in ("logloss", "ne", "calibration"))
@@ -99,7 +93,6 @@ def _read(
 
 
 def _names_of_ids(manifest: Manifest, column: SparseColumn) -> Callable[[int], str]:
-    """The names of the ids of a column."""
     rule = column.encoding
     special = {rule.get("missing_id", 0): MISSING} | ({rule["rare_id"]: RARE} if "rare_id" in rule else {})
     if rule["kind"] == "vocab":

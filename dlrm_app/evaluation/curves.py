@@ -1,10 +1,11 @@
 """ROC curve and reliability diagram of predictions on all ranks, for curves.json.
 
-roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least
-``threshold``. None if all rows have one class. reliability: bins with about equal numbers of rows, by
-rising prediction, with the range and mean of their predictions.
+roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least ``threshold``. None
+if all rows have one class. reliability: bins with about equal numbers of rows, by rising prediction, with the
+range and mean of their predictions.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
+from dlrm_app.evaluation.scored_rows import ScoredRows
 
 NUM_BUCKETS = 1 << 16
 """Buckets between the lowest and the highest logit.
@@ -27,29 +29,27 @@ Counts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]
 
 
-def measure_curves(
-    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
-) -> dict[str, Any] | None:
-    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool; rows with nan are left out. None if there are no rows.
+def measure_curves(rows: ScoredRows) -> dict[str, Any] | None:
+    """Curves of rows; those with a logit of nan are left out. None if there are no rows.
 
-    With ``weights`` [n] all counts are sums of weights; rows of weight 0 are left out.
+    If rows have weights, all counts are sums of weights; rows of weight 0 are left out.
 
     Every rank passes its own rows, any number of them. All get the same curves, for every number of ranks.
     """
-    is_used = ~logits.isnan()
-    if weights is not None:
-        is_used &= weights > 0
-        weights = weights[is_used]
-    logits, labels = logits[is_used].clamp(-MAX_LOGIT, MAX_LOGIT), labels[is_used]
-    low, high = _range(logits)
+    is_used = ~rows.logits.isnan()
+    if rows.is_weighted:
+        is_used &= rows.weights > 0
+    rows = rows[is_used]
+    rows = replace(rows, logits=rows.logits.clamp(-MAX_LOGIT, MAX_LOGIT))
+    low, high = _range(rows.logits)
     if low > high:
         return None
-    rows = int(all_reduce_sum(torch.tensor(logits.numel(), device=logits.device)))
-    counts, predictions = _count(logits, labels, weights, low, high)
+    num_rows = int(all_reduce_sum(torch.tensor(len(rows), device=rows.logits.device)))
+    counts, predictions = _count(rows, low, high)
     negatives, positives = counts.cpu().numpy()
     edges = np.linspace(low, high, NUM_BUCKETS + 1)
     return {
-        "num_samples": rows,
+        "num_samples": num_rows,
         "roc": _roc(negatives, positives, edges),
         "reliability": _reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
     }
@@ -64,24 +64,22 @@ def _range(logits: torch.Tensor) -> tuple[float, float]:
     return float(by_rank[:, 0].min()), float(by_rank[:, 1].max())
 
 
-def _count(
-    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, low: float, high: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _count(rows: ScoredRows, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows by label [2, buckets], sums of their predictions [buckets]), over all ranks."""
-    kind = torch.int64 if weights is None else torch.float64
-    counts = torch.zeros(2 * NUM_BUCKETS, dtype=kind, device=logits.device)
-    predictions = torch.zeros(NUM_BUCKETS, dtype=torch.float64, device=logits.device)
+    kind, device = torch.float64 if rows.is_weighted else torch.int64, rows.logits.device
+    counts = torch.zeros(2 * NUM_BUCKETS, dtype=kind, device=device)
+    predictions = torch.zeros(NUM_BUCKETS, dtype=torch.float64, device=device)
     scale = NUM_BUCKETS / (high - low) if high > low else 0.0
-    for begin in range(0, logits.numel(), CHUNK):
-        rows = slice(begin, begin + CHUNK)
-        wide, positive = logits[rows].double(), labels[rows]
+    for begin in range(0, len(rows), CHUNK):
+        some = rows[begin : begin + CHUNK]
+        wide, positive = some.logits.double(), some.labels
         bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
         # on a GPU bincount adds numbers that are not whole in no fixed order
-        if weights is None:
+        if not rows.is_weighted:
             counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
             predictions.scatter_add_(0, bucket, wide.sigmoid())
         else:
-            once = weights[rows].double()
+            once = some.weights.double()
             counts.scatter_add_(0, bucket + NUM_BUCKETS * positive, once)
             predictions.scatter_add_(0, bucket, wide.sigmoid() * once)
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)

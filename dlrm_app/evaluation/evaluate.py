@@ -12,20 +12,21 @@ import torch
 from torch import nn
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
 
 
 class Scored(NamedTuple):
-    """A batch on the device, and its logits [B]; ``further`` [B, L - 1]: those of further labels, if there are any."""
+    """A batch on the device, and the logits [B, L] of its rows, or [n, L] of those that are not padding."""
 
     batch: Batch
     logits: torch.Tensor
-    further: torch.Tensor | None = None
 
 
 LEAST_ROWS = 4096
@@ -54,13 +55,13 @@ class ForwardPasses:
 
     def _score(self, batch: Batch | None) -> tuple[torch.Tensor, Scored]:
         assert batch is not None
-        loss, (_, logits, _, _, further) = self.model(batch)
-        return loss, Scored(batch, logits, further)
+        loss, output = self.model(batch)
+        return loss, Scored(batch, output.logits)
 
     def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
         """Every batch with its logits by the model, which is in evaluation mode and which no pipeline is attached to.
 
-        Close it (``contextlib.closing``): then the model's forward is its own again.
+        Close it (``contextlib.closing``): that restores the model's forward.
         """
         stream = iter(batches)
         try:
@@ -71,48 +72,48 @@ class ForwardPasses:
             self._pipeline.reset()  # forgets batches that an error has left under way
 
 
+def metrics_of_labels(manifest: Manifest, split: str, group_by: str | None) -> list[ClickMetrics]:
+    """Metrics to compute on ``split``: of the main label, then of each other label."""
+    others = [f"{label.name} in {split}" for label in manifest.other_labels]
+    return [ClickMetrics(title, group_by) for title in (split, *others)]
+
+
 def evaluate(
     passes: ForwardPasses,
     batches: EvalBatches,
-    metrics: ClickMetrics,
+    metrics: Sequence[ClickMetrics],
     runtime: Runtime,
     title: str,
-    further: Sequence[ClickMetrics] = (),
 ) -> dict[str, float]:
-    """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``.
+    """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``, by the main label.
 
-    The same on every rank. Adds ``seconds``, the time it took. ``further`` get the rows that have each further label.
+    The same on every rank. Adds ``seconds``, the time it took. ``metrics``: of the main label, and of as many others as
+    are wanted, each over the rows that have it.
     """
     started = time.perf_counter()
-    for each in (metrics, *further):
+    for each in metrics:
         each.reset()
-    group_by = metrics.group_by
+    group_by = metrics[0].group_by
     kept = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
     seen = 0
 
     def add(scored: Scored) -> None:
         nonlocal seen
-        batch, logits, others = scored
+        batch, logits = scored
         rows, groups = slice(batch.num_valid), None
         if kept is not None:
             groups = kept[seen : seen + batch.num_valid].to(logits.device)
         elif group_by is not None:
             groups = batch.sparse_features[group_by].values()[rows]
         seen += batch.num_valid
-        weights = None if batch.weights is None else batch.weights[rows]
-        metrics.update(logits, batch.labels[rows], groups, weights)
-        for number, each in enumerate(further):
-            assert others is not None
-            assert batch.further is not None
-            labels = batch.further[number, rows]
-            known = ~labels.isnan()
-            its_groups, its_weights = (
-                None if values is None else values[known] for values in (groups, weights)
-            )
-            each.update(others[:, number][known], labels[known], its_groups, its_weights)
+        supervision = batch.supervision[rows]
+        for label, each in enumerate(metrics):
+            having = supervision.having(label)
+            its_rows = ScoredRows.of_label(label, logits, supervision)[having]
+            each.update(its_rows, None if groups is None else groups[having])
 
     score_rows(passes, batches, runtime, title, add)
-    values = metrics.compute()
+    values = metrics[0].compute()
     return {**values, "seconds": time.perf_counter() - started}
 
 
@@ -125,11 +126,10 @@ def score_rows(
     title: str,
     take: Callable[[Scored], None],
 ) -> None:
-    """Gives ``take`` every batch, on the device, with the logits [n] of its rows, as ``evaluate`` does."""
+    """Gives ``take`` every batch, on the device, with the logits [n, L] of its rows, as ``evaluate`` does."""
     model, closed = passes.model.eval(), closing(passes.over(batches))
     with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), closed as scored:
-        for batch, logits, further in scored:
-            rows = slice(batch.num_valid)
-            take(Scored(batch, logits[rows], None if further is None else further[rows]))
+        for batch, logits in scored:
+            take(Scored(batch, logits[: batch.num_valid]))
             bar.update(1)
     model.train()

@@ -16,10 +16,11 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
-from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
+from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate, metrics_of_labels
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import Measurements, judge
+from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
@@ -31,6 +32,7 @@ from dlrm_app.evaluation.result import (
     PairedTest,
     ValueResult,
 )
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
@@ -43,27 +45,25 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A model's metrics on a split, and ``logits``, ``labels`` and ``weights`` (if any) of this rank's rows.
+class MeasuredModel:
+    """A model's metrics on a split, and this rank's ``rows``.
 
-    ``step`` is None but for checkpoints. ``further``: the metrics of further labels.
+    ``step`` is None but for checkpoints. ``others``: the metrics of other labels.
     """
 
     path: str
     step: int | None
     values: dict[str, float]
-    logits: torch.Tensor
-    labels: torch.Tensor
-    weights: torch.Tensor | None
+    rows: ScoredRows
     ne_error: float
-    further: Mapping[str, ClickMetrics] = field(default_factory=dict)
+    others: Mapping[str, ClickMetrics] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
+    def of(
+        cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]
+    ) -> "MeasuredModel":
         """Takes what ``metrics`` has computed, ``values``."""
-        logits, labels = metrics.rows()
-        weights = metrics.row_weights()
-        return cls(path, step, values, logits, labels, weights, metrics.ne_error)
+        return cls(path, step, values, metrics.rows(), metrics.ne_error)
 
     def judged(self, split: str) -> Judgement:
         """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
@@ -86,9 +86,9 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         for other in measured[1:]:
             refuse_other_labels(other, measured[0], runtime)
         if config.scores or config.blend:
-            logits = [each.logits for each in measured]
+            logits = [each.rows.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
-                measured.append(Measured.of(name, None, metrics, metrics.compute()))
+                measured.append(MeasuredModel.of(name, None, metrics, metrics.compute()))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
         by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
         result = EvaluationResult(
@@ -104,7 +104,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.values,
                     interval,
                     each.judged(config.split),
-                    logloss_interval(each.logits, each.labels, config.confidence, each.weights),
+                    logloss_interval(each.rows, config.confidence),
                     its_values,
                     label_results(each, measured[0], config.confidence),
                 )
@@ -178,14 +178,15 @@ def _files(manifest: Manifest, split: str) -> list[str]:
     return files[split] or files["train"]
 
 
-def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> None:
-    """Raises DataError, on every rank, unless both models were measured on
-    rows of the same labels and weights in the same order.
+def refuse_other_labels(first: MeasuredModel, second: MeasuredModel, runtime: Runtime) -> None:
+    """Raises DataError, on every rank, unless both models were measured on rows of the same labels and weights in the
+    same order.
     """
-    what = "" if torch.equal(first.labels, second.labels) else "labels"
-    if not what and (first.weights is not None or second.weights is not None):
-        pair = [each.weights for each in (first, second) if each.weights is not None]
-        what = "" if len(pair) == 2 and torch.equal(*pair) else "weights"
+    ours, theirs = first.rows, second.rows
+    what = "" if torch.equal(ours.labels, theirs.labels) else "labels"
+    if not what and (ours.is_weighted, theirs.is_weighted) != (False, False):
+        is_same = ours.is_weighted == theirs.is_weighted and torch.equal(ours.weights, theirs.weights)
+        what = "" if is_same else "weights"
     if what := next(filter(None, all_gather_objects(what)), ""):
         raise DataError(
             Problem(
@@ -197,8 +198,10 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
         )
 
 
-def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
-    """Loads the model, evaluates it and lets it go.
+def measure(
+    trained: TrainedModel, others: Manifest, config: EvaluateConfig, runtime: Runtime
+) -> MeasuredModel:
+    """Loads, evaluates and frees the model.
 
     On the rows of ``others``, or of the model's own dataset of the same files where that is encoded in another way.
     """
@@ -220,65 +223,57 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     )
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
-    metrics = ClickMetrics(config.split, config.group_by)
-    stored = manifest.splits[config.split].labels
-    further = {
-        name: ClickMetrics(f"{name} in {config.split}", config.group_by)
-        for name in (label.name for label in manifest.further_labels)
-    }
+    main, *rest = metrics_of_labels(manifest, config.split, config.group_by)
     with batches:
-        title = f"evaluate {trained.name}"
-        values = evaluate(passes, batches, metrics, runtime, title, [*further.values()])
-    of_labels = {name: each for name, each in further.items() if name in stored}
+        values = evaluate(passes, batches, [main, *rest], runtime, f"evaluate {trained.name}")
+    names, stored = [label.name for label in manifest.other_labels], manifest.splits[config.split].labels
+    of_labels = {name: each for name, each in zip(names, rest, strict=True) if name in stored}
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return replace(Measured.of(str(trained.folder), step, metrics, values), further=of_labels)
+    return replace(MeasuredModel.of(str(trained.folder), step, main, values), others=of_labels)
 
 
-def label_results(model: Measured, first: Measured, confidence: float) -> list[LabelResult]:
-    """The results of the further labels of ``model``, compared with the ``first`` model. Every rank must call it."""
+def label_results(model: MeasuredModel, first: MeasuredModel, confidence: float) -> list[LabelResult]:
+    """The results of the other labels of ``model``, compared with the ``first`` model. Every rank must call it."""
     found = []
-    for name, metrics in model.further.items():
-        values, (logits, labels), weights = metrics.compute(), metrics.rows(), metrics.row_weights()
+    for name, metrics in model.others.items():
+        values, rows = metrics.compute(), metrics.rows()
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
         if not math.isnan(values["auc"]):
-            interval = auc_interval(logits, labels, confidence, weights)
-            if model is not first and name in first.further:
-                others, their_labels = first.further[name].rows()
-                if all(all_gather_objects(torch.equal(labels, their_labels))):
-                    difference = compare_aucs(logits, others, labels, confidence, weights).difference
-        loss = logloss_interval(logits, labels, confidence, weights)
-        found.append(LabelResult(name, values, interval, loss, difference))
+            interval = auc_interval(rows, confidence)
+            if model is not first and name in first.others:
+                theirs = first.others[name].rows()
+                if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
+                    difference = compare_aucs(rows, theirs.logits, confidence).difference
+        found.append(LabelResult(name, values, interval, logloss_interval(rows, confidence), difference))
     return found
 
 
 def measure_by(
-    measured: Sequence[Measured], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
+    measured: Sequence[MeasuredModel], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
 ) -> list[list[ValueResult]]:
     """The metrics of each model by the values of the columns in ``config.by``."""
     groups = [group_by_value(manifest, config.split, name, runtime) for name in config.by]
     return [
-        [
-            value
-            for group in groups
-            for value in measure_by_value(group, each.logits, each.labels, each.weights, config.confidence)
-        ]
+        [value for group in groups for value in measure_by_value(group, each.rows, config.confidence)]
         for each in measured
     ]
 
 
 def find_intervals(
-    measured: Sequence[Measured], confidence: float
+    measured: Sequence[MeasuredModel], confidence: float
 ) -> tuple[list[Interval], Comparison | None, list[PairedTest]]:
     """The models' AUCs with their intervals, the first two compared, and tests of the others against the first."""
     if any(math.isnan(each.values["auc"]) for each in measured):
         return [Interval(each.values["auc"], *[math.nan] * 3) for each in measured], None, []
     first, *others = measured
-    labels, weights = first.labels, first.weights
     if not others:
-        return [auc_interval(first.logits, labels, confidence, weights)], None, []
-    compared = [compare_aucs(each.logits, first.logits, labels, confidence, weights) for each in others]
+        return [auc_interval(first.rows, confidence)], None, []
+    compared = [
+        compare_aucs(replace(first.rows, logits=each.rows.logits), first.rows.logits, confidence)
+        for each in others
+    ]
     adjusted = holm([each.p_value for each in compared])
     intervals = [compared[0].second, *(each.first for each in compared)]
     less = compared[0].difference

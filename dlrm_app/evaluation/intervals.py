@@ -6,6 +6,7 @@ not three rows. With equal weights all results are those without.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import torch
@@ -14,32 +15,25 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_splitters, rank_scores
 from dlrm_app.evaluation.result import Comparison, Interval
+from dlrm_app.evaluation.scored_rows import ScoredRows
 
 
-def auc_interval(
-    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
-) -> Interval:
-    """The AUC of ``logits`` [n] float32 with ``labels`` [n] bool, and its interval by the normal approximation.
+def auc_interval(rows: ScoredRows, confidence: float) -> Interval:
+    """The AUC of rows, and its interval by the normal approximation.
 
-    With a process group every rank passes its own rows; all get the same
-    result. NaN if a class has fewer than two rows.
+    With a process group every rank passes its own rows; all get the same result. NaN if a class has fewer than two
+    rows.
     """
-    aucs, covariance = auc_covariance([logits], labels, weights)
+    aucs, covariance = auc_covariance([rows])
     return _interval(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
 
 
-def compare_aucs(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    labels: torch.Tensor,
-    confidence: float = 0.95,
-    weights: torch.Tensor | None = None,
-) -> Comparison:
-    """Compares two models' logits [n] of the same rows in the same order.
+def compare_aucs(first: ScoredRows, second: torch.Tensor, confidence: float) -> Comparison:
+    """Compares the logits of rows with another model's, ``second`` [n], of the same rows in the same order.
 
     The p-value tests for no difference (DeLong et al. 1988); it is 1 if both rank all rows alike.
     """
-    (a, b), cov = auc_covariance([first, second], labels, weights)
+    (a, b), cov = auc_covariance([first, replace(first, logits=second)])
     difference = a - b
     interval = _interval(difference, cov[0][0] + cov[1][1] - 2 * cov[0][1], confidence, (-1.0, 1.0))
     return Comparison(
@@ -50,24 +44,26 @@ def compare_aucs(
     )
 
 
-def logloss_interval(
-    logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95, weights: torch.Tensor | None = None
-) -> Interval:
-    """The log loss of ``logits`` [n] with ``labels`` [n] bool in nats, and its interval by the normal approximation.
+def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
+    """The log loss of rows in nats, and its interval by the normal approximation.
 
     With a process group every rank passes its own rows; all get the same result. NaN without rows.
     """
     losses = [
         binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none")
-        for some, truth in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
+        for some, truth in zip(torch.split(rows.logits, CHUNK), torch.split(rows.labels, CHUNK), strict=True)
     ]
-    if weights is not None:
-        return _weighted_mean(losses, [part.double() for part in torch.split(weights, CHUNK)], confidence)
-    sums = torch.stack([logits.new_zeros((), dtype=torch.float64), *(each.sum() for each in losses)]).sum()
-    rows, total = sum_in_rank_order(torch.stack([sums.new_tensor(logits.numel()), sums])).tolist()
-    mean = total / rows if rows else math.nan
+    if rows.is_weighted:
+        return _weighted_mean(
+            losses, [part.double() for part in torch.split(rows.weights, CHUNK)], confidence
+        )
+    sums = torch.stack(
+        [rows.logits.new_zeros((), dtype=torch.float64), *(each.sum() for each in losses)]
+    ).sum()
+    num_rows, total = sum_in_rank_order(torch.stack([sums.new_tensor(len(rows)), sums])).tolist()
+    mean = total / num_rows if num_rows else math.nan
     squares = torch.stack([torch.zeros_like(sums), *((each - mean).square().sum() for each in losses)]).sum()
-    variance = float(sum_in_rank_order(squares)) / (rows - 1) / rows if rows > 1 else math.nan
+    variance = float(sum_in_rank_order(squares)) / (num_rows - 1) / num_rows if num_rows > 1 else math.nan
     return _interval(mean, variance, confidence, (0.0, math.inf))
 
 
@@ -101,24 +97,23 @@ def _interval(value: float, variance: float, confidence: float, bounds: tuple[fl
     return Interval(value, error, max(bounds[0], value - reach), min(bounds[1], value + reach))
 
 
-def auc_covariance(
-    scores: Sequence[torch.Tensor], labels: torch.Tensor, weights: torch.Tensor | None = None
-) -> tuple[list[float], list[list[float]]]:
-    """(AUCs [K], their covariance [K, K]) of K models' logits of the same rows.
+def auc_covariance(models: Sequence[ScoredRows]) -> tuple[list[float], list[list[float]]]:
+    """(AUCs [K], their covariance [K, K]) of the same rows with the logits of K models.
 
     Uses the structural components of DeLong et al. 1988, by ranks as in Sun & Xu 2014, "Fast implementation of
     DeLong's algorithm", so it takes the time of a sort. Ties count half. All nan if a class has fewer than two rows.
 
-    With ``weights`` [n], a row's component counts by its weight, and its square by the square of that: the variance of
+    If rows have weights, a row's component counts by its weight, and its square by the square of that: the variance of
     a ratio of sums over independent rows, by their influence on it (Huber's sandwich).
     """
-    if weights is not None:
-        return _weighted_covariance(scores, labels, weights.double())
+    if models[0].is_weighted:
+        return _weighted_covariance(models)
+    labels = models[0].labels
     counts = torch.stack([labels.sum(), (~labels).sum()])
     num_positives, num_negatives = sum_in_rank_order(counts).tolist()
     if min(num_positives, num_negatives) < 2:
-        return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
-    placements = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
+        return [math.nan] * len(models), [[math.nan] * len(models) for _ in models]
+    placements = torch.stack([*map(doubled_placements, models)])  # [K, n]
     pairs = num_positives * num_negatives
     aucs = [wins / (2 * pairs) for wins in sum_in_rank_order(placements[:, labels].sum(1)).tolist()]
     # a negative's component is 1 minus its share of positives below, which has the same covariance
@@ -128,16 +123,15 @@ def auc_covariance(
     return aucs, covariance.tolist()
 
 
-def _weighted_covariance(
-    scores: Sequence[torch.Tensor], labels: torch.Tensor, weights: torch.Tensor
-) -> tuple[list[float], list[list[float]]]:
+def _weighted_covariance(models: Sequence[ScoredRows]) -> tuple[list[float], list[list[float]]]:
+    labels, weights = models[0].labels, models[0].weights.double()
     counts = torch.stack([((weights > 0) & labels).sum(), ((weights > 0) & ~labels).sum()])
     numbers = sum_in_rank_order(counts).tolist()
     if min(numbers) < 2:
-        return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
+        return [math.nan] * len(models), [[math.nan] * len(models) for _ in models]
     totals = sum_in_rank_order(torch.stack([weights[labels].sum(), weights[~labels].sum()])).tolist()
-    placements = torch.stack([doubled_placements(logits, labels, weights) for logits in scores])
-    covariance, aucs = weights.new_zeros(len(scores), len(scores)), [math.nan] * len(scores)
+    placements = torch.stack([*map(doubled_placements, models)])
+    covariance, aucs = weights.new_zeros(len(models), len(models)), [math.nan] * len(models)
     # the positives come last: their mean component is the AUC
     for number, chosen in enumerate((~labels, labels)):
         its_weights = weights[chosen]
@@ -160,17 +154,15 @@ def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Te
     return sum_in_rank_order(products) / (num_rows - 1)
 
 
-def doubled_placements(
-    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Counts for each row, int64 [n]: 2 for every row of the other class, on any
-    rank, that scores lower, and 1 for a tie; with ``weights``, float64: the weights of these rows in place of 1.
+def doubled_placements(rows: ScoredRows) -> torch.Tensor:
+    """Counts for each row, int64 [n]: 2 for every row of the other class, on any rank, that scores lower, and 1 for a
+    tie; if rows have weights, float64: these weights in place of 1.
     """
-    ranking = rank_scores(logits, labels, weights)
+    ranking, logits = rank_scores(rows), rows.logits
     splitters = find_splitters(logits) if num_ranks() > 1 else logits.new_empty(0)
-    kind = torch.int64 if weights is None else torch.float64
+    kind = torch.float64 if rows.is_weighted else torch.int64
     placements = torch.empty(logits.shape, dtype=kind, device=logits.device)
-    for chosen, is_positive in ((labels, True), (~labels, False)):
+    for chosen, is_positive in ((rows.labels, True), (~rows.labels, False)):
         scores, order = logits[chosen].sort()
         unsorted = torch.empty_like(order, dtype=kind)
         unsorted[order] = _ask_owners(scores, splitters, ranking, is_positive)

@@ -10,6 +10,7 @@ from torchmetrics import Metric
 
 from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
 from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc, without_weights
+from dlrm_app.evaluation.scored_rows import ScoredRows
 
 logger = logging.getLogger(__name__)
 CHUNK = 1 << 20
@@ -22,10 +23,9 @@ class ClickMetrics(Metric):
     Rows may have weights: each then counts by its weight, in every metric. Without them a row counts once.
 
     Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With ``group_by``
-    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. Weights add 4 and
-    about 30. It syncs
-    itself (``sync_on_compute`` is off), because torchmetrics would gather all rows to all ranks. Every rank
-    must call ``update`` at least once, possibly without rows.
+    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. Weights add
+    4 and about 30. It syncs itself (``sync_on_compute`` is off), because torchmetrics would gather all rows
+    to all ranks. Every rank must call ``update`` at least once, possibly without rows.
     """
 
     logits: list[torch.Tensor]
@@ -45,27 +45,20 @@ class ClickMetrics(Metric):
         self.add_state("groups", [])
         self.add_state("weights", [])
 
-    def update(
-        self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        groups: torch.Tensor | None = None,
-        weights: torch.Tensor | None = None,
-    ) -> None:
-        """Adds rows: ``logits`` [n] of any float type (never probabilities), ``labels`` [n] of 0 and 1.
+    def update(self, rows: ScoredRows, groups: torch.Tensor | None = None) -> None:
+        """Adds rows. ``groups`` [n], needed with ``group_by``: ids below 2^31, or keys of 64 bits (int64).
 
-        ``groups`` [n], needed with ``group_by``: ids below 2^31, or keys of 64 bits (int64). ``weights`` [n], from 0
-        on: all calls on all ranks give them, or none does.
+        All calls on all ranks give rows with weights, or none does.
         """
         # copies: a view would keep its whole batch alive, and a compiled model reuses its output's memory
-        self.logits.append(logits.detach().to(torch.float32, copy=True))
-        self.labels.append(labels.detach() > 0.5)
+        self.logits.append(rows.logits.detach().to(torch.float32, copy=True))
+        self.labels.append(rows.labels.detach().to(torch.bool, copy=True))
         if self.group_by is not None:
             assert groups is not None
             kind = torch.int64 if groups.dtype == torch.int64 else torch.int32
             self.groups.append(groups.to(kind, copy=True))
-        if weights is not None:
-            self.weights.append(weights.detach().to(torch.float32, copy=True))
+        if rows.is_weighted:
+            self.weights.append(rows.weights.detach().to(torch.float32, copy=True))
 
     def compute(self) -> dict[str, float]:
         """Computes ``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
@@ -78,9 +71,8 @@ class ClickMetrics(Metric):
         split. Rows with weights count by these, but in ``num_samples`` and ``positives``; then there are also
         ``weight`` (their sum), ``auc_unweighted``, ``effective_positives`` and ``effective_negatives``.
         """
-        logits, labels = self.rows()
-        weights = self.row_weights()
-        sums = sum_in_rank_order(_sums(logits, labels, weights))
+        scored = self.rows()
+        sums = sum_in_rank_order(_sums(scored))
         num_samples, num_positives, nans = sums[0, :3].tolist()
         rows, positives, loss, _, _, prediction, correct = sums[1].tolist()
         self.ne_error = _ne_error(rows, positives, loss, sums[2].tolist())
@@ -88,68 +80,59 @@ class ClickMetrics(Metric):
             logger.warning(
                 "metrics of %s are undefined (nan): of its %d rows %d are positive%s, and %d logits are nan",
                 *(self.split, num_samples, num_positives),
-                "" if weights is None else f" (of a weight of {rows:g}, {positives:g})",
+                f" (of a weight of {rows:g}, {positives:g})" if scored.is_weighted else "",
                 nans,
             )
         return {
-            **self._order(logits, labels, weights, has_nan=nans > 0),
+            **self._order(scored, has_nan=nans > 0),
             "logloss": _ratio(loss, rows),
             "ne": _ratio(loss, rows * entropy(_ratio(positives, rows))),
             "calibration": _ratio(prediction, positives),
             "accuracy": math.nan if nans else _ratio(correct, rows),
             "num_samples": int(num_samples),
             "positives": int(num_positives),
-            **({} if weights is None else {"weight": rows, **_effective(sums)}),
+            **({"weight": rows, **_effective(sums)} if scored.is_weighted else {}),
         }
 
-    def _order(
-        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, has_nan: bool
-    ) -> dict[str, float]:
-        """Computes the ranking metrics."""
+    def _order(self, rows: ScoredRows, has_nan: bool) -> dict[str, float]:
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
-        beside = {} if weights is None else {"auc_unweighted": math.nan}
+        beside = {"auc_unweighted": math.nan} if rows.is_weighted else {}
         if has_nan:
             return dict.fromkeys([*names, *beside], math.nan)
-        ranking = rank_scores(logits, labels, weights)
+        ranking = rank_scores(rows)
         auc = roc_auc(ranking)
         values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
-        if weights is not None:
+        if rows.is_weighted:
             beside = {"auc_unweighted": roc_auc(without_weights(ranking))}
         del ranking  # frees its memory before the groups need theirs
         if self.group_by:
-            none = labels.new_empty(0, dtype=torch.int32)
+            none = rows.labels.new_empty(0, dtype=torch.int32)
             self.groups = [torch.cat(self.groups) if self.groups else none]
-            values.append(grouped_auc(logits, labels, self.groups[0], weights))
+            values.append(grouped_auc(rows, self.groups[0]))
         return dict(zip(names, values, strict=True)) | beside
 
-    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self) -> ScoredRows:
         """All of this rank's rows. Replaces the many small tensors, so that rows are not stored twice."""
         if not self.logits:
-            return torch.empty(0, device=self.device), torch.empty(0, dtype=torch.bool, device=self.device)
+            none = torch.empty(0, device=self.device)
+            return ScoredRows.unweighted(none, none.bool())
         self.logits = [torch.cat(self.logits)]
         self.labels = [torch.cat(self.labels)]
-        return self.logits[0], self.labels[0]
-
-    def row_weights(self) -> torch.Tensor | None:
-        """The weights of all of this rank's rows, float32 [n], or None. Joins the tensors, as ``rows`` does."""
         if not self.weights:
-            return None
+            return ScoredRows.unweighted(self.logits[0], self.labels[0])
         self.weights = [torch.cat(self.weights)]
-        return self.weights[0]
+        return ScoredRows(self.logits[0], self.labels[0], self.weights[0])
 
 
-def _sums(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def _sums(rows: ScoredRows) -> torch.Tensor:
     """Sums over rows, float64 [3, 7]. First, of numbers of rows: all, positives, those with nan logits (then zeros).
 
     Then, of rows that count by their weights, and of rows that count by the squares of these: all, positives, log
     losses, log losses of positives, squares of log losses, predictions, rows that are right at 0.5.
     """
-    sums = torch.zeros(3, 7, dtype=torch.float64, device=logits.device)
-    pieces = list(zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True))
-    parts: Sequence[torch.Tensor | None] = [None] * len(pieces)
-    if weights is not None:
-        parts = torch.split(weights, CHUNK)
-    for (some, positive), part in zip(pieces, parts, strict=True):
+    sums = torch.zeros(3, 7, dtype=torch.float64, device=rows.logits.device)
+    pieces = (torch.split(each, CHUNK) for each in (rows.logits, rows.labels, rows.weights))
+    for some, positive, part in zip(*pieces, strict=True):
         wide = some.double()
         # -log(sigmoid(x)) of a positive, -log(1 - sigmoid(x)) of a negative, without overflow
         losses = F.softplus(torch.where(positive, -wide, wide), threshold=40)
@@ -157,13 +140,13 @@ def _sums(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | No
         ones = torch.ones_like(wide)
         terms = [ones, positive, losses, losses * positive, losses.square(), wide.sigmoid(), correct]
         sums[0, :3] += _added([ones, positive, some.isnan()])
-        if part is None:
+        if not rows.is_weighted:
             sums[1] += _added(terms)
         else:
             once = part.double()
             sums[1] += _added([term * once for term in terms])
             sums[2] += _added([term * once.square() for term in terms])
-    if weights is None:
+    if not rows.is_weighted:
         sums[2] = sums[1]
     return sums
 
@@ -189,8 +172,8 @@ def entropy(rate: float) -> float:
 
 
 def _ne_error(rows: float, positives: float, loss: float, squared: Sequence[float]) -> float:
-    """The standard error of NE: that of the mean difference between each row's
-    log loss and a constant's, over the entropy.
+    """The standard error of NE: that of the mean difference between each row's log loss and a constant's,
+    over the entropy.
 
     rows, positives, loss: sums over rows, by their weights w; ``squared``: the sums of ``_sums`` by w². A row with its
     weight is one independent draw, so the variance of the mean of differences d, Σwd / Σw, is Σw²(d - mean)² / (Σw)².

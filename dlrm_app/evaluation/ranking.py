@@ -16,6 +16,7 @@ from dlrm_app.distributed.collectives import (
     num_ranks,
     sum_in_rank_order,
 )
+from dlrm_app.evaluation.scored_rows import ScoredRows
 
 SAMPLES_PER_RANK = 1024
 CHUNK = 1 << 20
@@ -26,27 +27,27 @@ CHUNK = 1 << 20
 class Ranking:
     """This rank's range of the scores of all ranks, each class sorted. A later rank's scores are higher.
 
-    ``counts`` [R, 2] int64: the positives and negatives in every rank's range. ``running``, if rows have weights: the
-    sums of the weights of the first 0, 1, … positives and negatives, float64; ``weights`` [R, 2]: as ``counts``.
+    ``counts`` [R, 2] int64: the positives and negatives in every rank's range; ``weights`` [R, 2]: those numbers, or
+    the sums of their weights. ``running``, if rows have weights: the sums of the weights of the first 0, 1, … positives
+    and negatives, float64.
     """
 
     positives: torch.Tensor
     negatives: torch.Tensor
     counts: torch.Tensor
+    weights: torch.Tensor
     running: tuple[torch.Tensor, torch.Tensor] | None = None
-    weights: torch.Tensor | None = None
 
     @property
     def totals(self) -> tuple[float, float]:
         """Numbers, or weights, of positives and negatives of all ranks."""
-        positives, negatives = (self.counts if self.weights is None else self.weights).sum(0).tolist()
+        positives, negatives = self.weights.sum(0).tolist()
         return positives, negatives
 
     @property
     def below(self) -> tuple[float, float]:
         """Numbers, or weights, of positives and negatives that score below all of this rank's."""
-        each = self.counts if self.weights is None else self.weights
-        positives, negatives = each[: current_rank()].sum(0).tolist()
+        positives, negatives = self.weights[: current_rank()].sum(0).tolist()
         return positives, negatives
 
     @property
@@ -62,18 +63,19 @@ class Ranking:
 
 def without_weights(ranking: Ranking) -> Ranking:
     """The same ranking, where every row counts once."""
-    return replace(ranking, running=None, weights=None)
+    return replace(ranking, running=None, weights=ranking.counts)
 
 
-def rank_scores(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> Ranking:
-    """Ranks ``logits`` [n] float32 without NaN by ``labels`` [n] bool. ``weights`` [n]: of the rows, if they have any.
+def rank_scores(rows: ScoredRows) -> Ranking:
+    """Ranks rows whose logits are not NaN.
 
     With a process group every rank calls this with its own rows, any number of them. The ranks exchange scores by
     range of score, as in a sample sort: each sorts and holds about its share of all rows, or more if very
     many scores are equal, because equal ones go to one rank.
     """
-    if weights is not None:
-        return _rank_weighted(logits, labels, weights)
+    if rows.is_weighted:
+        return _rank_weighted(rows)
+    logits, labels = rows.logits, rows.labels
     positives, negatives = sort(logits[labels]), sort(logits[~labels])
     if num_ranks() > 1:
         splitters = find_splitters(logits)
@@ -81,11 +83,12 @@ def rank_scores(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tenso
             sort(all_to_all(scores, cut(scores, splitters))[0]) for scores in (positives, negatives)
         )
     counts = all_gather_stacked(torch.tensor([positives.numel(), negatives.numel()], device=logits.device))
-    return Ranking(positives, negatives, counts)
+    return Ranking(positives, negatives, counts, counts)
 
 
-def _rank_weighted(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> Ranking:
+def _rank_weighted(rows: ScoredRows) -> Ranking:
     """``rank_scores`` of rows with weights, which follow their scores."""
+    logits, labels, weights = rows.logits, rows.labels, rows.weights
     splitters = find_splitters(logits) if num_ranks() > 1 else None
     sorted_scores, running = [], []
     for chosen in (labels, ~labels):
@@ -103,7 +106,7 @@ def _rank_weighted(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Te
     counts = torch.tensor([scores.numel() for scores in sorted_scores], device=logits.device)
     sums = torch.stack([sums[-1] for sums in running])
     gathered = all_gather_stacked(counts), all_gather_stacked(sums)
-    return Ranking(sorted_scores[0], sorted_scores[1], gathered[0], (running[0], running[1]), gathered[1])
+    return Ranking(sorted_scores[0], sorted_scores[1], *gathered, running=(running[0], running[1]))
 
 
 def running_sums(weights: torch.Tensor) -> torch.Tensor:
@@ -179,9 +182,9 @@ def _weighted_auc(ranking: Ranking, of_positives: torch.Tensor, of_negatives: to
 
 
 def average_precision(ranking: Ranking) -> float:
-    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of
-    the precision among the rows that score at least as high, as in scikit-learn's
-    average_precision_score. The same on every rank; nan without positives.
+    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of the
+    precision among the rows that score at least as high, as in scikit-learn's average_precision_score. The
+    same on every rank; nan without positives.
     """
     if ranking.running is not None:
         return _weighted_precision(ranking, *ranking.running)
@@ -211,27 +214,23 @@ def _weighted_precision(ranking: Ranking, of_positives: torch.Tensor, of_negativ
 LOWEST = -(1 << 31)
 
 
-def grouped_auc(
-    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, weights: torch.Tensor | None = None
-) -> float:
+def grouped_auc(rows: ScoredRows, groups: torch.Tensor) -> float:
     """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
 
-    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows. ``logits``
-    [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0, or int64 keys of raw
-    values, where rows with MISSING_KEY are left out. With a process group every rank passes its own rows and gets
-    the same value. A group's rows go to one rank, so a group that holds most of all rows needs much memory there:
-    about 40 bytes a row, 60 with keys. nan if every group is left out. With ``weights`` [n] the AUCs are weighted, and
-    a group counts by the sum of its weights.
+    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows, whose logits
+    are not NaN. ``groups`` [n]: int32 ids of at least 0, or int64 keys of raw values, where rows with MISSING_KEY are
+    left out. With a process group every rank passes its own rows and gets the same value. A group's rows go to one
+    rank, so a group that holds most of all rows needs much memory there: about 40 bytes a row, 60 with keys. nan if
+    every group is left out. If rows have weights, the AUCs are weighted, and a group counts by the sum of its weights.
     """
     if groups.dtype == torch.int64:
-        logits, labels, groups, weights = _numbered(logits, labels, groups, weights)
-    keys = _keys(logits, groups)
-    if weights is None:
-        positives, negatives = (sort(_own_groups(keys[chosen])[0]) for chosen in (labels, ~labels))
-        num_rows, weighted = _sum_groups(positives, negatives)
+        rows, groups = _numbered(rows, groups)
+    keys, classes = _keys(rows.logits, groups), (rows.labels, ~rows.labels)
+    if rows.is_weighted:
+        pairs = [_sorted(*_own_groups(keys[chosen], rows.weights[chosen])) for chosen in classes]
+        num_rows, weighted = _sum_weighted_groups(*pairs)
     else:
-        classes = [_sorted(*_own_groups(keys[chosen], weights[chosen])) for chosen in (labels, ~labels)]
-        num_rows, weighted = _sum_weighted_groups(*classes)
+        num_rows, weighted = _sum_groups(*(sort(_own_groups(keys[chosen])[0]) for chosen in classes))
     sums = sum_in_rank_order(torch.stack([num_rows, weighted]))
     return float(sums[1] / sums[0]) if sums[0] else math.nan
 
@@ -240,22 +239,27 @@ MISSING_KEY = -(1 << 63)
 """The key of a missing value, as int64."""
 
 
-def _numbered(
-    logits: torch.Tensor, labels: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The same rows, those of a key on one rank, without missing keys; keys become
-    int32 ids that ``_own_groups`` leaves there.
+def _numbered(rows: ScoredRows, keys: torch.Tensor) -> tuple[ScoredRows, torch.Tensor]:
+    """The same rows, those of a key on one rank, without missing keys; keys become int32 ids that ``_own_groups`` leaves
+    there.
     """
-    parts = [keys, logits, labels.to(torch.uint8), *([] if weights is None else [weights])]
-    rows = [part[keys != MISSING_KEY] for part in parts]
+    rows, keys = rows[keys != MISSING_KEY], keys[keys != MISSING_KEY]
     if num_ranks() > 1:
-        owner = rows[0] % num_ranks()
+        owner = keys % num_ranks()
         order = owner.argsort(stable=True)
         sizes = torch.bincount(owner, minlength=num_ranks())
-        rows = [all_to_all(part[order], sizes)[0] for part in rows]
-    ids = torch.unique(rows[0], return_inverse=True)[1]
-    ids = ids * num_ranks() + current_rank()
-    return rows[1], rows[2].bool(), ids.to(torch.int32), None if weights is None else rows[3]
+        rows = rows[order]
+        keys, logits, labels = (
+            all_to_all(part, sizes)[0] for part in (keys[order], rows.logits, rows.labels.to(torch.uint8))
+        )
+        sent = ScoredRows.unweighted(logits, labels.bool())
+        rows = (
+            replace(sent, weights=all_to_all(rows.weights, sizes)[0], is_weighted=True)
+            if rows.is_weighted
+            else sent
+        )
+    ids = torch.unique(keys, return_inverse=True)[1] * num_ranks() + current_rank()
+    return rows, ids.to(torch.int32)
 
 
 def _keys(logits: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:

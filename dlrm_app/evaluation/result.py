@@ -65,7 +65,7 @@ class ValueResult:
 
 @dataclass(frozen=True)
 class LabelResult:
-    """A model's metrics of a further label, over the rows that have it.
+    """A model's metrics of another label, over the rows that have it.
 
     ``difference``: its AUC minus that of the first model, on the same rows; None for the first model itself.
     """
@@ -93,7 +93,7 @@ class ModelResult:
     by: list[ValueResult] = field(default_factory=list)
     """The metrics by values of the columns ``by=`` names."""
     labels: list[LabelResult] = field(default_factory=list)
-    """The metrics of further labels; all others are of the main one."""
+    """The metrics of other labels; all others are of the main one."""
 
     @property
     def name(self) -> str:
@@ -108,8 +108,8 @@ class ModelResult:
 class EvaluationResult(Result):
     """The content of ``output``, as JSON: the results of models on the same rows.
 
-    ``comparison``: the first two models; ``tests``: each other model against
-    the first, with Holm's adjustment over all.
+    ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's
+    adjustment over all.
     """
 
     dataset: str
@@ -153,7 +153,6 @@ class EvaluationResult(Result):
             yield f"difference in AUC {value} ({interval} {bounds}), {p_value}"
 
     def _by_value(self, interval: str) -> Iterable[Paragraph]:
-        """A table for each column of ``by=``, and each model."""
         for column in dict.fromkeys(each.column for each in self.models[0].by):
             for model in self.models:
                 rows = [

@@ -19,7 +19,8 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
-from dlrm_app.evaluation.judgement import Measurements, judge
+from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
 from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
@@ -368,7 +369,7 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
 
 def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Scored:
     """Scores the held-out rows with the trained model, of whose tables it reads only the rows that they need."""
-    defaults = compose_config("evaluate", EvaluateConfig, ["checkpoint=none"])
+    defaults = compose_config("evaluate", EvaluateConfig, {"checkpoint": "none"})
     trained = source.trained
     rows = _rows_of(trained, source.batches(batch_size))
     by_feature = {feature: rows[table.name] for table in trained.tables for feature in table.features}
@@ -376,10 +377,9 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Score
     model.eval()
 
     def score(batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor
-        further: torch.Tensor | None
-        _, (_, logits, _, _, further) = model(_renumbered(batch, by_feature))
-        return logits if further is None else torch.cat([logits.unsqueeze(1), further], dim=1)
+        _, output = model(_renumbered(batch, by_feature))
+        logits: torch.Tensor = output.logits
+        return logits
 
     with undisturbed(model):
         return score_split(score, source.batches(batch_size), source.split, f"score {trained.name}")

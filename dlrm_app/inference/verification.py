@@ -10,6 +10,7 @@ import torch
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.inference.exported_model import from_lines, to_lines
 from dlrm_app.inference.formats import Inputs, Run
 from dlrm_app.inference.record import Verification
@@ -37,9 +38,8 @@ def score_split(
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
             rows = slice(batch.num_valid)
-            weights = None if batch.weights is None else batch.weights[rows]
             logits = score(batch)[rows].reshape(batch.num_valid, -1)
-            scored.update(logits[:, 0], batch.labels[rows], weights=weights)
+            scored.update(ScoredRows.of_label(0, logits, batch.supervision[rows]))
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
     return scored, torch.cat(all_logits)
@@ -58,14 +58,13 @@ def verify(
 
     found, all_exported = score_split(score, batches, metrics.split, f"verify {path.name}")
     differences = (all_exported.double().sigmoid() - all_trained.double().sigmoid()).abs()
-    (exported, _), (logits, labels) = found.rows(), metrics.rows()
-    comparison = compare_aucs(logits, exported, labels, weights=metrics.row_weights())
+    comparison = compare_aucs(metrics.rows(), found.rows().logits, 1 - CHANCE)
     loss = comparison.difference
     timed = {str(rows): time_calls(run, repeated(example, rows)) for rows in TIMED_ROWS}
     return Verification(
         file=path.name,
         split=metrics.split,
-        rows=len(logits),
+        rows=len(all_trained),
         max_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
         auc_trained=comparison.first.value,

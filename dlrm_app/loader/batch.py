@@ -18,6 +18,7 @@ from dlrm_app.loader.batch_order import BatchPlan, Order, eval_order
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Ranges, copy_rows, count_rows, side_by_side
+from dlrm_app.loader.supervision import Supervision
 
 CPU = torch.device("cpu")
 MAX_WORKERS = 8
@@ -55,35 +56,26 @@ def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
 
 @dataclass
 class Batch(Pipelineable):
-    """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
+    """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, labels and weights.
 
-    ``further``: the further labels [L - 1, B] float32, NaN where a row lacks one; None without any. ``weights`` [B]
-    float32, or None if every row counts once. ``sparse_features`` has a weight for each id if the elements of a feature
-    have weights: 1 for the others'. Rows from ``num_valid`` on are padding: dense 0, empty bags, labels 0, weight 0.
-    ``is_one_hot``: every bag holds one id, and
+    ``sparse_features`` has a weight for each id if the elements of a feature have weights: 1 for the others'. Rows from
+    ``num_valid`` on are padding: dense 0, empty bags, labels 0. ``is_one_hot``: every bag holds one id, and
     ``sparse_features`` uses the shared ``one_hot_lengths``.
     """
 
     dense_features: torch.Tensor
     sparse_features: KeyedJaggedTensor
-    labels: torch.Tensor
+    supervision: Supervision
     num_valid: int
     is_one_hot: bool = False
-    weights: torch.Tensor | None = None
-    further: torch.Tensor | None = None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; tensors that are there already are not copied."""
         sparse = self.sparse_features
         dense = self.dense_features.to(device, non_blocking=non_blocking)
-        labels = self.labels.to(device, non_blocking=non_blocking)
-        weights, further = (
-            None if each is None else each.to(device, non_blocking=non_blocking)
-            for each in (self.weights, self.further)
-        )
+        supervision = self.supervision.to(device, non_blocking=non_blocking)
         if not self.is_one_hot:
-            moved = sparse.to(device, non_blocking=non_blocking)
-            return Batch(dense, moved, labels, self.num_valid, weights=weights, further=further)
+            return Batch(dense, sparse.to(device, non_blocking=non_blocking), supervision, self.num_valid)
         moved = KeyedJaggedTensor(
             keys=sparse.keys(),
             values=sparse.values().to(device, non_blocking=non_blocking),
@@ -92,18 +84,18 @@ class Batch(Pipelineable):
             length_per_key=sparse.length_per_key(),
             offset_per_key=sparse.offset_per_key(),
         )
-        return Batch(dense, moved, labels, self.num_valid, True, weights, further)
+        return Batch(dense, moved, supervision, self.num_valid, is_one_hot=True)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Records for the allocator that ``stream`` uses the tensors."""
-        for values in (self.dense_features, self.sparse_features, self.labels, self.weights, self.further):
-            if values is not None:
-                values.record_stream(stream)
+        for values in (self.dense_features, self.sparse_features, self.supervision):
+            values.record_stream(stream)
 
 
 class BatchMaker:
-    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys. ``num_further``: the number of further
-    labels. ``is_weighted``: rows have weights.
+    """Copies rows into Batches of ``batch_size`` rows with ``features`` as keys.
+
+    ``num_labels``: the labels that rows have. ``is_weighted``: they have weights too.
 
     For a GPU the tensors lie in page-locked memory. torch reuses it once its batches are deleted and their copies to
     the device are done.
@@ -115,7 +107,7 @@ class BatchMaker:
         features: Sequence[str],
         batch_size: int,
         device: torch.device = CPU,
-        num_further: int = 0,
+        num_labels: int = 1,
         is_weighted: bool = False,
     ) -> None:
         multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
@@ -128,7 +120,7 @@ class BatchMaker:
         self._device = device
         self._pinned = device.type == "cuda"
         self._is_one_hot = not multi_hot & set(features)
-        self._num_labels, self._is_weighted = 1 + num_further, is_weighted
+        self._num_labels, self._is_weighted = num_labels, is_weighted
 
     def make(self, rows: Ranges) -> list[Batch]:
         """The consecutive batches in ``rows``; a batch with too few rows is padded."""
@@ -139,24 +131,20 @@ class BatchMaker:
         # one-hot batches differ only in their values; their lengths are made once and shared
         is_one_hot = self._is_one_hot and bool(num_rows.min() == size)
         dense = self._empty((len(num_rows), size, self._num_dense), torch.float32)
-        num_beside = self._num_labels + self._is_weighted
-        supervision = self._empty((len(num_rows), num_beside, size), torch.float32)
+        num_numbers = self._num_labels + self._is_weighted
+        numbers = self._empty((len(num_rows), num_numbers, size), torch.float32)
         ids = self._empty((int(num_ids.sum()),), torch.int32)
         lengths = self._empty((len(num_rows), num_copied, 0 if is_one_hot else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
-        arrays = dense.numpy(), supervision.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
+        arrays = dense.numpy(), numbers.numpy(), ids.numpy(), ends - num_ids, lengths.numpy()
         copy_rows(addresses, rows.ranges, rows.rows_per_lane, *arrays)
         counts = num_ids.tolist()
         bags = torch.split(ids, num_ids.sum(1).tolist())
         batches = []
         for k, num_valid in enumerate(num_rows.tolist()):
             if num_valid < size:
-                for padding in (
-                    dense[k, num_valid:],
-                    supervision[k, :, num_valid:],
-                    lengths[k, :, num_valid:],
-                ):
-                    padding.zero_()
+                for values in (dense[k], numbers[k].t(), lengths[k].t()):
+                    values[num_valid:].zero_()  # padding
             num_of_each = counts[k][:num_features]
             values, weights_of_ids = self._with_weights(bags[k], num_of_each)
             of_rows = (
@@ -173,10 +161,14 @@ class BatchMaker:
                 length_per_key=num_of_each,
                 offset_per_key=[0, *accumulate(num_of_each)],
             )
-            labels, weights = supervision[k, 0], supervision[k, -1] if self._is_weighted else None
-            further = supervision[k, 1 : self._num_labels] if self._num_labels > 1 else None
-            batches.append(Batch(dense[k], sparse, labels, num_valid, is_one_hot, weights, further))
+            batches.append(Batch(dense[k], sparse, self._supervision(numbers[k]), num_valid, is_one_hot))
         return batches
+
+    def _supervision(self, numbers: torch.Tensor) -> Supervision:
+        """``numbers`` [S, B]: the labels, then the weights if rows have any."""
+        if not self._is_weighted:
+            return Supervision.unweighted(numbers)
+        return Supervision(numbers[:-1], numbers[-1])
 
     def _with_weights(
         self, copied: torch.Tensor, num_ids: Sequence[int]
@@ -256,7 +248,7 @@ class TrainBatches(_Batches):
             source.features,
             batch_size,
             loading.device,
-            len(source.further),
+            source.num_labels,
             source.is_weighted,
         )
         self.dense_columns = [column.name for column in source.manifest.dense]
@@ -295,7 +287,7 @@ class EvalBatches(_Batches):
         self._kept = {column.name: column for column in manifest.kept}
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
         maker = BatchMaker(
-            manifest, features, batch_size, loading.device, len(reader.further), reader.is_weighted
+            manifest, features, batch_size, loading.device, reader.num_labels, reader.is_weighted
         )
         super().__init__(reader, [order], maker, 0, loading)
 

@@ -16,9 +16,9 @@ from dlrm_app.dataset.arrow import (
     numbers_of,
     read_column,
     read_element_weights,
-    read_further_label,
     read_ids,
     read_keys,
+    read_other_label,
     read_weights,
     with_ids,
 )
@@ -56,8 +56,8 @@ ROWS_TOGETHER = 256
 class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
 
-    Rows lack further labels that the dataset does not have: those of a model that has learnt from another one. The
-    weights of features' elements come with them, if they have any.
+    Rows lack labels that the dataset does not have: those of a model that has learnt from another one. The weights of
+    features' elements come with them, if they have any.
 
     ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
     assigned later are read as the rare id.
@@ -68,7 +68,7 @@ class TableReader:
         self._dense = [column.name for column in manifest.dense]
         self._sparse = [columns[name] for name in features]
         self.label = manifest.label
-        self.further = [each.name for each in manifest.further_labels]
+        self.other_labels = [each.name for each in manifest.other_labels]
         self._stored = {name for split in manifest.splits.values() for name in split.labels}
         self.weight = manifest.weight if with_weights else None
         day = manifest.known_on
@@ -82,22 +82,21 @@ class TableReader:
         """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
         names += [column.weights for column in self._sparse if column.weights]
-        further = [name for name in self.further if name in self._stored]
-        beside = [name for name in (self.label, *further, self.weight) if name is not None]
+        labels = [name for name in self.other_labels if name in self._stored]
+        beside = [name for name in (self.label, *labels, self.weight) if name]
         return [*names, *beside] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
-        """The columns of ``table``; without ``has_label`` labels are 0, and there are no further ones.
+        """The columns of ``table``; without ``has_label`` the label is 0, and there are neither others nor weights.
 
         Raises DataError naming ``origin`` and the column.
         """
-        labels, weights = np.zeros(len(table), np.uint8), None
-        further: list[NDArray[np.float32]] = []
+        supervision: list[NDArray[np.uint8] | NDArray[np.float32]] = [np.zeros(len(table), np.uint8)]
         try:
             if has_label and self.label is not None:
-                labels = numbers_of(read_column(table, self.label, pa.uint8()))
-                further = [self._read_further(table, name) for name in self.further]
-                weights = None if self.weight is None else read_weights(table, self.weight)
+                main = numbers_of(read_column(table, self.label, pa.uint8()))
+                supervision = [main, *(self._read_other(table, name) for name in self.other_labels)]
+                supervision += [read_weights(table, self.weight)] if self.weight else []
             dense = [numbers_of(read_column(table, name, pa.float32())) for name in self._dense]
             sparse = self._known_ids([read_ids(table, column) for column in self._sparse])
             element_weights = [
@@ -105,7 +104,7 @@ class TableReader:
                 for column, ids in zip(self._sparse, sparse, strict=True)
                 if column.weights and isinstance(ids, Bags)
             ]
-            return Columns(dense, sparse, labels, weights, further, element_weights)
+            return Columns(dense, sparse, supervision, element_weights)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
 
@@ -119,7 +118,7 @@ class TableReader:
         return Columns(
             [rows.values(place[name]) for name in self._dense],
             self._known_ids(sparse),
-            np.zeros(len(rows), np.uint8),
+            [np.zeros(len(rows), np.uint8)],
             element_weights=[
                 Bags(weights.values.view(np.int32), weights.offsets)
                 for column in self._sparse
@@ -135,9 +134,9 @@ class TableReader:
                 sparse[number] = with_ids(sparse[number], known)
         return sparse
 
-    def _read_further(self, table: pa.Table, name: str) -> NDArray[np.float32]:
+    def _read_other(self, table: pa.Table, name: str) -> NDArray[np.float32]:
         if name in self._stored:
-            return read_further_label(table, name)
+            return read_other_label(table, name)
         return np.full(len(table), np.nan, np.float32)
 
 
@@ -163,9 +162,9 @@ class SplitReader:
         self.manifest, self.features = manifest, features
         self._folder = manifest.folder
         self._tables = TableReader(manifest, features, with_weights=True)
-        self.further = self._tables.further
+        self.num_labels = 1 + len(self._tables.other_labels)
         self._kept_share = manifest.kept_share(split) if all_negatives else 1.0
-        self.is_weighted = manifest.weight is not None or self._kept_share < 1
+        self.is_weighted = manifest.is_weighted or self._kept_share < 1
         shards = manifest.splits[split].shards
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
         self._shards = ShardReader(self._folder, self._tables.columns(has_label=True))
@@ -257,11 +256,10 @@ class SplitReader:
         """
         shard, index = self._groups[group]
         columns = self._tables.read(self._shards.read(shard, index), self._folder / shard.path)
+        main, *others = columns.supervision
         if self._kept_share < 1:
-            weights = np.ones(len(columns.labels), np.float32) if columns.weights is None else columns.weights
-            of_negatives = (weights / self._kept_share).astype(np.float32)
-            columns = replace(columns, weights=np.where(columns.labels > 0, weights, of_negatives))
+            weights = others.pop() if self._tables.weight else np.ones(len(main), np.float32)
+            others.append(np.where(main > 0, weights, (weights / self._kept_share).astype(np.float32)))
         if self._soft_labels is not None:
-            mixed = self._soft_labels.mixed(self._first_rows[group], columns.labels)
-            columns = replace(columns, labels=mixed)
-        return arrange(columns, row_order, memory)
+            main = self._soft_labels.mixed(self._first_rows[group], main)
+        return arrange(replace(columns, supervision=[main, *others]), row_order, memory)

@@ -1,7 +1,7 @@
 """Compiled rules for one field of text: each returns a value and a state (present, absent or bad).
 
 label    0, 1, 0.0, 1.0, true or false
-further  a label that may be absent
+other    a label that may be absent
 weight   a number from 0 on, within the range of float32; never absent
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
@@ -27,7 +27,7 @@ MISSING_KEY = NO_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
-WEIGHT, TIME_FORMAT, FURTHER_LABEL, ELEMENT_WEIGHT = range(11, 15)
+WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT = range(11, 15)
 """Codes of a column's content."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
@@ -214,7 +214,7 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
     if kind in (WEIGHT, ELEMENT_WEIGHT):
         value, state = parse_float(text, start, stop)
         return value, PRESENT if state == PRESENT and value >= 0.0 else BAD
-    if kind == FURTHER_LABEL:
+    if kind == OTHER_LABEL:
         if start == stop:
             return np.nan, ABSENT
         label, state = parse_label(text, start, stop)

@@ -13,7 +13,6 @@ from dlrm_app.logs.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     ELEMENT_WEIGHT,
-    FURTHER_LABEL,
     IGNORE,
     KEY_HEX,
     KEY_INTEGER,
@@ -21,6 +20,7 @@ from dlrm_app.logs.fields import (
     LABEL,
     MISSING_KEY,
     NEWLINE,
+    OTHER_LABEL,
     TIME_FORMAT,
     is_null,
     is_null_word,
@@ -29,7 +29,7 @@ from dlrm_app.logs.fields import (
     parse_number,
 )
 from dlrm_app.logs.plain_lines import BATCH, make_room, read_batch
-from dlrm_app.logs.sources.unit_text import MAX_LINE
+from dlrm_app.logs.sources.text_units import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE = range(1, 7)
 """Reasons to reject a line.
@@ -109,7 +109,7 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]
-        if columns[c, 2] >= 0 or kind not in (LABEL, FURTHER_LABEL, DENSE_INTEGER, KEY_HEX):
+        if columns[c, 2] >= 0 or kind not in (LABEL, OTHER_LABEL, DENSE_INTEGER, KEY_HEX):
             return False
     return marks[1] < 0
 

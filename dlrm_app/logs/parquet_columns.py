@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.parser import NEVER_MISSING, rule_name
+from dlrm_app.logs.rejects import NEVER_MISSING, rule_name
 from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, FURTHER, Cures, LogColumn, Spec
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, LogColumn, Spec
 
 logger = logging.getLogger(__name__)
 
@@ -237,10 +237,11 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
         fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
     if fits:
         return []
-    is_role = column.role in (*NEVER_MISSING, FURTHER)
-    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
+    is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
+    what = f"a {column.role}" if is_role else f"a {column.role} column of kind {column.kind}"
+    what = "another label" if column.role == OTHER_LABEL else what
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
-    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    takes = f"which {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
     return [(takes, f"cast it{cure * is_list}")]

@@ -19,12 +19,12 @@ from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
-    FURTHER_LABEL,
     LABEL,
     MISSING_KEY,
     NEWLINE,
+    OTHER_LABEL,
 )
-from dlrm_app.logs.sources.unit_text import MAX_LINE, PADDING
+from dlrm_app.logs.sources.text_units import MAX_LINE, PADDING
 from dlrm_app.logs.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros
 
 BATCH = 128
@@ -127,7 +127,7 @@ def _read_labels(text, start, marks, column, num_columns, out, bad):  # type: ig
 
 
 @njit_uncounted
-def _read_further_labels(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
+def _read_other_labels(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
     for line in range(len(out)):
         label = np.int64(words[line] & _LOW_8) - 48
         out[line] = np.nan if lengths[line] == 0 else np.float64(label)
@@ -189,8 +189,8 @@ def read_batch(  # type: ignore[no-untyped-def]  # compiled
         _gather(text, start, marks, column, num_columns, words, lengths)
         if kind == DENSE_INTEGER:
             _read_integers(words, lengths, dense[slot, row : row + count], bad)
-        elif kind == FURTHER_LABEL:
-            _read_further_labels(words, lengths, dense[slot, row : row + count], bad)
+        elif kind == OTHER_LABEL:
+            _read_other_labels(words, lengths, dense[slot, row : row + count], bad)
         else:
             _read_hexes(words, lengths, keys[slot, row : row + count], bad)
     good = 0

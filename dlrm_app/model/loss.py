@@ -5,6 +5,7 @@ Shapes: B batch rows of this rank, N dense features, L labels.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,13 +14,23 @@ from torch.nn import functional as F
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.labels import givens, joint_logits
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
-StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""(loss [], logits [B], labels [B], weights [B] or None, in evaluation logits [B, L - 1] of further labels or None)."""
+
+
+class StepOutput(NamedTuple):
+    """The loss [], the logits [B, L] and the supervision of a batch.
+
+    In training ``logits`` are of each label given its condition, in evaluation of the label itself.
+    """
+
+    loss: torch.Tensor
+    logits: torch.Tensor
+    supervision: Supervision
 
 
 class ClickLoss(nn.Module):
@@ -41,41 +52,33 @@ class ClickLoss(nn.Module):
         self._num_pieces = num_pieces
         self.labels, self._given = labels, givens(labels)
 
-    def forward(
-        self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        further: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """[B], [B], [B] → []. The mean of the ranks' results is that of the global batch, as are their gradients.
+    def forward(self, logits: torch.Tensor, supervision: Supervision) -> torch.Tensor:
+        """[B, L] → []. The mean of the ranks' results is that of the global batch, as are their gradients.
 
-        With several labels ``logits`` [B, L] are of each label given its condition, and ``further`` [L - 1, B] are
-        the further labels, NaN where a row lacks one. A batch whose weights are all 0 has loss 0, without a gradient.
-        Outside of training every row counts once, by its (main) label alone.
+        ``logits`` are of each label given its condition. A batch whose weights are all 0 has loss 0, without a
+        gradient. Outside of training every row counts once, by its main label alone.
         """
+        labels = supervision.labels
         if not self.training:
-            return F.binary_cross_entropy_with_logits(logits[:, 0] if self.labels else logits, labels)
-        if self.labels and further is not None:
-            losses = self._sum_of_labels(logits, labels, further)
-        else:
-            if self.kept_share < 1:
-                logits = logits - math.log(self.kept_share)
-            if weights is None:
-                return F.binary_cross_entropy_with_logits(logits, labels)
-            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        if weights is None:
+            return F.binary_cross_entropy_with_logits(logits[:, 0], labels[0])
+        if self.labels:
+            losses = self._sum_of_labels(logits, labels)
+        else:  # the same of one label, in fewer steps
+            main = logits.flatten() - math.log(self.kept_share) if self.kept_share < 1 else logits.flatten()
+            if not supervision.is_weighted:
+                return F.binary_cross_entropy_with_logits(main, labels[0])
+            losses = F.binary_cross_entropy_with_logits(main, labels[0], reduction="none")
+        if not supervision.is_weighted:
             return losses.mean()
         losses, parts = (
-            torch.unflatten(each, 0, (self._num_pieces, -1)) for each in (losses.double(), weights.double())
+            torch.unflatten(each, 0, (self._num_pieces, -1))
+            for each in (losses.double(), supervision.weights.double())
         )
         sums = all_reduce_sum(parts.sum(1))
         shares = torch.where(sums > 0, num_ranks() / sums, 0.0)
         return ((losses * parts).sum(1) * shares).mean().float()
 
-    def _sum_of_labels(
-        self, logits: torch.Tensor, labels: torch.Tensor, further: torch.Tensor
-    ) -> torch.Tensor:
+    def _sum_of_labels(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The losses [B] of rows with several labels.
 
         Rows of a sampled log: a label that is given the main one has the same odds given it in every sample, so
@@ -84,10 +87,9 @@ class ClickLoss(nn.Module):
         """
         shifted = torch.cat([logits[:, :1] - math.log(self.kept_share), logits[:, 1:]], dim=1)
         joint = joint_logits(shifted, self._given)
-        thinned = torch.where(labels > 0, self.kept_share, 1.0)
-        total = torch.zeros_like(labels)
-        for number, label in enumerate(self.labels):
-            truth = labels if number == 0 else further[number - 1]
+        thinned = torch.where(labels[0] > 0, self.kept_share, 1.0)
+        total = torch.zeros_like(labels[0])
+        for number, (label, truth) in enumerate(zip(self.labels, labels, strict=True)):
             is_known = ~truth.isnan()
             truth = torch.where(is_known, truth, 0.0)
             losses = F.binary_cross_entropy_with_logits(joint[:, number], truth, reduction="none") * is_known
@@ -136,12 +138,9 @@ class ClickTask(nn.Module):
         is_on = self._trains_in_bf16 and self.training  # tables and their updates keep their own type
         with torch.autocast(self._device.type, torch.bfloat16, enabled=is_on):
             logits = self.model(batch.dense_features, batch.sparse_features)
-        logits = logits.float().squeeze(-1)
-        loss = self.loss(logits, batch.labels, batch.weights, batch.further)
-        main, others = logits.detach(), None
-        if self.loss.labels:
-            main, others = main[:, 0], None if self.training else main[:, 1:]
-        return loss, (loss.detach(), main, batch.labels.detach(), batch.weights, others)
+        logits = logits.float().reshape(-1, len(self.loss.labels) or 1)
+        loss = self.loss(logits, batch.supervision)
+        return loss, StepOutput(loss.detach(), logits.detach(), batch.supervision)
 
 
 def multiplies_bf16(device: torch.device) -> bool:

@@ -36,10 +36,10 @@ from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import checksum, sync_folder, written_whole
 from dlrm_app.journal import Journal
-from dlrm_app.logs.parser import REJECTS, write_rejects
+from dlrm_app.logs.rejects import REJECTS, write_rejects
 from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum
 from dlrm_app.logs.sources.store import in_threads
-from dlrm_app.logs.sources.unit_text import FileRange
+from dlrm_app.logs.sources.units import FileExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.rejects import rejects_of
@@ -124,7 +124,7 @@ def _summarize(
             for number, (_, shard) in enumerate(shards)
         ],
         left_out=sum(part.left_out for part in parts),
-        weights=_sum_weights([part.weights for part in parts if part.weights is not None]),
+        weights=_sum_weights([part.weights for part in parts if part.weights]),
         labels=_count_labels(plan, split, parts) if plan.has_label(split) else {},
     )
 
@@ -133,7 +133,7 @@ def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict
     return label_counts(
         plan.spec.labels,
         [part.labels for part in parts],
-        is_weighted=plan.spec.weight is not None,
+        is_weighted=plan.spec.is_weighted,
         is_sampled=split in plan.kept_shares,
     )
 
@@ -176,14 +176,14 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
     return in_threads(describe, plan.sources)
 
 
-def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileRange]]:
+def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileExtent]]:
     """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
 
     Negatives that sampling left out are rows too.
     """
     text = unit.text
     if not text.files:
-        yield text.source, FileRange(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
+        yield text.source, FileExtent(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
         return
     rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
     for source, part in enumerate(text.files, text.source):
@@ -200,8 +200,8 @@ def _bests(plan: Plan) -> dict[str, dict[str, float]]:
         return {}
     try:
         values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        further = [label.name for label in plan.spec.labels[1:]]
-        bests = {name: _mean([value.get("labels", {}).get(name, {}) for value in values]) for name in further}
+        others = [label.name for label in plan.spec.labels[1:]]
+        bests = {name: _mean([value.get("labels", {}).get(name, {}) for value in values]) for name in others}
         bests[plan.spec.label or ""] = _mean(values)
         return {name: best for name, best in bests.items() if best is not None}
     except (ValueError, TypeError, AttributeError) as error:

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal, R
-from dlrm_app.logs.sources.bundles import InputFeed, InputUnit
+from dlrm_app.logs.sources.feeds import InputFeed, InputUnit
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
-from dlrm_app.logs.sources.unit_text import TextFeed, UnitName
+from dlrm_app.logs.sources.text_units import TextFeed
+from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan
 from dlrm_app.preprocessing.passes.study import StudiedUnit

@@ -137,7 +137,7 @@ def _charts(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, flo
     }
     charts = [
         _chart("AUC on the next day", days, of_models("auc"), bars=bars),
-        _chart("AUC of further labels on the next day", days, of_labels),
+        _chart("AUC of other labels on the next day", days, of_labels),
         _chart("log loss on the next day, nats", days, of_models("logloss")),
         _chart("calibration on the next day", days, of_models("calibration")),
         _chart("rows", days, {"": [record.rows for record in records]}, number),

@@ -223,13 +223,13 @@ def _metric_chart(
 
 
 def _label_chart(record: RunRecord, x: Axis) -> Chart | None:
-    """The AUC of each further label on val, by step."""
+    """The AUC of each other label on val, by step."""
     names = dict.fromkeys(name for event in record.evals for name in event.labels)
     lines = {
         name: [(e.step, e.labels[name]["auc"]) for e in record.evals if e.split == "val" and name in e.labels]
         for name in names
     }
-    return line_chart("AUC of further labels on val", x, lines, _at_step) if lines else None
+    return line_chart("AUC of other labels on val", x, lines, _at_step) if lines else None
 
 
 def _at_step(step: float) -> str:

@@ -10,9 +10,10 @@ import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import Scored, batch_rows, evaluate, score_rows
+from dlrm_app.evaluation.evaluate import Scored, batch_rows, evaluate, metrics_of_labels, score_rows
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import Measurements, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
@@ -29,20 +30,17 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     """Evaluates on ``split``, if the dataset has it with labels, and writes the result."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
-    metrics = ClickMetrics(split, run.config.evaluation.group_by)
+    main, *others = metrics_of_labels(run.manifest, split, run.config.evaluation.group_by)
     ema, progress = run.state.ema, run.progress
-    further = {
-        label.name: ClickMetrics(f"{label.name} in {split}", run.config.evaluation.group_by)
-        for label in run.manifest.further_labels
-    }
-    scores = measure(run, split, metrics, f"evaluate {split}", [*further.values()])
-    labels = {name: each.compute() for name, each in further.items()}
-    curves = measure_curves(*metrics.rows(), metrics.row_weights())
+    scores = measure(run, split, [main, *others], f"evaluate {split}")
+    names = [label.name for label in run.manifest.other_labels]
+    labels = {name: each.compute() for name, each in zip(names, others, strict=True)}
+    curves = measure_curves(main.rows())
     if ema:
         with ema.in_place():
-            averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
+            averaged = measure(run, split, [main], f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    judgement = judge_scores(run, split, scores, metrics.ne_error)
+    judgement = judge_scores(run, split, scores, main.ne_error)
     evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
@@ -50,12 +48,10 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     log_evaluation(evaluation)
 
 
-def measure(
-    run: TrainingRun, split: str, metrics: ClickMetrics, title: str, further: Sequence[ClickMetrics] = ()
-) -> dict[str, float]:
+def measure(run: TrainingRun, split: str, metrics: Sequence[ClickMetrics], title: str) -> dict[str, float]:
     """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
-        return evaluate(run.forward_passes, batches, metrics, run.runtime, title, further)
+        return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
 def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
@@ -147,7 +143,7 @@ def fit_final_bias(run: TrainingRun) -> None:
 @dataclass
 class _Kept:
     """Rows of this rank in host memory, in parts: ``logits`` and ``labels`` [n, L], NaN where a row lacks a label, and
-    ``weights`` [n] float64, if rows have any.
+    ``weights`` [n] float64; no parts of these if rows have none.
     """
 
     logits: list[torch.Tensor] = field(default_factory=list)
@@ -158,8 +154,8 @@ class _Kept:
         """The rows that have ``label``, with their ``logits`` [n]."""
         known = [~part[:, label].isnan() for part in self.labels]
         labels = [part[:, label][rows] for part, rows in zip(self.labels, known, strict=True)]
-        weights = [part[rows] for part, rows in zip(self.weights, known, strict=False)] or None
-        if weights is not None:
+        weights = [part[rows] for part, rows in zip(self.weights, known, strict=False)]
+        if weights:
             labels = [part.double() * its for part, its in zip(labels, weights, strict=True)]
         clicks = sum(float(part.sum(dtype=torch.float64)) for part in labels)
         return _Known([part[rows] for part, rows in zip(logits, known, strict=True)], clicks, weights, known)
@@ -170,7 +166,7 @@ class _Known(NamedTuple):
 
     logits: list[torch.Tensor]
     clicks: float
-    weights: list[torch.Tensor] | None
+    weights: list[torch.Tensor]
     rows: list[torch.Tensor]
 
 
@@ -186,7 +182,7 @@ def _shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float
         logits = [part[:, number] for part in kept.logits]
         if before is not None:
             logits = [conditional_logits(part[:, number], part[:, before]) for part in kept.logits]
-        known, factors = kept.of_label(number, logits), None
+        known, factors = kept.of_label(number, logits), []
         if before is not None:
             factors = [part[rows] for part, rows in zip(chances[before], known.rows, strict=True)]
         found.append(taken(*shift_to_labels(known.logits, known.clicks, known.weights, factors)))
@@ -203,15 +199,11 @@ def _keep_rows(run: TrainingRun, split: str) -> _Kept:
 
     def keep(scored: Scored) -> None:
         # copies: a view would keep its batch alive
-        batch, logits, further = scored
-        labels = batch.labels[: batch.num_valid].unsqueeze(1)
-        if further is not None and batch.further is not None:
-            labels = torch.cat([labels, batch.further[:, : batch.num_valid].t()], dim=1)
-            logits = torch.cat([logits.unsqueeze(1), further], dim=1)
-        held.logits.append(logits.reshape(batch.num_valid, -1).to(torch.float32, copy=True))
-        held.labels.append(labels.clone())
-        if batch.weights is not None:
-            held.weights.append(batch.weights[: batch.num_valid].clone())
+        supervision = scored.batch.supervision[: scored.batch.num_valid]
+        held.logits.append(scored.logits.to(torch.float32, copy=True))
+        held.labels.append(supervision.labels.t().clone())
+        if supervision.is_weighted:
+            held.weights.append(supervision.weights.clone())
         if len(held.logits) == BATCHES_HELD:
             move()
 
@@ -253,8 +245,8 @@ def beyond_chance(shift: float, error: float) -> float:
 def shift_to_labels(
     logits: Sequence[torch.Tensor],
     clicks: float,
-    weights: Sequence[torch.Tensor] | None = None,
-    factors: Sequence[torch.Tensor] | None = None,
+    weights: Sequence[torch.Tensor] = (),
+    factors: Sequence[torch.Tensor] = (),
 ) -> tuple[float, float]:
     """Finds, by Newton's method, the shift of all logits that fits the number of clicks, and its standard error.
 
@@ -270,15 +262,14 @@ def shift_to_labels(
             p = torch.sigmoid(part.double() + shift)
             slopes = p * (1 - p)
             spread = slopes
-            if factors is not None:
+            if factors:
                 p, slopes = p * factors[number], slopes * factors[number]
                 spread = p * (1 - p)
-            if weights is not None:
+            if weights:
                 p, slopes, spread = (each * weights[number] for each in (p, slopes, spread * weights[number]))
             sums += torch.stack([-p.sum(), slopes.sum(), spread.sum()])
         missing, slope, spread_sum = sum_in_rank_order(sums).tolist()
         if slope:
             shift = min(max(shift + missing / slope, -LARGEST), LARGEST)
-            is_plain = weights is None and factors is None
-            error = slope**-0.5 if is_plain else math.sqrt(spread_sum) / slope
+            error = math.sqrt(spread_sum) / slope if weights or factors else slope**-0.5
     return shift, error

@@ -15,6 +15,7 @@ from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.files import written_whole
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.events import TITLES
 
@@ -64,15 +65,12 @@ MAX_LOSSES = 4096
 """Losses kept on the device before they are added up; on a GPU each takes 512 bytes."""
 
 
-def click_sums(
-    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, kept_share: float = 1.0
-) -> torch.Tensor:
-    """Sums over rows with ``logits`` [B] and ``labels`` [B], float64 [4]: rows, clicks, log losses, predictions.
+def click_sums(logits: torch.Tensor, supervision: Supervision, kept_share: float = 1.0) -> torch.Tensor:
+    """Sums over rows by their main labels' ``logits`` [B], float64 [4]: rows, clicks, log losses, predictions.
 
-    Rows count by their ``weights`` [B], and negatives 1 / ``kept_share`` times.
+    Rows count by their weights, and negatives 1 / ``kept_share`` times.
     """
-    wide, truth = logits.double(), labels.double()
-    once = torch.ones_like(wide) if weights is None else weights.double()
+    wide, truth, once = logits.double(), supervision.labels[0].double(), supervision.weights.double()
     if kept_share < 1:
         once = torch.where(truth > 0, once, once / kept_share)
     losses = F.binary_cross_entropy_with_logits(wide, truth, reduction="none")

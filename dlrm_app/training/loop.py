@@ -12,10 +12,11 @@ from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import Problem, SharedError
-from dlrm_app.evaluation.judgement import scale_cause
+from dlrm_app.evaluation.causes import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
+from dlrm_app.model.loss import StepOutput
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import MARKER
@@ -122,17 +123,17 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
     with instruments.parts.step(may_profile=not instruments.trace.is_active):
-        loss, logits, labels, weights, _ = run.trainable.pipeline.progress(stream)
+        output: StepOutput = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
     progress.batch += 1
     progress.samples += trainer.global_batch_size
     if run.state.ema:
         run.state.ema.update(progress.step)
-    # a teacher's scores are no clicks
-    share = run.manifest.kept_share("train")
-    clicks = None if run.soft_labels is not None else click_sums(logits, labels, weights, share)
-    run.state.meter.add(loss, progress.step, clicks)
+    clicks = None  # a teacher's scores are not clicks
+    if run.soft_labels is None:
+        clicks = click_sums(output.logits[:, 0], output.supervision, run.manifest.kept_share("train"))
+    run.state.meter.add(output.loss, progress.step, clicks)
     instruments.throughput.add_step()
     bar.update(trainer.global_batch_size)
 
@@ -205,7 +206,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     rates = run.learning_rates.at(run.progress.step + 1)
     if path is None:
         logger.warning(
-            "the checkpoint of the best evaluation, after step %d, is gone: training goes on", best.step
+            "the checkpoint of the best evaluation, after step %d, is gone: training continues", best.step
         )
         return
     run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())

@@ -85,8 +85,8 @@ def check_resumable(
 
 
 def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[Problem]:
-    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the
-    configuration of the checkpoint ``folder``.
+    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint
+    ``folder``.
     """
     return [
         Problem(key, f"is {now}, in {folder} {then}", f"give {key}={as_typed(then)}")
@@ -198,7 +198,7 @@ def _changed_columns(
 
 
 def _label_problems(previous: TrainedModel, manifest: Manifest, allow: Sequence[str]) -> list[Problem]:
-    """Problems: further labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
+    """Problems: other labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
 
     Top MLPs are matched by the places of their labels.
     """

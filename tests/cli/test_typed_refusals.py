@@ -25,10 +25,13 @@ from tests.commands import Typed
             "optimizer.sparse.lr=1,2 gives several values: a run with each needs --multirun, ",
         ),
         ("train model.top_mlp=1,2 data.path=x", "a list is written 'model.top_mlp=[1,2]'"),
-        ("serve model=a,b", "1 problem in the configuration:\n  - model=a,b gives several values: a list"),
+        (
+            "serve model=a,b",
+            "1 problem in the configuration:\n  - model=a,b gives several values: a run with",
+        ),
         (
             "train data.path=x -m model=dlrmm,dcnn",
-            "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",
+            "model=dlrmm is not known: did you mean model=dlrm? |model=dcnn is not known: did you mean model=dcn? ",
         ),
         ("train data.path=x hydra.launcher.n_jobs=3", "Could not override 'hydra.launcher.n_jobs'"),
         (
@@ -77,8 +80,8 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
             "model=empty is no export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
         ),
         ("predict model=empty input=5", "input must be a file, a glob or a list of them, got 5"),
-        ("export checkpoint=empty", "empty is no complete checkpoint and no run folder that holds one"),
-        ("evaluate checkpoint=run", "run is no complete checkpoint and no run folder that holds one"),
+        ("export checkpoint=empty", "empty is neither a complete checkpoint nor a run folder that holds one"),
+        ("evaluate checkpoint=run", "run is neither a complete checkpoint nor a run folder that holds one"),
     ],
 )
 def test_a_folder_without_a_model_is_refused_before_any_work(

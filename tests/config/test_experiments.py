@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.train import TrainConfig, changed_keys
 from dlrm_app.tables.specs import resolve_tables
+from tests.composed import compose_config
 
 # Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
 KAGGLE_ROWS = [
@@ -46,7 +47,7 @@ def test_every_recipe_of_preprocessing_has_a_twin_for_training() -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        *((compose_train, name) for name in TRAIN if "merlin" not in name),  # see test_merlin.py
+        *((compose_train, name) for name in TRAIN),
         *((compose_preprocess, name) for name in PREPROCESS),
     ],
 )

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
+from dlrm_app.config.like_train import PlanConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
+from tests.composed import compose_config
 
 
 @pytest.mark.parametrize(
@@ -16,11 +18,19 @@ from dlrm_app.errors import ConfigError
             "preprocess",
             PreprocessConfig,
             "dataset=criteo_practice",
-            "dataset=criteo_practice is written by dlrm-generate beside its log: give that file, as dataset=LOG.tsv.yaml",
+            "is written by dlrm-generate beside its log: give that file, as dataset=LOG.tsv.yaml",
+        ),
+        ("train", TrainConfig, "experiment=merlin_tiny", "is a part of a preset now: give merlin=tiny, and"),
+        ("plan", PlanConfig, "tables=merlin_jumbo", "is a part of a preset now: give merlin=jumbo, and"),
+        (
+            "generate",
+            GenerateConfig,
+            "experiment=merlin_small",
+            "is a part of a preset now: give merlin=small,",
         ),
     ],
 )
 def test_what_replaces_it_is_said(command: str, schema: Any, gone: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         compose_config(command, schema, [gone])
-    assert problem in map(str, refusal.value.problems)
+    assert any(f"{gone} {problem}" in str(each) for each in refusal.value.problems)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table, resolve_tables
+from tests.composed import compose_config
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
 # and config_v3.py (the rest): pooling factor of the second feature, then (count, rows, width) of tables of two features
@@ -55,7 +55,7 @@ MODELS = {  # mlp_sizes, num_numerical_features, interact_stride
 
 @cache
 def tables_of(name: str) -> list[Table]:
-    config = compose_config("train", TrainConfig, ["data.path=x", f"tables=merlin_{name}"])
+    config = compose_config("train", TrainConfig, ["data.path=x", f"merlin={name}"])
     return resolve_tables(config.tables, None)
 
 
@@ -78,15 +78,14 @@ def test_the_tables_are_the_published_ones(name: str) -> None:
 def test_the_models_are_the_published_ones(name: str) -> None:
     """Layers, stride and dense features; the recipes give the benchmark's optimizer and batch to the same tables."""
     mlp, num_dense, stride = MODELS[name]
-    config = compose_config("train", TrainConfig, ["data.path=x", f"experiment=merlin_{name}"])
+    config = compose_config("train", TrainConfig, ["data.path=x", f"merlin={name}"])
     assert config.problems() == []
     model, optimizer = config.model, config.optimizer
     assert (model.kind, model.bottom_mlp, model.top_mlp, model.stride) == ("concat", [], [*mlp, 1], stride)
-    assert resolve_tables(config.tables, None) == tables_of(name)
     for settings in (optimizer.sparse, optimizer.dense):
         assert (settings.kind, settings.lr, settings.eps) == ("adagrad", 0.001, 1e-7)
     assert config.trainer.global_batch_size == 65536
-    inputs = compose_config("generate", GenerateConfig, ["output=unused", f"experiment=merlin_{name}"])
+    inputs = compose_config("generate", GenerateConfig, ["output=unused", f"merlin={name}"])
     assert inputs.problems() == []
     assert (inputs.format, inputs.num_dense, inputs.alpha) == ("dataset", num_dense, 1.05)
     assert inputs.tables == config.tables
@@ -97,10 +96,20 @@ def test_the_first_layer_is_as_wide_as_what_is_concatenated() -> None:
     for name in ("tiny", "medium"):
         mlp, num_dense, stride = MODELS[name]
         tables = tables_of(name)
-        config = compose_config("train", TrainConfig, ["data.path=x", f"model=merlin_{name}"])
+        config = compose_config("train", TrainConfig, ["data.path=x", f"merlin={name}"])
         model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
         width = sum(table.dim * len(table.features) for table in tables)
         assert width == {"tiny": 672, "medium": 17280}[name]
         shapes = [tuple(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear)]
         first = math.ceil(width / (stride or 1)) + num_dense
         assert shapes == list(zip([*mlp, 1], [first, *mlp], strict=True))
+
+
+def test_what_is_typed_wins_over_a_preset() -> None:
+    """A group as a whole: nothing of the preset's model stays in another one."""
+    typed = ["model=dcn", "trainer.global_batch_size=64", "tables.specs=[{name: t, rows: 9, features: [a]}]"]
+    config = compose_config("train", TrainConfig, ["data.path=x", "merlin=medium", *typed])
+    plain = compose_config("train", TrainConfig, ["data.path=x", "model=dcn"])
+    assert config.model == plain.model
+    assert config.trainer.global_batch_size == 64
+    assert [spec["name"] for spec in config.tables.specs] == ["t"]

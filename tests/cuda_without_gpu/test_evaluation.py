@@ -13,10 +13,12 @@ from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import Scored
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.training import evaluation as module
 from dlrm_app.training.evaluation import fit_final_bias, shift_to_labels
 from tests.cuda_without_gpu.make_believe import CPU, GPU, TO_GPU, MakeBelieveGpu
 from tests.ranks import on_ranks
+from tests.scored import scored
 
 
 def predictions(rank: int) -> tuple[torch.Tensor, ...]:
@@ -32,9 +34,9 @@ def measure(runtime: Runtime, device: torch.device) -> tuple[Any, ...]:
     metrics = ClickMetrics("val", "a feature")
     for part in torch.arange(1000, device=CPU).split(300):
         some = slice(int(part[0]), int(part[-1]) + 1)
-        metrics.update(first[some], labels[some], groups[some])
-    curves = measure_curves(*metrics.rows())
-    return metrics.compute(), curves, compare_aucs(first, second, labels > 0.5)
+        metrics.update(scored(first[some], labels[some]), groups[some])
+    curves = measure_curves(metrics.rows())
+    return metrics.compute(), curves, compare_aucs(scored(first, labels), second, 0.95)
 
 
 def on_both(runtime: Runtime) -> tuple[Any, Any]:
@@ -57,10 +59,9 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
 
     def score(*arguments: Any) -> None:
         for part in (slice(600), slice(600, 1000)):
-            rows = SimpleNamespace(
-                labels=labels[part].to(GPU), weights=None, further=None, num_valid=len(labels[part])
-            )
-            arguments[-1](Scored(rows, logits[part].to(GPU)))
+            taught = Supervision.unweighted(labels[part].unsqueeze(0)).to(GPU)
+            rows: Any = SimpleNamespace(supervision=taught, num_valid=len(labels[part]))
+            arguments[-1](Scored(rows, logits[part].unsqueeze(1).to(GPU)))
 
     def shift(parts: Sequence[torch.Tensor], clicks: float, *more: Any) -> tuple[float, float]:
         kept.extend(part.is_cuda for part in parts)
@@ -86,10 +87,9 @@ def test_fitting_the_bias_waits_once_for_many_batches(monkeypatch: pytest.Monkey
     def score(*arguments: Any) -> None:
         for some in torch.arange(1000).split(100):
             part = slice(int(some[0]), int(some[-1]) + 1)
-            rows = SimpleNamespace(
-                labels=labels[part].to(GPU), weights=None, further=None, num_valid=len(labels[part])
-            )
-            arguments[-1](Scored(rows, logits[part].to(GPU)))
+            taught = Supervision.unweighted(labels[part].unsqueeze(0)).to(GPU)
+            rows: Any = SimpleNamespace(supervision=taught, num_valid=len(labels[part]))
+            arguments[-1](Scored(rows, logits[part].unsqueeze(1).to(GPU)))
 
     monkeypatch.setattr(module, "score_rows", score)
     run: Any = SimpleNamespace(forward_passes=None, runtime=None, manifest=SimpleNamespace(labels=[]))

@@ -13,14 +13,14 @@ TYPES += [(kind, 2) for kind in ("table_column_wise", "table_row_wise", "grid_sh
 LARGE = pytest.mark.long
 ON_8, ON_128 = ["topology=a100_80g_8"], ["topology=h100_8x16"]
 RECIPES = [
-    pytest.param("merlin_tiny", ON_8),
-    pytest.param("merlin_small", ON_8, marks=LARGE),
-    pytest.param("merlin_medium", ON_8, marks=LARGE),
-    pytest.param("merlin_large", ON_128, marks=LARGE),
-    pytest.param("merlin_jumbo", ON_128, marks=LARGE),
-    pytest.param("merlin_colossal", [*ON_128, "topology.nodes=128"], marks=LARGE),
-    pytest.param("mlperf_dcnv2", ON_8),
-    pytest.param("mlperf_dlrm_v1", ON_8),
+    pytest.param("merlin=tiny", ON_8),
+    pytest.param("merlin=small", ON_8, marks=LARGE),
+    pytest.param("merlin=medium", ON_8, marks=LARGE),
+    pytest.param("merlin=large", ON_128, marks=LARGE),
+    pytest.param("merlin=jumbo", ON_128, marks=LARGE),
+    pytest.param("merlin=colossal", [*ON_128, "topology.nodes=128"], marks=LARGE),
+    pytest.param("experiment=mlperf_dcnv2", ON_8),
+    pytest.param("experiment=mlperf_dlrm_v1", ON_8),
 ]
 
 
@@ -54,4 +54,4 @@ def test_every_sharding_type(kind: str, nodes: int) -> None:
 
 @pytest.mark.parametrize(("recipe", "topology"), RECIPES)
 def test_the_plans_of_recipes(recipe: str, topology: list[str]) -> None:
-    assert_builds(compose_plan(f"experiment={recipe}", *topology))
+    assert_builds(compose_plan(recipe, *topology))

@@ -11,7 +11,7 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.errors import ConfigError
 from dlrm_app.kernels.hashing import mix, reduce_hash
-from dlrm_app.logs.sources import unit_text
+from dlrm_app.logs.sources import text_units
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, spec_of, table_of
@@ -180,7 +180,7 @@ def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: P
     encoder = Encoder(KAGGLE, manifest.dense, manifest.sparse, tmp_path / "out")
     text = clicks.read_bytes()
     parser = Parser(KAGGLE, ROWS)
-    parser.parse(np.frombuffer(text + bytes(unit_text.PADDING), np.uint8), 0, len(text), ROWS)
+    parser.parse(np.frombuffer(text + bytes(text_units.PADDING), np.uint8), 0, len(text), ROWS)
     assert encoder.encode(parser.take()).table.to_pylist() == table_of(manifest).to_pylist()
 
 

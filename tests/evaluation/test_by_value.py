@@ -21,6 +21,7 @@ from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import on_ranks
 from tests.refusals import refused
+from tests.scored import scored
 from tests.small_run import evaluate_here
 from tests.weighted_log import describe, draw_rows, write_csv
 
@@ -110,7 +111,7 @@ def on_rank(folder: Path, runtime: Runtime) -> list[ValueResult]:
     labels = torch.from_numpy(table_of(manifest, "test")["clicked"].to_numpy()[rows]) == 1
     weights = torch.from_numpy(table_of(manifest, "test")["importance"].to_numpy()[rows])
     groups = group_by_value(manifest, "test", "shop", runtime)
-    return measure_by_value(groups, torch.logit(scores).float(), labels, weights, 0.95)
+    return measure_by_value(groups, scored(torch.logit(scores).float(), labels, weights), 0.95)
 
 
 def test_ranks_measure_what_one_does(folder: Path) -> None:
@@ -123,16 +124,16 @@ def test_ranks_measure_what_one_does(folder: Path) -> None:
 
 
 def test_columns_without_values_are_refused(folder: Path) -> None:
-    from dlrm_app.config.compose import compose_config
     from dlrm_app.config.evaluate import EvaluateConfig
     from dlrm_app.evaluation.problems import check_paths
+    from tests.composed import compose_config
 
     def check(*words: str) -> None:
         scores = f"scores=[{folder}/scores.parquet]"
         check_paths(compose_config("evaluate", EvaluateConfig, [scores, *words]), is_first=True)
 
     with refused(
-        ConfigError, "by=country", "is no one-hot feature of ..., and no column that it keeps (keep=)"
+        ConfigError, "by=country", "is neither a one-hot feature of ... nor a column that it keeps (keep=)"
     ):
         check(f"data.path={folder}/vocab", "by=[country]")
     with refused(ConfigError, "by", "names columns of a dataset"):

@@ -9,6 +9,7 @@ from sklearn.metrics import auc, roc_auc_score, roc_curve
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import NUM_RELIABILITY_BINS, NUM_ROC_POINTS, measure_curves
 from tests.ranks import on_ranks
+from tests.scored import scored
 
 
 def draw_rows(size: int, scale: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,7 +19,7 @@ def draw_rows(size: int, scale: float, seed: int = 0) -> tuple[torch.Tensor, tor
 
 
 def curves_of(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
-    curves = measure_curves(logits, labels)
+    curves = measure_curves(scored(logits, labels))
     assert curves is not None
     return curves
 
@@ -80,8 +81,8 @@ def test_curves_leave_out_nan_and_keep_infinity() -> None:
 
 
 def test_no_rows_have_no_curves() -> None:
-    assert measure_curves(torch.empty(0), torch.empty(0, dtype=torch.bool)) is None
-    assert measure_curves(torch.tensor([float("nan")]), torch.tensor([True])) is None
+    assert measure_curves(scored(torch.empty(0), torch.empty(0))) is None
+    assert measure_curves(scored(torch.tensor([float("nan")]), torch.tensor([1.0]))) is None
 
 
 def curves_of_part(runtime: Runtime) -> dict[str, Any]:

@@ -49,13 +49,13 @@ def sharded_model(runtime: Runtime) -> Any:
 
 @torch.no_grad()
 def plain(model: Any, batches: Batches) -> list[torch.Tensor]:
-    return [model(batch)[1][1] for batch in batches]
+    return [model(batch)[1].logits for batch in batches]
 
 
 @torch.no_grad()
 def piped(passes: ForwardPasses, batches: Batches) -> list[torch.Tensor]:
     with closing(passes.over(batches)) as scored:
-        return [logits for _, logits, _ in scored]
+        return [logits for _, logits in scored]
 
 
 def both_ways(runtime: Runtime) -> tuple[list[torch.Tensor], ...]:

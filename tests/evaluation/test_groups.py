@@ -19,6 +19,7 @@ from tests.inference.conftest import predicted
 from tests.preprocessing.running import run, table_of
 from tests.ranks import on_ranks, train_on_ranks
 from tests.refusals import refused
+from tests.scored import scored
 from tests.small_run import SMALL, evaluate_here, events, train_here
 
 ROWS, USERS = 6000, 900
@@ -131,7 +132,8 @@ def test_what_cannot_be_kept_is_refused(log: Path, tmp_path: Path) -> None:
 
 def gauc_of_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> float:
     share = slice(*(part * len(rows[0]) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
-    return grouped_auc(*(part[share] for part in rows))
+    logits, labels, groups = (part[share] for part in rows)
+    return grouped_auc(scored(logits, labels), groups)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])

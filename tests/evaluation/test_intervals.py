@@ -11,6 +11,7 @@ import torch
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_aucs, holm, logloss_interval
 from tests.ranks import on_ranks
+from tests.scored import scored
 
 NUM_RANKS = 3
 
@@ -44,7 +45,7 @@ def slow(scores: list[torch.Tensor], labels: torch.Tensor) -> tuple[np.ndarray, 
 def test_the_covariance_is_that_of_the_structural_components(size: int, step: float | None) -> None:
     """With no, many, and nothing but equal scores."""
     first, second, labels = draw(size, step)
-    aucs, covariance = auc_covariance([first, second], labels)
+    aucs, covariance = auc_covariance([scored(each, labels) for each in (first, second)])
     expected_aucs, expected_covariance = slow([first, second], labels)
     assert aucs == pytest.approx(expected_aucs, rel=1e-12)
     assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-16)
@@ -52,7 +53,7 @@ def test_the_covariance_is_that_of_the_structural_components(size: int, step: fl
 
 def test_a_case_worked_out_by_hand() -> None:
     """Positives 3, 2; negatives 2, 1: components (1, 3/4) and (3/4, 1), so the variance is 2 (1/32 / 2) = 1/32."""
-    found = auc_interval(torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
+    found = auc_interval(scored(torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([1.0, 1.0, 0.0, 0.0])), 0.95)
     assert found.value == 7 / 8
     assert found.standard_error == pytest.approx(math.sqrt(1 / 32), rel=1e-14)
     assert found.low == pytest.approx(7 / 8 - 1.959963984540054 * math.sqrt(1 / 32), rel=1e-12)
@@ -62,7 +63,7 @@ def test_a_case_worked_out_by_hand() -> None:
 def test_the_paired_test_uses_that_the_rows_are_the_same() -> None:
     """Difference, interval and p-value from the slow covariance; narrower than if the models were independent."""
     first, second, labels = draw(600, 0.25)
-    found = compare_aucs(first, second, labels, confidence=0.9)
+    found = compare_aucs(scored(first, labels), second, confidence=0.9)
     (a, b), covariance = slow([first, second], labels)
     error = math.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
     assert found.difference.value == pytest.approx(a - b, rel=1e-10)
@@ -74,13 +75,13 @@ def test_the_paired_test_uses_that_the_rows_are_the_same() -> None:
 
 def test_a_model_does_not_differ_from_itself() -> None:
     first, _, labels = draw(300, 0.5)
-    found = compare_aucs(first, 2 * first, labels)
+    found = compare_aucs(scored(first, labels), 2 * first, 0.95)
     assert found.difference.value == 0
     assert found.p_value == 1
 
 
 def test_too_few_rows_of_a_class_leave_it_undefined() -> None:
-    found = compare_aucs(torch.arange(5.0), torch.arange(5.0), torch.arange(5) == 3)
+    found = compare_aucs(scored(torch.arange(5.0), torch.arange(5) == 3), torch.arange(5.0), 0.95)
     assert math.isnan(found.difference.low)
     assert math.isnan(found.p_value)
 
@@ -98,7 +99,7 @@ def measure_on_rank(runtime: Runtime) -> list[tuple[list[float], list[list[float
     for size, step, cuts in CASES:
         rows = slice(cuts[rank], cuts[rank + 1])
         first, second, labels = (values[rows] for values in draw(size, step, seed=3))
-        found.append(auc_covariance([first, second], labels))
+        found.append(auc_covariance([scored(each, labels) for each in (first, second)]))
     return found
 
 
@@ -135,8 +136,8 @@ def test_the_interval_of_the_log_loss_is_that_of_a_mean() -> None:
     logits, _, labels = draw(500, None)
     chances = 1 / (1 + np.exp(-logits.double().numpy()))
     losses = -np.log(np.where(labels.numpy(), chances, 1 - chances))
-    found = logloss_interval(logits, labels)
+    found = logloss_interval(scored(logits, labels), 0.95)
     assert found.value == pytest.approx(losses.mean(), rel=1e-12)
     assert found.standard_error == pytest.approx(losses.std(ddof=1) / math.sqrt(500), rel=1e-12)
     assert found.high - found.value == pytest.approx(1.959964 * found.standard_error, rel=1e-6)
-    assert math.isnan(logloss_interval(logits[:0], labels[:0]).value)
+    assert math.isnan(logloss_interval(scored(logits[:0], labels[:0]), 0.95).value)

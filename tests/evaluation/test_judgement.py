@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.evaluation.judgement import Evidence, Measurements, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.measurements import Evidence, Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import ClickMetrics
+from tests.scored import scored
 
 GOOD = Measurements("val", 10_000, 2500, auc=0.75, ne=0.85, ne_error=0.004, calibration=1.0, train_ne=0.84)
 EVIDENCE = Evidence(train=(20_000, 80_000), here=(2500, 10_000), trained=TrainedSoFar(500, 80_000))
@@ -108,7 +110,7 @@ def test_the_error_of_ne_is_that_of_repeated_draws() -> None:
 
     def ne_of(rows: torch.Tensor) -> tuple[float, float]:
         metrics = ClickMetrics("val")
-        metrics.update(logits[rows], labels[rows])
+        metrics.update(scored(logits[rows], labels[rows]))
         return float(metrics.compute()["ne"]), metrics.ne_error
 
     drawn = [ne_of(torch.randint(0, 4000, (4000,), generator=generator))[0] for _ in range(300)]

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, log_loss, r
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
 from tests.ranks import on_ranks
+from tests.scored import scored
 
 NUM_RANKS = 4
 
@@ -29,7 +30,7 @@ def measured(
     logits: torch.Tensor, labels: torch.Tensor, split: str = "val", groups: torch.Tensor | None = None
 ) -> dict[str, float]:
     metrics = ClickMetrics(split, None if groups is None else "a feature")
-    metrics.update(logits, labels, groups)
+    metrics.update(scored(logits, labels), groups)
     return metrics.compute()
 
 
@@ -116,7 +117,7 @@ def test_batches_add_up() -> None:
     metrics = ClickMetrics("val")
     for _ in range(2):
         for start, stop in [(0, 0), (0, 1), (1, 4096), (4096, 4096), (4096, 5000)]:
-            metrics.update(logits[start:stop], labels[start:stop])
+            metrics.update(scored(logits[start:stop], labels[start:stop]))
         assert metrics.compute() == metrics.compute() == pytest.approx(measured(logits, labels), rel=1e-14)
         metrics.reset()
     assert metrics.logits == []
@@ -126,7 +127,7 @@ def test_rows_are_copied() -> None:
     """What a caller does with its tensors afterwards does not matter."""
     logits, labels = draw_rows(100, None)
     metrics, before = ClickMetrics("val"), measured(logits, labels)
-    metrics.update(logits, labels)
+    metrics.update(scored(logits, labels))
     logits.zero_()
     labels.zero_()
     assert metrics.compute() == before

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import find_problem, refused
 from tests.runs.checkpoint.test_marker import write_checkpoint
@@ -38,7 +38,7 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
     ("typed", "key", "rule"),
     [
         ("split=val", "...data", "has no val split, only train, test"),
-        ("group_by=m0", "group_by=m0", "is no one-hot feature..."),
+        ("group_by=m0", "group_by=m0", "is neither a one-hot feature..."),
     ],
 )
 def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, key: str, rule: str) -> None:

@@ -13,6 +13,7 @@ from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from tests.evaluation.test_metrics import draw_groups, draw_rows
 from tests.ranks import on_ranks
+from tests.scored import scored
 
 NUM_RANKS = 3
 STEPS = [None, 0.25, 3.0]
@@ -30,7 +31,7 @@ def draw_weighted(size: int, step: float | None, seed: int = 3) -> Rows:
 
 def measured(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> ClickMetrics:
     metrics = ClickMetrics("val", "a feature")
-    metrics.update(logits, labels, draw_groups(len(logits)), weights)
+    metrics.update(scored(logits, labels, weights), draw_groups(len(logits)))
     return metrics
 
 
@@ -75,9 +76,9 @@ def test_whole_weights_equal_repeated_rows(step: float | None) -> None:
     logits, labels = draw_rows(2000, step)
     weights = torch.randint(0, 4, (2000,), generator=torch.Generator().manual_seed(1))
     metrics = ClickMetrics("val")
-    metrics.update(logits, labels, None, weights.float())
+    metrics.update(scored(logits, labels, weights.float()))
     repeated = ClickMetrics("val")
-    repeated.update(logits.repeat_interleave(weights), labels.repeat_interleave(weights))
+    repeated.update(scored(logits.repeat_interleave(weights), labels.repeat_interleave(weights)))
     found, plain = metrics.compute(), repeated.compute()
     counts = ("num_samples", "positives")
     plain = {name: value for name, value in plain.items() if name not in counts}
@@ -140,7 +141,7 @@ def slow(
 def test_the_weighted_covariance_is_that_of_influences(step: float | None) -> None:
     first, labels, weights = draw_weighted(701, step)
     second = first + draw_rows(701, step, seed=9)[0]
-    aucs, covariance = auc_covariance([first, second], labels > 0.5, weights)
+    aucs, covariance = auc_covariance([scored(each, labels, weights) for each in (first, second)])
     expected_aucs, expected_covariance = slow([first, second], labels > 0.5, weights)
     assert aucs == pytest.approx(expected_aucs, rel=1e-12)
     assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9)
@@ -148,14 +149,15 @@ def test_the_weighted_covariance_is_that_of_influences(step: float | None) -> No
 
 def test_weights_of_one_give_delongs_intervals() -> None:
     first, labels = draw_rows(900, 0.25)
-    second, truth, ones = first + draw_rows(900, 0.25, seed=5)[0], labels > 0.5, torch.full((900,), 2.0)
-    found, plain = compare_aucs(first, second, truth, weights=ones), compare_aucs(first, second, truth)
+    second, twos = first + draw_rows(900, 0.25, seed=5)[0], torch.full((900,), 2.0)
+    weighted, unweighted = scored(first, labels, twos), scored(first, labels)
+    found, plain = compare_aucs(weighted, second, 0.95), compare_aucs(unweighted, second, 0.95)
     for name in ("value", "standard_error", "low", "high"):
         for part in ("first", "second", "difference"):
             ours, theirs = getattr(getattr(found, part), name), getattr(getattr(plain, part), name)
             assert ours == pytest.approx(theirs, rel=1e-9)
     assert found.p_value == pytest.approx(plain.p_value, rel=1e-6)
-    ours, theirs = logloss_interval(first, truth, weights=ones), logloss_interval(first, truth)
+    ours, theirs = logloss_interval(weighted, 0.95), logloss_interval(unweighted, 0.95)
     assert (ours.value, ours.standard_error) == pytest.approx(
         (theirs.value, theirs.standard_error), rel=1e-12
     )
@@ -170,9 +172,8 @@ def test_weighted_intervals_cover_the_truth() -> None:
     held = {"auc": 0, "logloss": 0}
     for begin in range(0, 300 * 400, 400):
         rows = slice(begin, begin + 400)
-        parts = logits[rows], labels[rows] > 0.5
-        intervals = {"auc": auc_interval(*parts, weights=weights[rows])}
-        intervals["logloss"] = logloss_interval(*parts, weights=weights[rows])
+        some = scored(logits[rows], labels[rows], weights[rows])
+        intervals = {"auc": auc_interval(some, 0.95), "logloss": logloss_interval(some, 0.95)}
         for name, interval in intervals.items():
             held[name] += interval.low <= whole[name] <= interval.high
     for count in held.values():
@@ -194,8 +195,8 @@ def test_the_error_of_ne_is_that_of_its_influences() -> None:
 def test_curves_of_whole_weights_are_those_of_repeated_rows() -> None:
     logits, labels = draw_rows(5000, 0.25)
     weights = torch.randint(0, 4, (5000,), generator=torch.Generator().manual_seed(1))
-    found = measure_curves(logits, labels > 0.5, weights.float())
-    plain = measure_curves(logits.repeat_interleave(weights), labels.repeat_interleave(weights) > 0.5)
+    found = measure_curves(scored(logits, labels, weights.float()))
+    plain = measure_curves(scored(logits.repeat_interleave(weights), labels.repeat_interleave(weights)))
     assert found is not None
     assert plain is not None
     assert found.pop("num_samples") == int((weights > 0).sum())
@@ -215,11 +216,12 @@ def measure_on_rank(runtime: Runtime) -> list[object]:
         logits, labels, weights = (each[rows] for each in draw_weighted(3001, step))
         metrics = ClickMetrics("val", "a feature")
         keys = draw_groups(3001)[rows].long() * 10**12
-        metrics.update(logits, labels, keys, weights)
+        some = scored(logits, labels, weights)
+        metrics.update(some, keys)
         found += [metrics.compute(), metrics.ne_error]
-        found.append(auc_interval(logits, labels > 0.5, weights=weights))
-        found.append(logloss_interval(logits, labels > 0.5, weights=weights))
-        found.append(measure_curves(logits, labels > 0.5, weights))
+        found.append(auc_interval(some, 0.95))
+        found.append(logloss_interval(some, 0.95))
+        found.append(measure_curves(some))
     return found
 
 
@@ -229,14 +231,14 @@ def test_three_ranks_measure_weighted_rows_as_one_does() -> None:
     for number, step in enumerate(STEPS):
         logits, labels, weights = draw_weighted(3001, step)
         values, ne_error, auc, loss, curves = by_rank[0][5 * number : 5 * number + 5]
-        metrics, truth = measured(logits, labels, weights), labels > 0.5
+        metrics, rows = measured(logits, labels, weights), scored(logits, labels, weights)
         assert values == pytest.approx(expected(logits, labels, weights), rel=1e-10)
         assert metrics.compute() == pytest.approx(values, rel=1e-12)
         assert ne_error == pytest.approx(metrics.ne_error, rel=1e-12)
-        alone = auc_interval(logits, truth, weights=weights), logloss_interval(logits, truth, weights=weights)
+        alone = auc_interval(rows, 0.95), logloss_interval(rows, 0.95)
         assert vars(auc) == pytest.approx(vars(alone[0]), rel=1e-9)
         assert vars(loss) == pytest.approx(vars(alone[1]), rel=1e-9)
-        expected_curves = measure_curves(logits, truth, weights)
+        expected_curves = measure_curves(rows)
         assert expected_curves is not None
         assert curves["num_samples"] == expected_curves["num_samples"]
         for name, points in expected_curves["reliability"].items():

@@ -12,6 +12,7 @@ from dlrm_app.inference import verification
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.record import Verification
 from dlrm_app.inference.verification import refuse_loss
+from tests.scored import scored
 
 INPUTS: Inputs = (torch.zeros(1, 1), torch.zeros(0, dtype=torch.int32), torch.zeros(0, 1, dtype=torch.int32))
 
@@ -40,7 +41,7 @@ def loss_and_refusal(
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_rows, generator=draw)
     labels = torch.rand(num_rows, generator=draw) < logits.sigmoid()
-    found = compare_aucs(logits, logits + noise * torch.randn(num_rows, generator=draw), labels)
+    found = compare_aucs(scored(logits, labels), logits + noise * torch.randn(num_rows, generator=draw), 0.95)
     lost, (before, after) = found.difference, (found.first.value, found.second.value)
     proof = Verification(
         "model.ts",

@@ -11,7 +11,6 @@ from sklearn.metrics import roc_auc_score
 
 from dlrm_app import load
 from dlrm_app.api.auto_recipe import choose_recipe
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
@@ -21,6 +20,7 @@ from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
 from dlrm_app.loader.batch import EvalBatches
+from tests.composed import compose_config
 from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_csv, write_parquet
 from tests.inference.conftest import export_here
 from tests.inference.mixed import CART, TABLES

@@ -9,7 +9,6 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app import load
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
@@ -19,6 +18,7 @@ from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
+from tests.composed import compose_config
 from tests.inference.shop import body_of
 from tests.labelled_log import describe_labels, draw_labelled
 from tests.preprocessing.running import run as preprocess_here

@@ -37,7 +37,7 @@ def rows_of(batch: Batch) -> list[Any]:
         (
             batch.dense_features[row].tolist(),
             [ids[row].tolist() for ids in jagged],
-            [float(batch.labels[row])],
+            [float(batch.supervision.labels[0, row])],
         )
         for row in range(batch.num_valid)
     ]
@@ -69,7 +69,7 @@ def test_an_evaluation_gives_every_row_once(manifest: Manifest, world_size: int,
     found = [row for batches in ranks for batch in batches for row in rows_of(batch)]
     assert found == written(manifest, "val", FEATURES)
     assert len({len(batches) for batches in ranks}) == 1
-    assert {len(batch.labels) for batches in ranks for batch in batches} == {batch_size}
+    assert {len(batch.supervision) for batches in ranks for batch in batches} == {batch_size}
 
 
 @pytest.mark.parametrize("features", [FEATURES, ONE_HOT, ["m0"], []])
@@ -82,12 +82,12 @@ def test_padding_is_zeros_and_empty_bags(manifest: Manifest, features: list[str]
     short = next(iter(EvalBatches(manifest, "val", features, batch_size=600)))
     assert [batch.num_valid for batch in last] == [0, 1, 1]
     for batch in (last[0], short):
-        assert batch.dense_features.shape == (len(batch.labels), 3)
+        assert batch.dense_features.shape == (len(batch.supervision), 3)
         assert batch.dense_features[batch.num_valid :].count_nonzero() == 0
-        assert batch.labels[batch.num_valid :].count_nonzero() == 0
-        lengths = batch.sparse_features.lengths().view(len(features), len(batch.labels))
+        assert batch.supervision.labels[:, batch.num_valid :].count_nonzero() == 0
+        lengths = batch.sparse_features.lengths().view(len(features), len(batch.supervision))
         assert lengths[:, batch.num_valid :].count_nonzero() == 0
-        assert batch.sparse_features.stride() == len(batch.labels)
+        assert batch.sparse_features.stride() == len(batch.supervision)
 
 
 @pytest.mark.parametrize("features", [FEATURES, ONE_HOT, ["m0"]])
@@ -114,7 +114,8 @@ def test_a_batch_moves_with_all_its_tensors(manifest: Manifest) -> None:
     moved = batch.to(torch.device("meta"), non_blocking=True)
     tensors = [
         moved.dense_features,
-        moved.labels,
+        moved.supervision.labels,
+        moved.supervision.weights,
         moved.sparse_features.values(),
         moved.sparse_features.lengths(),
     ]
@@ -123,13 +124,16 @@ def test_a_batch_moves_with_all_its_tensors(manifest: Manifest) -> None:
     assert moved.sparse_features._length_per_key == batch.sparse_features._length_per_key
 
 
-def test_lengths_of_one_hot_features_are_moved_to_a_device_once(manifest: Manifest) -> None:
+def test_lengths_of_one_hot_features_and_weights_of_one_are_moved_to_a_device_once(
+    manifest: Manifest,
+) -> None:
     """All whole batches there share them; a padded batch has its own."""
     device = torch.device("meta")
     first, second, *_ = train_batches(manifest, ONE_HOT)
     moved = [batch.to(device).sparse_features for batch in (first, second)]
     assert moved[0].lengths() is moved[1].lengths()
     assert moved[0].values() is not moved[1].values()
+    assert first.to(device).supervision.weights is second.to(device).supervision.weights
     assert first.sparse_features.lengths().unique().tolist() == [1]
     padded = list(EvalBatches(manifest, "val", ONE_HOT, batch_size=300))[-1]
     assert padded.num_valid < 300

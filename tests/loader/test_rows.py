@@ -37,8 +37,10 @@ def decoded(draw: st.DrawFn, is_weighted: bool = False) -> Columns:
     return Columns(
         list(generator.random((NUM_DENSE, size), np.float32)),
         features,
-        generator.integers(0, 2, size).astype(np.uint8),
-        generator.random(size, np.float32) if is_weighted else None,
+        [
+            generator.integers(0, 2, size).astype(np.uint8),
+            *([generator.random(size, np.float32)] if is_weighted else []),
+        ],
     )
 
 
@@ -52,7 +54,7 @@ def as_list(columns: Columns) -> list[Row]:
             [ids_of(feature, row) for feature in columns.features],
             [float(values[row]) for values in columns.supervision],
         )
-        for row in range(len(columns.labels))
+        for row in range(len(columns))
     ]
 
 
@@ -96,7 +98,7 @@ def whole(rows: Rows) -> Ranges:
 @given(EITHER.flatmap(decoded), st.data())
 def test_rows_are_put_in_any_order(columns: Columns, data: st.DataObject) -> None:
     """Without an order in that of the columns. Old memory is used if it is large enough."""
-    order = data.draw(st.permutations(range(len(columns.labels))))
+    order = data.draw(st.permutations(range(len(columns))))
     memory = np.full(data.draw(st.integers(0, 500)), -1, np.int32)
     rows = arrange(columns, np.array(order, np.int64), memory)
     expected = as_list(columns)
@@ -123,8 +125,8 @@ def test_ranges_are_dealt_to_batches(lanes: list[list[Columns]], data: st.DataOb
         held, ranges, rows_of_lane = [], [], []
         for columns in lane:
             left = per_lane * num_batches - len(rows_of_lane)
-            first = data.draw(st.integers(0, len(columns.labels)))
-            last = data.draw(st.integers(first, min(len(columns.labels), first + left)))
+            first = data.draw(st.integers(0, len(columns)))
+            last = data.draw(st.integers(first, min(len(columns), first + left)))
             held.append(arrange(columns, None))
             ranges.append([first, last, len(rows_of_lane)])
             rows_of_lane += as_list(columns)[first:last]

@@ -62,7 +62,7 @@ def test_every_row_gets_its_own_mix(manifest: Manifest, tmp_path: Path, share: f
     for path, part in zip(paths, (1.0, share), strict=True):
         soft = opened(path, part, manifest)
         with TrainBatches(SplitReader(manifest, "train", ["c0"], soft), plan) as batches:
-            found.append(torch.cat([batch.labels for batch in batches]).numpy())
+            found.append(torch.cat([batch.supervision.labels[0] for batch in batches]).numpy())
     rows = np.round(found[0] * 4096).astype(int)
     assert sorted(rows.tolist()) == sorted([*range(ROWS)] * 2)
     np.testing.assert_allclose(found[1], share * numbers[rows] + (1 - share) * labels[rows], rtol=1e-6)

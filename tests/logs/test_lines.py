@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parser import Parser
-from dlrm_app.logs.sources import unit_text
-from dlrm_app.logs.spec import FURTHER, LogColumn, Spec
+from dlrm_app.logs.sources import text_units
+from dlrm_app.logs.spec import OTHER_LABEL, LogColumn, Spec
 from tests.preprocessing import reference
 
 SPEC = Spec(
@@ -54,8 +54,8 @@ CRITEO = Spec(
 
 
 def with_labels(spec: Spec) -> Spec:
-    """``spec`` with two further labels, before and after all other columns, and not in the order of the columns."""
-    like, order = LogColumn("like", FURTHER, "label"), LogColumn("order", FURTHER, "label")
+    """``spec`` with two other labels, before and after all other columns, and not in the order of the columns."""
+    like, order = LogColumn("like", OTHER_LABEL, "label"), LogColumn("order", OTHER_LABEL, "label")
     labels = LearntLabel("label"), LearntLabel("order", "label"), LearntLabel("like")
     return replace(spec, columns=(like, *spec.columns, order), labels=labels)
 
@@ -64,7 +64,7 @@ def parse(text: bytes, spec: Spec, capacity: int = 7) -> tuple[list[reference.Ro
     """What the compiled parser makes of ``text``, in the reference's words; sparse values as keys."""
     if text and not text.endswith(b"\n"):
         text += b"\n"
-    buffer = np.frombuffer(text + bytes(unit_text.PADDING), np.uint8)
+    buffer = np.frombuffer(text + bytes(text_units.PADDING), np.uint8)
     parser = Parser(spec, capacity)
     rows: list[reference.Row] = []
     rejects = []
@@ -91,13 +91,12 @@ def rows_of(raw, spec: Spec) -> list[reference.Row]:
             keys = [None if key == MISSING_KEY else int(key) for key in list_keys[: ends[-1]]]
             columns.append([keys[a:b] for a, b in pairwise(ends)])
     labelled = spec.label is not None
-    further = () if raw.further is None else raw.further
     return [
         reference.Row(
             int(raw.labels[row]) if labelled else None,
             [None if math.isnan(values[row]) else float(values[row]) for values in raw.dense],
             [column[row] for column in columns],
-            tuple(None if math.isnan(values[row]) else int(values[row]) for values in further),
+            tuple(None if math.isnan(values[row]) else int(values[row]) for values in raw.other_labels),
         )
         for row in range(len(raw.labels))
     ]
@@ -169,7 +168,7 @@ def a_line(spec: Spec) -> st.SearchStrategy[bytes]:
             if column.role == "label"
             else by_kind[column.kind]
         )
-        if column.role == FURTHER:
+        if column.role == OTHER_LABEL:
             field = st.sampled_from([b"0", b"1", b"", b"NULL", b"0.00", b"true", b"2", b"-1", b"-1.0", b"01"])
         field = lists_of(field) if column.separator else field
         fields.append(quoted(field) if spec.quote else st.one_of(field, field, field, st.just(b""), odd))
@@ -218,7 +217,7 @@ def test_any_text_like_criteo_is_parsed_as_the_reference_does(
 @given(texts(with_labels(SPEC)), st.sampled_from([SPEC, WITH_NULLS, WITH_NUMBERS]))
 @example(b"0,1,2,3,x,ff,5,a,1|2,3|4,c|e,1\r\n,1,2,3,x,ff,5,a,1|2,3|4,c|e,\n", SPEC)
 @example(b"-1.0,1,2,3,x,ff,5,a,1|2,3|4,c|e,NULL\nnan,1,2,3,x,ff,5,a,1|2,3|4,c|e,1.0\n", WITH_NULLS)
-def test_further_labels_are_read_as_the_reference_does(text: bytes, spec: Spec) -> None:
+def test_other_labels_are_read_as_the_reference_does(text: bytes, spec: Spec) -> None:
     check(text, with_labels(spec))
 
 
@@ -228,14 +227,14 @@ def test_further_labels_are_read_as_the_reference_does(text: bytes, spec: Spec) 
     st.integers(1, 9),
     st.sampled_from([(), ("NULL", "-1"), ("0",), ("1.0", "true")]),
 )
-def test_further_labels_are_read_as_the_reference_reads_them(
+def test_other_labels_are_read_as_the_reference_reads_them(
     text: bytes, capacity: int, nulls: tuple[str, ...]
 ) -> None:
     check(text, replace(with_labels(CRITEO), null_values=nulls), capacity)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_further_labels_of_plain_lines_are_read_many_at_a_time(end: bytes) -> None:
+def test_other_labels_of_plain_lines_are_read_many_at_a_time(end: bytes) -> None:
     """Missing ones too; a label of another form sends its line to the reader of single lines."""
     draw = random.Random(0)
     choices = [b"0", b"1", b""] * 20 + [b"1.0", b"2", b"true"]
@@ -287,7 +286,7 @@ def test_odd_lines_among_many_plain_ones(odd_every: int) -> None:
         ]
         plain = b"\t".join([draw.choice([b"0", b"1"]), *numbers, *ids])
         text += (draw.choice(odd) if draw.random() < 1 / odd_every else plain) + draw.choice([b"\n", b"\r\n"])
-    too_long = b"0\t\t\t\t" + b"x" * unit_text.MAX_LINE + b"\t\t\t\n"
+    too_long = b"0\t\t\t\t" + b"x" * text_units.MAX_LINE + b"\t\t\t\n"
     check(text + too_long + text, CRITEO, capacity=400)
 
 
@@ -298,7 +297,7 @@ def test_lists_longer_than_the_room_for_them_make_room() -> None:
 
 def test_a_line_is_read_up_to_the_longest_allowed_length() -> None:
     start = b"1,2,3,,,,"
-    fits = start + b"x" * (unit_text.MAX_LINE - len(start) - 3) + b",,,"
+    fits = start + b"x" * (text_units.MAX_LINE - len(start) - 3) + b",,,"
     for line in (fits, fits.replace(b"xx", b"xxx", 1)):
         check(line + b"\n" + b"1,2,3,,,,,,,\n", SPEC)
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.labels import givens, joint_logits
 from dlrm_app.model.loss import ClickLoss, learn_from_kept
@@ -51,7 +52,7 @@ def test_joint_logits_are_exact_far_from_zero() -> None:
     torch.testing.assert_close(found, torch.tensor([40.0 - math.log1p(math.exp(-10)), -110.0, -60.0]))
 
 
-def draw_further(seed: int) -> torch.Tensor:
+def draw_others(seed: int) -> torch.Tensor:
     """[3, ROWS]: order, like and return, a quarter of them missing."""
     generator = torch.Generator().manual_seed(seed)
     values = (torch.rand(3, ROWS, generator=generator) < 0.4).float()
@@ -60,7 +61,7 @@ def draw_further(seed: int) -> torch.Tensor:
 
 
 def by_hand(
-    logits: torch.Tensor, labels: torch.Tensor, further: torch.Tensor, weights: torch.Tensor, share: float
+    logits: torch.Tensor, labels: torch.Tensor, others: torch.Tensor, weights: torch.Tensor, share: float
 ) -> torch.Tensor:
     """Σwl / Σw, row by row and label by label."""
     shifted = logits.double().clone()
@@ -68,7 +69,7 @@ def by_hand(
     p = probabilities(shifted)
     total = p.new_zeros(())
     for row in range(len(labels)):
-        truth = [float(labels[row]), *further[:, row].tolist()]
+        truth = [float(labels[row]), *others[:, row].tolist()]
         for number, label in enumerate(LABELS):
             if not math.isnan(truth[number]):
                 count = share if label.name == "like" and truth[0] == 1 else 1.0
@@ -82,12 +83,13 @@ def by_hand(
 def test_loss_and_gradient_are_those_written_out(share: float, is_weighted: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(ROWS, 4, generator=generator, requires_grad=True)
-    labels, further = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_further(1)
+    labels, others = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_others(1)
     weights = draw_weights(2) if is_weighted else torch.ones(ROWS)
     loss = ClickLoss(labels=LABELS)
     learn_from_kept(loss, share)
-    found = loss(logits, labels, weights if is_weighted else None, further)
-    expected = by_hand(logits, labels, further, weights, share)
+    taught = Supervision(torch.cat([labels.unsqueeze(0), others]), weights, is_weighted)
+    found = loss(logits, taught)
+    expected = by_hand(logits, labels, others, weights, share)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     gradients = [torch.autograd.grad(each, logits)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-8)
@@ -109,7 +111,7 @@ def test_a_sampled_log_teaches_the_true_probabilities() -> None:
     values = torch.tensor(rows, dtype=torch.float64)
     losses = torch.stack(
         [
-            loss(truth.unsqueeze(0), row[:1], None, row[1:].unsqueeze(1)) * chance
+            loss(truth.unsqueeze(0), Supervision.unweighted(row.unsqueeze(1))) * chance
             for row, chance in zip(values, chances, strict=True)
         ]
     )
@@ -140,7 +142,8 @@ def make(case: tuple[str, ...], runtime: Runtime) -> Trainable:
 def labelled_batch(step: int, rank: int, world_size: int) -> Batch:
     batch = to_batch(*draw(step, ROWS), rank, world_size)
     rows = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
-    batch.weights, batch.further = draw_weights(step)[rows], draw_further(step)[:, rows]
+    labels = torch.cat([batch.supervision.labels, draw_others(step)[:, rows]])
+    batch.supervision = Supervision(labels, draw_weights(step)[rows])
     return batch
 
 
@@ -172,7 +175,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
         rows, ids, labels = draw(step, ROWS)
         plain.zero_grad(set_to_none=False)
         logits = logits_by_hand(plain, rows, ids)
-        loss = by_hand(logits, labels, draw_further(step), draw_weights(step), SHARE)
+        loss = by_hand(logits, labels, draw_others(step), draw_weights(step), SHARE)
         loss.backward()
         for lr, optimizer in sparse:
             optimizer.lr = lr
@@ -221,13 +224,14 @@ def test_an_ensemble_averages_the_probabilities_of_every_label() -> None:
                 for k, model in enumerate(task.model.models)
             ]
             task.eval()
-            _, (_, main, _, _, further) = task(twice)
+            found = task(twice)[1].logits.double().sigmoid()
     mean = torch.stack([probabilities(each) for each in by_model]).mean(0)
-    found = torch.cat([main.unsqueeze(1), further], dim=1).double().sigmoid()
     torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-7)
 
 
 def test_one_label_in_evaluation_is_the_main_one() -> None:
     logits, labels = torch.randn(8, 4), torch.ones(8)
     loss = ClickLoss(labels=LABELS).eval()
-    assert loss(logits, labels).equal(F.binary_cross_entropy_with_logits(logits[:, 0], labels))
+    assert loss(logits, Supervision.unweighted(labels.unsqueeze(0))).equal(
+        F.binary_cross_entropy_with_logits(logits[:, 0], labels)
+    )

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.loss import ClickLoss, learn_from_kept
 from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
 from tests.plain_model import PlainModel
@@ -40,13 +41,13 @@ def by_hand(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, s
 @pytest.mark.parametrize("num_pieces", [1, 4])
 def test_loss_and_gradient_are_those_written_out(num_pieces: int, share: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(ROWS, generator=generator, requires_grad=True)
+    logits = torch.randn(ROWS, 1, generator=generator, requires_grad=True)
     labels, weights = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_weights(1)
     loss = ClickLoss(num_pieces)
     learn_from_kept(loss, share)
-    found = loss(logits, labels, weights)
+    found = loss(logits, Supervision(labels.unsqueeze(0), weights))
     (gradient,) = torch.autograd.grad(found, logits)
-    pieces = [each.chunk(num_pieces) for each in (logits, labels, weights)]
+    pieces = [each.chunk(num_pieces) for each in (logits.flatten(), labels, weights)]
     expected = torch.stack([by_hand(*piece, share) for piece in zip(*pieces, strict=True)]).mean()
     (by_hand_gradient,) = torch.autograd.grad(expected, logits)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
@@ -54,24 +55,25 @@ def test_loss_and_gradient_are_those_written_out(num_pieces: int, share: float) 
 
 
 def test_rows_of_no_weight_give_no_loss_and_no_gradient() -> None:
-    logits = torch.tensor([3.0, -1.0], requires_grad=True)
-    found = ClickLoss()(logits, torch.tensor([0.0, 1.0]), torch.zeros(2))
+    logits = torch.tensor([[3.0], [-1.0]], requires_grad=True)
+    found = ClickLoss()(logits, Supervision(torch.tensor([[0.0, 1.0]]), torch.zeros(2)))
     assert found.item() == 0.0
-    assert torch.autograd.grad(found, logits)[0].tolist() == [0.0, 0.0]
+    assert torch.autograd.grad(found, logits)[0].tolist() == [[0.0], [0.0]]
 
 
 def test_without_weights_the_loss_is_torchs_to_the_bit() -> None:
     logits, labels = torch.randn(999), (torch.rand(999) < 0.3).float()
-    assert ClickLoss()(logits, labels).equal(F.binary_cross_entropy_with_logits(logits, labels))
+    taught = Supervision.unweighted(labels.unsqueeze(0))
+    assert ClickLoss()(logits.unsqueeze(1), taught).equal(F.binary_cross_entropy_with_logits(logits, labels))
 
 
 def test_odds_in_a_sampled_log_are_the_true_ones_over_the_share() -> None:
     """By Bayes' rule: clicks stay, negatives stay with probability share."""
     clicks = torch.tensor([0.01, 0.2, 0.9], dtype=torch.float64)
     among_kept = clicks / (clicks + SHARE * (1 - clicks))
-    loss, logits = ClickLoss(), torch.logit(clicks).requires_grad_()
+    loss, logits = ClickLoss(), torch.logit(clicks).unsqueeze(1).requires_grad_()
     learn_from_kept(loss, SHARE)
-    loss(logits, among_kept).backward()
+    loss(logits, Supervision.unweighted(among_kept.unsqueeze(0))).backward()
     assert logits.grad is not None
     assert logits.grad.abs().max() < 1e-15  # the true odds are where the loss of the sampled rows is least
 
@@ -88,7 +90,8 @@ CASES = [
 
 def weighted_batch(step: int, rank: int, world_size: int) -> Batch:
     batch = to_batch(*draw(step, ROWS), rank, world_size)
-    batch.weights = draw_weights(step)[rank * ROWS // world_size : (rank + 1) * ROWS // world_size]
+    weights = draw_weights(step)[rank * ROWS // world_size : (rank + 1) * ROWS // world_size]
+    batch.supervision = Supervision(batch.supervision.labels, weights)
     return batch
 
 
@@ -145,7 +148,7 @@ def run_without_weight(kind: str, runtime: Runtime) -> bool:
     config = compose_train(f"optimizer={kind}", "optimizer.dense.kind=sgd")
     trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
     batches = [weighted_batch(0, 0, 1), weighted_batch(1, 0, 1)]
-    batches[1].weights = torch.zeros(ROWS)
+    batches[1].supervision = Supervision(batches[1].supervision.labels, torch.zeros(ROWS))
     stream = iter(batches)
     trainable.pipeline.progress(stream)
     before = weights_of(trainable)

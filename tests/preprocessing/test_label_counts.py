@@ -1,4 +1,4 @@
-"""Counts of further labels: in the manifest, after any cut, in dlrm-check, and in the rows of days."""
+"""Counts of other labels: in the manifest, after any cut, in dlrm-check, and in the rows of days."""
 
 from dataclasses import replace
 from datetime import date
@@ -57,7 +57,7 @@ def test_rows_count_as_in_metrics(log: Path, is_weighted: bool, share: float) ->
     table = table_of(manifest)
     weights = table["importance"].to_numpy().astype(float) if is_weighted else np.ones(len(table))
     weights = np.where(table["clicked"].to_numpy() == 1, weights, weights / share)
-    for label in manifest.further_labels:
+    for label in manifest.other_labels:
         values = table[label.name].to_numpy()
         known, positive = ~np.isnan(values), values == 1
         expected = weights[positive].sum(), weights[known].sum()
@@ -148,7 +148,7 @@ def test_rows_of_days_keep_their_labels_and_counts(tmp_path: Path) -> None:
         table = table_of(rows, split)
         weights = table["importance"].to_numpy().astype(float)
         weights = np.where(table["clicked"].to_numpy() == 1, weights, 2 * weights)
-        for label in rows.further_labels:
+        for label in rows.other_labels:
             values = table[label.name].to_numpy()
             expected = weights[values == 1].sum(), weights[~np.isnan(values)].sum()
             assert rows.clicks_and_rows(split, label=label) == pytest.approx(expected, rel=1e-11)

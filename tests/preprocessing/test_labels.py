@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ import dlrm_app
 from dlrm_app.dataset.manifest import LabelCounts, LearntLabel
 from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
-from dlrm_app.logs.sources.plain_parquet import decode_plain
+from dlrm_app.logs.sources import parquet_units
 from tests.labelled_log import (
     all_roles,
     describe_all_roles,
@@ -40,7 +39,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_further_labels_are_columns_beside_the_main_one(log: Path) -> None:
+def test_other_labels_are_columns_beside_the_main_one(log: Path) -> None:
     rows = draw_labelled(ROWS)[0]
     manifest = made(log, "out", "log.csv", "split.val=0.2")
     assert (manifest.label, manifest.labels) == ("clicked", LABELS)
@@ -297,7 +296,7 @@ def test_dask_workers_make_the_same_dataset(log: Path) -> None:
     assert content(log / "dask") == content(log / "local")
 
 
-def test_encodings_do_not_depend_on_further_labels(log: Path) -> None:
+def test_encodings_do_not_depend_on_other_labels(log: Path) -> None:
     """The dataset whose encodings are used, or grown, may have other labels beside the same main one."""
     made(log, "one", "log.csv", "dataset.labels=null", "dataset.label=clicked", "dense.target_columns=[shop]")
     known = [f"encoding.path={log}/one", "encoding.num_embeddings=null"]
@@ -314,7 +313,7 @@ def test_encodings_do_not_depend_on_further_labels(log: Path) -> None:
     assert [each.name for each in grown.labels] == ["clicked", "order", "like"]
 
 
-def test_files_without_a_further_label_are_named(log: Path) -> None:
+def test_files_without_another_label_are_named(log: Path) -> None:
     """A file that has the main label must have the others; nulls say that they are not known."""
     rows = draw_labelled(50)[0].drop_columns(["like"])
     write_csv(log / "short.csv", rows)
@@ -331,7 +330,7 @@ def test_columns_that_labels_cannot_be_read_from_are_named(log: Path) -> None:
     rows = draw_labelled(50)[0]
     times = pa.array([0] * 50, pa.timestamp("ms"))
     pq.write_table(rows.set_column(1, "like", times), log / "times.parquet")
-    rule = "is timestamp[ms], which a further label cannot be read from: it takes numbers or strings or true or false"
+    rule = "is timestamp[ms], which another label cannot be read from: it takes numbers or strings or true or false"
     with refused(ConfigError, f"{log}/times.parquet: column like", rule):
         made(log, "out", "times.parquet")
 
@@ -369,7 +368,7 @@ def test_a_label_may_be_the_key_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_polars_and_arrow_decode_the_same_labels(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large units are decoded by polars; nulls, flags and NaN among them."""
+    """Nulls, flags and NaN among them."""
     rows = draw_labelled(ROWS)[0]
     flags = rows["like"].cast(pa.bool_())
     doubles = pa.array(
@@ -377,15 +376,7 @@ def test_polars_and_arrow_decode_the_same_labels(log: Path, monkeypatch: pytest.
     )
     rows = rows.set_column(1, "like", flags).set_column(2, "order", doubles)
     pq.write_table(rows, log / "log.parquet")
-    made(log, "arrow", "log.parquet", "threads=1")
-    decoded = []
-
-    def decode(*given: Any) -> pa.Table | None:
-        decoded.append(given)
-        return decode_plain(*given)
-
-    monkeypatch.setattr("dlrm_app.logs.sources.parquet_units.decode_plain", decode)
-    monkeypatch.setattr("dlrm_app.logs.sources.parquet_units.FEW_ROWS", 1)
     made(log, "polars", "log.parquet", "threads=1")
-    assert decoded
+    monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: False)
+    made(log, "arrow", "log.parquet", "threads=1")
     assert content(log / "polars") == content(log / "arrow")

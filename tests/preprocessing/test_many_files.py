@@ -13,7 +13,7 @@ import pytest
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.logs.sources import bundles
+from dlrm_app.logs.sources import parquet_units
 from dlrm_app.preprocessing.passes import encode_pass
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import content, rejects_of, run, table_of
@@ -176,12 +176,12 @@ def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("few", [1, 10**9])
+@pytest.mark.parametrize("is_plain", [True, False])
 def test_vocabularies_of_strings_are_those_of_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, few: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, is_plain: bool
 ) -> None:
     """Texts of keys come from each file's own bytes, short and long; Parquet by polars and by Arrow."""
-    monkeypatch.setattr(bundles, "FEW_ROWS", few)
+    monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: is_plain)
     rows = [(n % 2, n, f"a name of many letters {n % 77}" if n % 3 else f"u{n % 50}") for n in range(2_000)]
     (tmp_path / "log.yaml").write_text(
         YAML.replace("header: true", "header: false").replace(

@@ -8,7 +8,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.journal import Journal
-from dlrm_app.logs.sources import unit_text
+from dlrm_app.logs.sources import text_units
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.work import executor, work_folder
 from dlrm_app.preprocessing.work.executor import LocalExecutor
@@ -144,8 +144,8 @@ def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: 
 def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit_text, "_PIECE", 2000)  # else the look at first lines finds the damage
-    monkeypatch.setattr(unit_text, "_BEGINNING", 2000)
+    monkeypatch.setattr(text_units, "_PIECE", 2000)  # else the look at first lines finds the damage
+    monkeypatch.setattr(text_units, "_BEGINNING", 2000)
     for name in "ab":
         (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
     given = [f"input.train={clicks}/?.tsv.gz", *options(way), "threads=1"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.sharding.cluster import GIB, Cluster
@@ -39,5 +39,5 @@ def merlin(model: str) -> list[Table]:
     """One of the shipped synthetic models."""
     import yaml
 
-    text = (conf_dir() / "tables" / f"merlin_{model}.yaml").read_text()
-    return resolve_tables(TablesConfig(**yaml.safe_load(text)), None)
+    text = (conf_dir() / "merlin" / f"{model}.yaml").read_text()
+    return resolve_tables(TablesConfig(**yaml.safe_load(text)["tables"]), None)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
@@ -15,6 +14,7 @@ from dlrm_app.sharding.cluster import GIB, Cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.search import can_fit, explain_misfit, search, smallest_cluster
 from dlrm_app.tools.planning.plan_cluster import plan_cluster
+from tests.composed import compose_config
 from tests.sharding.clusters import cluster, one_hot, workload
 
 MIB = 2**20
@@ -78,7 +78,16 @@ def assert_advice_works(common: list[str]) -> list[str]:
 def test_every_suggestion_works_as_it_is_typed(memory: float, host_memory: int) -> None:
     cluster = ["topology=a100_80g_8", "topology.devices_per_node=4", f"topology.memory_gib={memory}"]
     cluster.append(f"topology.host_memory_gib={host_memory}")
-    assert_advice_works(["tables=merlin_tiny", "trainer.global_batch_size=1024", "smallest=false", *cluster])
+    assert_advice_works(
+        [
+            "merlin=tiny",
+            "model=dlrm",
+            "optimizer=rowwise_adagrad",
+            "trainer.global_batch_size=1024",
+            "smallest=false",
+            *cluster,
+        ]
+    )
 
 
 UNEVEN = """

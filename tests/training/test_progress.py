@@ -8,10 +8,12 @@ import torch
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.runs.events import TrainEvent, read_events
 from dlrm_app.training.instruments import click_sums, ne_and_calibration
 from tests.preprocessing.running import run as preprocess_here
 from tests.ranks import train_on_ranks
+from tests.scored import scored
 from tests.small_run import SMALL, evaluate_here, train_here
 from tests.weighted_log import describe, draw_rows, write_csv
 
@@ -39,11 +41,12 @@ def train_events(run: Path) -> list[TrainEvent]:
 def test_sums_give_the_metrics_of_the_rows(share: float, is_weighted: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(500, generator=generator), torch.rand(500, generator=generator).round()
-    weights = torch.rand(500, generator=generator) if is_weighted else None
+    taught = Supervision.unweighted(labels.unsqueeze(0))
+    if is_weighted:
+        taught = Supervision(taught.labels, torch.rand(500, generator=generator))
     metrics = ClickMetrics("train")
-    ones = torch.ones(500) if weights is None else weights
-    metrics.update(logits, labels, weights=torch.where(labels > 0, ones, ones / share))
-    found = ne_and_calibration(click_sums(logits, labels, weights, share).tolist())
+    metrics.update(scored(logits, labels, torch.where(labels > 0, taught.weights, taught.weights / share)))
+    found = ne_and_calibration(click_sums(logits, taught, share).tolist())
     expected = metrics.compute()
     assert found == pytest.approx((expected["ne"], expected["calibration"]), rel=1e-6)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.validation import check_plan, check_training
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import find_problem, is_like, refused
 from tests.small_run import SMALL
@@ -22,7 +22,7 @@ MISTAKES = {
     "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
     "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
     "data.lanes=7": "data.lanes=7 is not a multiple of the 2 ranks",
-    "evaluation.group_by=nothing": "evaluation.group_by=nothing is no one-hot feature",
+    "evaluation.group_by=nothing": "evaluation.group_by=nothing is neither a one-hot feature",
     "evaluation.patience=3": "evaluation.patience needs a labelled val split",
     "trainer.pipeline=prefetch": "trainer.pipeline=prefetch fetches rows into a GPU's cache",
     "sharding.tables={u_*:{types:[row_wise]}}": "sharding.tables.u_* fits no table",
@@ -61,7 +61,7 @@ def test_prefetch_on_a_gpu_refuses_an_unsafe_torchrec(
 ) -> None:
     """torchrec 1.6 never calls the method that makes the exchange of ids wait."""
     monkeypatch.setattr("dlrm_app.machine.version", lambda name: {"torchrec": torchrec}[name])
-    asked = ["tables=merlin_tiny", "topology=a100_80g_8", "trainer.pipeline=prefetch"]
+    asked = ["merlin=tiny", "topology=a100_80g_8", "trainer.pipeline=prefetch"]
     config = compose_config("plan", PlanConfig, asked)
     if not is_refused:
         check_plan(config)
@@ -97,7 +97,7 @@ def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None
     with refused(DataError, ".../nowhere", "does not exist"):
         check(nowhere)
     with pytest.raises(ConfigError) as caught:
-        check(nowhere, "optimizer.sparse.lr=-1", "tables=merlin_tiny", "sharding.tables={u_*:{}}")
+        check(nowhere, "optimizer.sparse.lr=-1", "tables=criteo_kaggle", "sharding.tables={u_*:{}}")
     first, second, third = caught.value.problems
     assert first.key == "optimizer.sparse.lr"
     assert is_like(second, f"{tmp_path}/nowhere", "does not exist")
@@ -105,7 +105,7 @@ def test_a_missing_dataset_is_a_data_error_only_if_alone(tmp_path: Path) -> None
 
 
 def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path) -> None:
-    asked = ["tables=merlin_tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
+    asked = ["merlin=tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
     with refused(ConfigError, "sharding.plan=.../plan.yaml", "cannot be read (No such file or directory)"):
         check_plan(compose_config("plan", PlanConfig, asked))
     asked += ["optimizer.sparse.lr=-1", "topology=auto", "tables.data_types={v_*:fp16}", "data.path=nowhere"]

@@ -22,7 +22,7 @@ from dlrm_app.records import read_record
 ROW_GROUP_ROWS = 1 << 18
 """Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
 LOGIT_OF, LABEL_OF = "logit:", "label:"
-"""Prefixes of the columns of further labels in a part; in the file they are score_NAME and label_NAME."""
+"""Prefixes of the columns of other labels in a part; in the file they are score_NAME and label_NAME."""
 _RUN, _TABLE = "run.json", ".parquet"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 

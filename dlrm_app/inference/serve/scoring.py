@@ -18,7 +18,7 @@ from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, RowProblem, bad_rows
-from dlrm_app.logs.parser import RejectedLine
+from dlrm_app.logs.rejects import RejectedLine
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""

@@ -163,8 +163,8 @@ class Server:
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
         rows = self._export.rows.read(body, self._limits.rows)
-        main, *further = (await self._batcher.score(rows, seconds)).items()
-        return _json(200, {"scores": main[1], **({"labels": dict(further)} if further else {})})
+        main, *others = (await self._batcher.score(rows, seconds)).items()
+        return _json(200, {"scores": main[1], **({"labels": dict(others)} if others else {})})
 
     async def _body(self, request: Request) -> bytes:
         limit, body = self._limits.body_kib << 10, bytearray()

@@ -8,8 +8,7 @@ import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import chain
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,18 +17,16 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.parquet import MAGIC
-from dlrm_app.logs.sources.plain_parquet import decode_plain, is_plain, short_texts
+from dlrm_app.logs.sources.parquet_decoders import ParquetDecoder, is_plain, short_texts
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.source import InputFile, explained_damage
 from dlrm_app.logs.sources.store import Address, in_threads
-from dlrm_app.logs.sources.unit_text import FileRange, TextRange
+from dlrm_app.logs.sources.units import FileExtent, UnitExtent
 
 _WIDTH = 8
 """The least bytes of a decoded value."""
 _BUFFER = 1 << 18
 """Bytes of a column that are read at a time."""
-FEW_ROWS = 10_000
-"""Fewer rows take Arrow less time than it takes to load polars."""
 
 
 class UnitRows(NamedTuple):
@@ -95,7 +92,7 @@ class ParquetUnit:
     table: pa.Table
     file_bytes: int
     may_be_last: bool
-    files: tuple[FileRange, ...] = ()
+    files: tuple[FileExtent, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,11 +103,11 @@ class ParquetUnit:
         """True, because the unit has read all that it needs from its file."""
         return True
 
-    def finish(self) -> TextRange:
+    def finish(self) -> UnitExtent:
         """The extent of the unit."""
         if self.files:
-            return TextRange.of_bundle(self.source, self.files, self.may_be_last)
-        return TextRange(self.source, self.unit, self.file_bytes, self.file_bytes, 0, self.may_be_last)
+            return UnitExtent.of_bundle(self.source, self.files, self.may_be_last)
+        return UnitExtent(self.source, self.unit, self.file_bytes, self.file_bytes, 0, self.may_be_last)
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ class ParquetFeed:
     def _groups(self) -> range:
         return self._units[self.wanted[0]].groups
 
-    @property
+    @cached_property
     def _stored(self) -> list[str]:
         """The columns that the file has, by their names there."""
         names = {*schema_of(self.source).names}
@@ -149,95 +146,42 @@ class ParquetFeed:
 
     def items(self) -> Generator[ParquetUnit, None, None]:
         """The units in order. Raises DataError if the file is damaged."""
-        units, groups = self._units, self._groups
-        alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
-        most_rows = max(unit.stop - unit.start for unit in alike.values())
-        with self._readable() as (place, file):
-            is_plain = place is not None and most_rows >= FEW_ROWS
-            plain = plain_columns(self.source, self._stored) if is_plain else []
-            others = [name for name in self._stored if name not in {*plain}]
-            rows = _RowReader(file, groups, others, max(most_rows, 1))
-            for number, unit in alike.items():
-                if number > self.wanted[-1]:
-                    break
+        units, last = self._units, len(self._units) - 1
+        with self._opened() as decoder:
+            for number in self.wanted:
+                unit = units[number]
                 with explained_damage(self.source):
-                    table = rows.read(unit.stop - unit.start)
-                    if number in self.wanted:
-                        tables = [table, self._plain(file, place or "", unit, plain)]
-                if (
-                    number in self.wanted
-                ):  # yielded at once: this function keeps no table while the next is read
-                    whole = _side_by_side(tables, self.source.partition, self.columns)
-                    del table, tables
-                    yield ParquetUnit(
-                        self.source.index, number, whole, unit.file_bytes, number == len(units) - 1
-                    )
-                    del whole
+                    table = decoder.read(unit.start, unit.stop)
+                table = self._with_keys(table)
+                yield ParquetUnit(self.source.index, number, table, unit.file_bytes, number == last)
+                del table  # so that it is freed before the next one is read
 
     @contextmanager
-    def _readable(self) -> Iterator[tuple[str | None, pq.ParquetFile]]:
-        """(The path of the file, the open file); no path for an object whose bytes are not in memory at once."""
+    def _opened(self) -> Iterator[ParquetDecoder]:
+        """The decoder of the stored columns, of the open file."""
         fetched = self.prefetched().fetched
+        footer, groups = footer_of(self.source), self._groups
+        plain = are_plain(self.source, self._stored)
         with ExitStack() as opened:
             place: str | None = self.source.path
             if isinstance(fetched, RemoteFile):
                 opened.enter_context(fetched)
-                place = opened.enter_context(fetched.in_memory(_end_of(self.source)))
-            yield place, opened.enter_context(_open(self.source, place or fetched))
+                place = opened.enter_context(fetched.in_memory(_end_of(self.source))) if plain else None
+            open_file = partial(_open, self.source, place or fetched)
+            place = place if plain else None
+            yield opened.enter_context(ParquetDecoder(footer, open_file, place, self._stored, groups))
 
-    def _plain(self, file: pq.ParquetFile, place: str, unit: UnitRows, names: list[str]) -> pa.Table | None:
-        """The columns ``names`` of the rows of ``unit``; None if there are no such columns."""
-        if not names:
-            return None
-        before = sum(file.metadata.row_group(group).num_rows for group in range(unit.groups.start))
-        table = decode_plain([place], names, before + unit.start, unit.stop - unit.start)
-        if table is None:  # Arrow tells what is wrong
-            groups = file.read_row_groups(list(unit.groups), names, use_threads=False)
-            table = groups.slice(unit.start, unit.stop - unit.start)
-        return table
-
-
-class _RowReader:
-    """Reads the columns ``names`` of row groups, any number of rows at a time; a batch has up to ``batch_rows``."""
-
-    def __init__(self, file: pq.ParquetFile, groups: range, names: list[str], batch_rows: int) -> None:
-        self._schema = file.schema_arrow
-        # one row group at a time: over several, Arrow would join their dictionaries into one
-        self._batches = chain.from_iterable(
-            file.iter_batches(batch_rows, [group], names, use_threads=False) for group in groups
-        )
-        self._rest: pa.RecordBatch | None = None
-
-    def read(self, num_rows: int) -> pa.Table:
-        """The next ``num_rows`` rows. Raises ArrowInvalid if the file has fewer."""
-        taken: list[pa.RecordBatch] = []
-        while num_rows:
-            batch = next(self._batches, None) if self._rest is None else self._rest
-            if batch is None:
-                raise pa.ArrowInvalid("it has fewer rows than its footer says")
-            taken.append(batch.slice(0, num_rows))
-            self._rest = batch.slice(num_rows) if batch.num_rows > num_rows else None
-            num_rows -= taken[-1].num_rows
-        return pa.Table.from_batches(taken, None if taken else self._schema)
-
-
-def _side_by_side(
-    tables: Sequence[pa.Table | None], values: Mapping[str, str | None], columns: Mapping[str, str]
-) -> pa.Table:
-    """The ``columns`` of ``tables``, which have the same rows, under their names.
-
-    A column that no table has gets the value of its key in ``values``.
-    """
-    found = {name: table[name] for table in tables if table is not None for name in table.column_names}
-    num_rows = max(len(table) for table in tables if table is not None)
-    zeros = array_of(np.zeros(num_rows, np.int32))
-    arrays = [
-        found[name]
-        if name in found
-        else pa.DictionaryArray.from_arrays(zeros, pa.array([values[name]], pa.string()))
-        for name in columns.values()
-    ]
-    return pa.Table.from_arrays(arrays, list(columns))
+    def _with_keys(self, table: pa.Table) -> pa.Table:
+        """The ``columns`` of ``table`` under their names; keys of the partition have one value in all rows."""
+        zeros = array_of(np.zeros(len(table), np.int32))
+        stored = dict(zip(table.column_names, table.columns, strict=True))
+        arrays = [
+            stored[name]
+            if name in stored
+            else pa.DictionaryArray.from_arrays(zeros, pa.array([self.source.partition[name]], pa.string()))
+            for name in self.columns.values()
+        ]
+        return pa.Table.from_arrays(arrays, list(self.columns))
 
 
 def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -275,15 +219,6 @@ def _end_of(source: InputFile) -> bytes:
     written = pa.BufferOutputStream()
     footer_of(source).write_metadata_file(written)
     return bytes(written.getvalue())[len(MAGIC) :]
-
-
-def read_whole(source: InputFile, place: str | bytes, names: list[str]) -> pa.Table:
-    """The columns ``names`` of all rows. ``place``: the file's path, or its bytes. Raises DamagedFileError."""
-    footer = footer_of(source)
-    origin = pa.BufferReader(place) if isinstance(place, bytes) else place
-    with explained_damage(source), pq.ParquetFile(origin, metadata=footer, buffer_size=_BUFFER) as file:
-        groups = range(footer.num_row_groups)
-        return _RowReader(file, groups, names, max(footer.num_rows, 1)).read(footer.num_rows)
 
 
 _REPEATED = 4
@@ -333,11 +268,12 @@ def read_footers(sources: Sequence[InputFile]) -> None:
 @lru_cache(maxsize=64)
 def _plain_columns(source: InputFile) -> frozenset[str]:
     """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
-    footer, schema = footer_of(source), schema_of(source)
-    numbered = {*repeated_texts(source)} - {*short_texts(footer)}
+    schema, numbered = schema_of(source), {*repeated_texts(source)}
+    if numbered:
+        numbered -= {*short_texts(footer_of(source))}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
 
 
-def plain_columns(source: InputFile, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that polars decodes."""
-    return [name for name in names if name in _plain_columns(source)]
+def are_plain(source: InputFile, names: Sequence[str]) -> bool:
+    """True if polars decodes all columns ``names`` of the file, and there is one."""
+    return bool(names) and _plain_columns(source).issuperset(names)

@@ -16,9 +16,10 @@ from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.logs.parser import Cursor, RejectedLine, write_rejects
-from dlrm_app.logs.sources.bundles import InputUnit
-from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.parser import Cursor
+from dlrm_app.logs.rejects import RejectedLine, write_rejects
+from dlrm_app.logs.sources.feeds import InputUnit
+from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocessing.passes.plan import Dealt, Plan
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
@@ -32,7 +33,7 @@ class EncodedSplit:
     ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
     among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
     weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
-    ``labels``: the counts of further labels.
+    ``labels``: the counts of other labels.
     """
 
     rows: int
@@ -50,7 +51,7 @@ class EncodedSplit:
 class EncodedUnit:
     """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
 
-    text: TextRange
+    text: UnitExtent
     lines: int
     splits: dict[str, EncodedSplit]
 
@@ -183,8 +184,8 @@ class _SplitPart:
         self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
-        self._weights = np.zeros(2) if spec.weight is not None else None
-        self._labels = np.zeros((len(spec.further), 9))
+        self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
+        self._labels = np.zeros((len(spec.other_labels), 9))
         self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None
@@ -208,11 +209,11 @@ class _SplitPart:
         encoded = self._encoder.encode(raw, folds, wants_keys=bool(self._sketches))
         self._rows += len(raw.labels)
         self._positives += int(raw.labels.sum())
-        if self._weights is not None and raw.weights is not None:
+        if self._is_weighted:
             weights = raw.weights.astype(np.float32).astype(np.float64)
             self._weights += weights.sum(), weights @ raw.labels
-        if raw.further is not None:
-            self._labels += count_labels(plan.spec.labels, raw.labels, raw.further, raw.weights)
+        if len(self._labels):
+            self._labels += count_labels(plan.spec.labels, raw.labels, raw.other_labels, raw.weights)
         self._missing += encoded.missing
         for feature, feature_keys in encoded.keys.items():
             self._sketches[feature].add(feature_keys)
@@ -227,6 +228,6 @@ class _SplitPart:
             shard = self._work.write_shuffled(self._unit, self._text, table)
         labelled = self._positives if self._work.plan.spec.label else None
         missing = tuple(self._missing.tolist())
-        weights = None if self._weights is None else (float(self._weights[0]), float(self._weights[1]))
+        weights = (float(self._weights[0]), float(self._weights[1])) if self._is_weighted else None
         labels = tuple(map(tuple, self._labels.tolist()))
         return EncodedSplit(self._rows, labelled, 0, missing, shard, self._seen, weights, labels=labels)

@@ -16,15 +16,9 @@ from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs import lines
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parquet_columns import names_of
-from dlrm_app.logs.parser import Cursor, RawColumns, body
-from dlrm_app.logs.sources.bundles import (
-    InputFeed,
-    InputUnit,
-    ParquetBundleFeed,
-    TextBundleFeed,
-    bundle_files,
-)
-from dlrm_app.logs.sources.feeds import unit_feeds
+from dlrm_app.logs.parser import Cursor, body
+from dlrm_app.logs.raw_columns import RawColumns
+from dlrm_app.logs.sources.feeds import BundleFeed, InputFeed, InputUnit, unit_feeds
 from dlrm_app.logs.sources.parquet_units import (
     ParquetUnit,
     decoded_bytes,
@@ -34,7 +28,7 @@ from dlrm_app.logs.sources.parquet_units import (
 )
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.store import Address
-from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.sources.units import UnitExtent, bundle_files
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.shuffle import row_keys
 
@@ -144,9 +138,7 @@ class Plan:
         if len(bundle) == 1:
             return unit_feeds(source, columns, self.unit_bytes, is_wanted)
         is_all = len(bundle) == len(self.sources_of({source.split}))
-        if source.format == "parquet":
-            return [ParquetBundleFeed(bundle, columns, is_all)]
-        return [TextBundleFeed(bundle, self.unit_bytes, self.spec.header, is_all)]
+        return [BundleFeed(bundle, columns, self.unit_bytes, self.spec.header, is_all)]
 
     def counted(self, bundle: tuple[InputFile, ...]) -> list[tuple[tuple[int, int], int]]:
         """((source, unit), rows) of each unit of Parquet files; none of text, whose lines are to be counted."""
@@ -279,7 +271,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 class CountedUnit:
     """A unit with its number of lines, without the file's header. ``rows``: those that were counted, in such a pass."""
 
-    text: TextRange
+    text: UnitExtent
     lines: int
     rows: int = 0
 

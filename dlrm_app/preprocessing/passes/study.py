@@ -15,8 +15,8 @@ from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parser import Cursor
-from dlrm_app.logs.sources.bundles import InputUnit
-from dlrm_app.logs.sources.unit_text import TextRange
+from dlrm_app.logs.sources.feeds import InputUnit
+from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import Plan
@@ -68,7 +68,7 @@ class StudiedUnit:
     ``moments``: those of each dense column; ``entries``: the number of keys of each sparse column in the unit's counts.
     """
 
-    text: TextRange
+    text: UnitExtent
     moments: tuple[Moments, ...]
     entries: tuple[int, ...]
 

@@ -38,7 +38,7 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import open_cursor
-from dlrm_app.logs.sources.bundles import InputUnit
+from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
@@ -82,7 +82,7 @@ class CountClicks:
                 offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
                 for count, place in zip(counts, places, strict=True):
                     keys = encoded.values(place).astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
-                    count.add(*_sums_of(keys, raw.weights))
+                    count.add(*_sums_of(keys, raw.weights, self.plan.spec.is_weighted))
                 if self.plan.are_told_apart:
                     contents.add(row_keys)
         text_range = text.finish()
@@ -99,10 +99,10 @@ Counts = NDArray[np.int64] | NDArray[np.float64]
 
 
 def _sums_of(
-    keys: NDArray[np.uint64], weights: NDArray[np.float64] | None
+    keys: NDArray[np.uint64], weights: NDArray[np.float64], is_weighted: bool
 ) -> tuple[NDArray[np.uint64], Counts]:
     """Returns (the distinct ``keys``, how often each occurs or the sum of the weights of its rows)."""
-    if weights is None:
+    if not is_weighted:
         return np.unique(keys, return_counts=True)
     distinct, places = np.unique(keys, return_inverse=True)
     return distinct, np.bincount(places, weights.astype(np.float32), len(distinct))
@@ -152,7 +152,7 @@ class AddUpClicks:
     def _add(self, number: int, num_ids: int) -> tuple[Counts, Counts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
         share = self.plan.kept_shares.get("train", 1.0)
-        is_weighted = self.plan.spec.weight is not None
+        is_weighted = self.plan.spec.is_weighted
         kind = np.float64 if is_weighted or share < 1 else np.int64
         counts: NDArray[Any] = np.zeros((num_ids * NUM_FOLDS, 2), kind)  # by label
         for unit in self.units:

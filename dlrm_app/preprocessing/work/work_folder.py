@@ -18,7 +18,7 @@ from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import code_checksum, held_lock, is_file, write_json
 from dlrm_app.journal import Journal, R
 from dlrm_app.logs.sources.source import InputFile
-from dlrm_app.logs.sources.unit_text import UnitName
+from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.records import read_record
 
 WORK, _PLAN = ".work", "plan.json"

@@ -56,7 +56,7 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None if it was not judged. ``labels``: the metrics of every further label, on rows that have it.
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every other label, on rows that have it.
     """
 
     split: str
@@ -67,7 +67,7 @@ class Evaluation:
     labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
 
     def of_label(self, name: str) -> "Evaluation":
-        """The evaluation of a further label."""
+        """The evaluation of another label."""
         return replace(self, metrics=self.labels[name], judgement=None, labels={})
 
     @property

@@ -24,8 +24,8 @@ from dlrm_app.dataset.arrow import (
     numbers_of,
     read_column,
     read_element_weights,
-    read_further_label,
     read_ids,
+    read_other_label,
     read_weights,
     refuse_wrong,
 )
@@ -38,7 +38,7 @@ from dlrm_app.encoding.dense import is_target
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import file_difference
 from dlrm_app.loader.prefetch import map_in_order
-from dlrm_app.logs.parser import REJECTS
+from dlrm_app.logs.rejects import REJECTS
 from dlrm_app.machine import num_cores
 from dlrm_app.progress import work_bar
 from dlrm_app.records import as_json, leaves
@@ -78,7 +78,7 @@ class Findings(Result):
     weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """split → rows read, positives read, and the sum of the weights read."""
     labels: defaultdict[str, list[Counts]] = field(default_factory=lambda: defaultdict(list))
-    """split → the counts of the further labels read, of each row group."""
+    """split → the counts of the other labels read, of each row group."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Findings(Result):
         if note := overlap_note(self):
             yield note
         for name, split in self.manifest.splits.items():
-            if split.weights is not None:
+            if split.weights:
                 clicks, rows = self.manifest.clicks_and_rows(name, all_negatives=False)
                 yield f"{name}: rows count by {self.manifest.weight}, {rows:,.6g} in all, {clicks:,.6g} of it clicks"
             if (kept := self.manifest.kept_share(name)) < 1:
@@ -197,13 +197,13 @@ class _RowGroup:
 class _Values:
     """The columns of a row group, without those that have a fault.
 
-    labels uint8 [R], the sum of the weights, the counts of further labels, dense float32 [R] each, ids int32 [R] each,
+    labels uint8 [R], the sum of the weights, the counts of other labels, dense float32 [R] each, ids int32 [R] each,
     or Bags of lists, bits of the weights of their elements, hashes of rows uint64 [R].
     """
 
     labels: NDArray[np.uint8] | None = None
     weight: float = 0.0
-    further: Counts = ()
+    label_counts: Counts = ()
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
     element_weights: list[Bags] = field(default_factory=list)
@@ -233,16 +233,17 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
             refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
             values.labels = clicks
-        weights, further = None, []
-        if manifest.weight is not None:
+        weights, others = np.ones(group.rows, np.float32), []
+        if manifest.weight:
             with values.keep_fault():
                 weights = read_weights(table, manifest.weight)
                 values.weight = float(weights.sum(dtype=np.float64))
-        for label in manifest.further_labels:
+        for label in manifest.other_labels:
             with values.keep_fault():
-                further.append(read_further_label(table, label.name))
-        if further and values.labels is not None and not values.faults:
-            values.further = count_labels(manifest.labels, values.labels, np.stack(further), weights).tolist()
+                others.append(read_other_label(table, label.name))
+        if others and values.labels is not None and not values.faults:
+            counts = count_labels(manifest.labels, values.labels, np.stack(others), weights)
+            values.label_counts = counts.tolist()
     for dense in manifest.dense:
         with values.keep_fault():
             numbers = numbers_of(read_column(table, dense.name, pa.float32()))
@@ -303,7 +304,7 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     findings.weights[group.split] += values.weight
-    findings.labels[group.split].append(values.further)
+    findings.labels[group.split].append(values.label_counts)
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -359,9 +360,9 @@ def _disagreements(findings: Findings) -> list[Problem]:
 
 
 def _label_disagreements(findings: Findings, name: str) -> list[Problem]:
-    """Problems: counts of the further labels of split ``name`` that differ from the manifest's."""
+    """Problems: counts of the other labels of split ``name`` that differ from the manifest's."""
     manifest = findings.manifest
-    is_weighted, is_sampled = manifest.weight is not None, manifest.kept_share(name) < 1
+    is_weighted, is_sampled = manifest.is_weighted, manifest.kept_share(name) < 1
     parts = findings.labels[name]
     found = label_counts(manifest.labels, parts, is_weighted=is_weighted, is_sampled=is_sampled)
     problems = []

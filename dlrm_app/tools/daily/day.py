@@ -22,10 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrm_app.config.days import DaysConfig
+from dlrm_app.config.days import RESERVED, DaysConfig, as_given
+from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dates import day_of
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json
 from dlrm_app.records import read_record
@@ -50,14 +51,14 @@ from dlrm_app.tools.daily.record import (
     write_record,
 )
 from dlrm_app.tools.daily.rows import Earlier, write_rows
-from dlrm_app.tools.daily.words import (
-    evaluate_words,
-    export_words,
+from dlrm_app.tools.daily.settings import (
+    evaluate_settings,
+    export_settings,
     of_later_days,
-    preprocess_words,
+    preprocess_settings,
     setting_changes,
     settings_of,
-    train_words,
+    train_settings,
 )
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ _SHOWN_CHANGES = 8
 _COMPARED_DAYS = 31
 """Published days whose rows are looked for among those of a new day."""
 
-Run = Callable[[str, Sequence[str], Path], None]
-"""Runs a command with settings, and what it prints into a file. Raises DlrmError."""
+Run = Callable[[str, Settings, Path], None]
+"""Runs a command with settings, and appends its output to a file. Raises DlrmError."""
 
 
 @dataclass(frozen=True)
@@ -130,23 +131,25 @@ class Day:
         return record
 
     @property
-    def _words(self) -> dict[str, list[str]]:
+    def _settings(self) -> dict[str, dict[str, Any]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
         model = parent / "model" if parent else None
-        words = {
-            "preprocess": preprocess_words(self.config, self.day, manifest, folder / "dataset"),
-            "train": train_words(self.config, folder / "rows", model, folder / "model"),
+        settings = {
+            "preprocess": preprocess_settings(self.config, self.day, manifest, folder / "dataset"),
+            "train": train_settings(self.config, folder / "rows", model, folder / "model"),
         }
         if self.config.days.export:
-            words["export"] = export_words(self.config, folder / "rows", folder / "model", folder / "export")
-        return words
+            settings["export"] = export_settings(
+                self.config, folder / "rows", folder / "model", folder / "export"
+            )
+        return settings
 
     def _begin(self) -> None:
         """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
-        words, path = self._words, self.folder / SETTINGS
-        settings = settings_of(self.config, words)
+        called, path = self._settings, self.folder / SETTINGS
+        settings = settings_of(self.config, called)
 
         def write() -> None:
             before = read_settings(path)
@@ -154,12 +157,12 @@ class Day:
                 return
             if self.folder.exists() and any(self.folder.iterdir()):
                 changes = (
-                    setting_changes(before, settings, words) if before else ["its settings are not known"]
+                    setting_changes(before, settings, called) if before else ["its settings are not known"]
                 )
                 text = "%s was begun with other settings and begins again:\n%s"
                 logger.warning(text, self.day, bullets(changes, _SHOWN_CHANGES))
                 shutil.rmtree(self.folder)
-            elif changes := self._changes_since_parent(settings, words):
+            elif changes := self._changes_since_parent(settings, called):
                 text = "%s: other settings than on %s:\n%s"
                 logger.info(text, self.day, self.published[-1].day, bullets(changes, _SHOWN_CHANGES))
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -167,12 +170,10 @@ class Day:
 
         self.ranks.on_first(write)
 
-    def _changes_since_parent(
-        self, settings: Mapping[str, Any], words: Mapping[str, Sequence[str]]
-    ) -> list[str]:
+    def _changes_since_parent(self, settings: Mapping[str, Any], called: Mapping[str, Settings]) -> list[str]:
         """The settings that differ from the parent's, without those that only a first day uses."""
         before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
-        return setting_changes(before, of_later_days(settings), words) if before else []
+        return setting_changes(before, of_later_days(settings), called) if before else []
 
     def _measure(self, dataset: Manifest) -> DayRecord:
         """The record of the day before training: its rows, and the scores of earlier models on them."""
@@ -217,9 +218,9 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, words = self.config.days, self.folder / "dataset", self._words["preprocess"]
+        days, output, settings = self.config.days, self.folder / "dataset", self._settings["preprocess"]
         with self._timed("encode"):
-            self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
+            self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
         with self._timed("replay"):
             replayed = self.window(days.replay_window) if days.replay else []
@@ -284,25 +285,32 @@ class Day:
         if not self.config.days.export:
             return
         output = self.folder / "export"
-        words = export_words(self.config, self.folder / "rows", self.folder / "model", output)
+        settings = export_settings(self.config, self.folder / "rows", self.folder / "model", output)
         if self.config.days.is_accepted(self.day):
-            words.append("judgement=ignore")
+            settings["judgement"] = "ignore"
         with self._timed("export"):
-            self._once(output / "export.json", lambda: self.run("export", words, self._log))
+            self._once(output / "export.json", lambda: self._call("export", settings))
 
     def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
-        words = train_words(self.config, rows, before, model)
-        self._once_on_all(model / "result.json", lambda: self.run("train", words, self._log))
+        settings = train_settings(self.config, rows, before, model)
+        self._once_on_all(model / "result.json", lambda: self._call("train", settings))
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
-        words = evaluate_words(self.config, self.folder / "rows", split, models, path)
-        self._once_on_all(path, lambda: self.run("evaluate", words, self._log))
+        settings = evaluate_settings(self.config, self.folder / "rows", split, models, path)
+        self._once_on_all(path, lambda: self._call("evaluate", settings))
         return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo([path])))
 
-    @property
-    def _log(self) -> Path:
-        return self.folder / "log.txt"
+    def _call(self, command: str, settings: Settings) -> None:
+        """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
+        try:
+            self.run(command, settings, self.folder / "log.txt")
+        except DlrmError as error:
+            problems = [as_given(each, command) for each in error.problems]
+            if command in RESERVED:
+                cure = f"its settings are typed as {command}.KEY=VALUE"
+                problems.append(Problem(f"dlrm-{command}", "failed", cure))
+            raise type(error)(*problems) from error
 
     def _is_done(self, mark: Path) -> bool:
         return self.ranks.on_first(mark.is_file)

@@ -7,12 +7,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache, partial
 from pathlib import Path
 
-from dlrm_app.config.days import DaysConfig, as_typed, composed
+from dlrm_app.config.days import DaysConfig, composed
 from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
 from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
@@ -23,7 +23,7 @@ from dlrm_app.logs.sources.folders import NoFilesError
 from dlrm_app.logs.sources.lake import partition_of
 from dlrm_app.logs.sources.parquet_units import footer_of
 from dlrm_app.logs.sources.source import InputFile, has_changed
-from dlrm_app.logs.sources.unit_text import beginning_of
+from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
@@ -39,7 +39,7 @@ from dlrm_app.tools.daily.record import (
     redo,
     write_lines,
 )
-from dlrm_app.tools.daily.words import sample_words
+from dlrm_app.tools.daily.settings import sample_settings
 
 logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
@@ -90,7 +90,7 @@ def go_through_days(config: DaysConfig, run: Run) -> Outcome:
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
     timeout = timedelta(
-        minutes=composed("train", sample_words(config)["train"])["trainer"]["timeout_minutes"]
+        minutes=composed("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
     )
     with join_ranks(timeout) as ranks, ExitStack() as stack:
         output = Path(config.output).absolute()
@@ -143,11 +143,7 @@ def _learn(day: Day) -> DayRecord:
         if (day.folder / "dataset" / MANIFEST).is_file() and not isinstance(error, ConfigError):
             raise
         # a configuration error comes after work was started, so it is not one that started nothing
-        details = [
-            replace(each, key=as_typed(each.key), rule=as_typed(each.rule), cure=as_typed(each.cure))
-            for each in error.problems
-        ]
-        raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *details) from error
+        raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *error.problems) from error
 
 
 def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:
@@ -171,7 +167,7 @@ def _refuse_log(config: DaysConfig) -> None:
 
     And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
     """
-    settings = composed("preprocess", sample_words(config)["preprocess"])
+    settings = composed("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
         rule = "has no column with the role label"

@@ -16,7 +16,8 @@ from itertools import pairwise
 from statistics import median
 
 from dlrm_app.config.days import GateConfig
-from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
+from dlrm_app.evaluation.judgement import MOST_NE, judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.runs.checkpoint.evaluation import UNDECIDED, Judgement
 from dlrm_app.table import Column, Columns, Rows
 from dlrm_app.text import percent, short
@@ -35,7 +36,7 @@ CHANCE = 0.05
 _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation, divided by its median absolute deviation."""
 _OF = " of "
-"""Between a rule and the further label that it judges."""
+"""Between a rule and the other label that it judges."""
 _ROUNDING = 1e-9
 """Equal AUCs may differ by less than this."""
 Rule = Callable[["Days"], Verdict | None]
@@ -108,7 +109,7 @@ def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
 
 
 def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
-    """The verdicts of ``rules`` for each further label that the day has."""
+    """The verdicts of ``rules`` for each other label that the day has."""
     found = []
     for name, label in days.day.labels.items():
         if not label.rows:  # the share of rows without it is judged by the rule missing

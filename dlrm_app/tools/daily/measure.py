@@ -164,7 +164,7 @@ def shifts(dataset: Manifest, earlier: Sequence[Path]) -> dict[str, float]:
 
 
 def missing_shares(dataset: Manifest) -> dict[str, float]:
-    """Column → the share of its values that are missing; of a further label, among the training rows."""
+    """Column → the share of its values that are missing; of another label, among the training rows."""
     shares = {column.name: column.missing_rate for column in dataset.dense}
     train = dataset.splits["train"]
     shares |= {name: 1 - counts.rows / max(train.rows, 1) for name, counts in train.labels.items()}

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from dlrm_app.dataset.manifest import ManifestSource
-from dlrm_app.evaluation.judgement import effective_numbers
+from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
 from dlrm_app.records import ALWAYS, IF_SET, Format, Number
@@ -54,7 +54,7 @@ class Scores:
 
     @classmethod
     def of_metrics(cls, scored: ModelResult | LabelResult) -> "Scores":
-        """The scores of a model, or of one of its further labels; undefined ones are None."""
+        """The scores of a model, or of one of its other labels; undefined ones are None."""
         auc, metrics, loss = scored.auc_interval, scored.metrics, scored.logloss_interval
         low, high = (loss.low, loss.high) if loss else (math.nan, math.nan)
         effective = effective_numbers(metrics)
@@ -100,7 +100,7 @@ class Holdout:
 
 @dataclass(frozen=True)
 class LabelDay:
-    """A further label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
+    """Another label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
     on them, and those of the new model on the held-out ones.
     """
 
@@ -111,12 +111,12 @@ class LabelDay:
 
 
 def labels_of(result: EvaluationResult) -> dict[str, Scores]:
-    """The scores of the further labels of the first model of an evaluation."""
+    """The scores of the other labels of the first model of an evaluation."""
     return {each.name: Scores.of_metrics(each) for each in result.models[0].labels}
 
 
 def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
-    """For each further label the new model's scores, against the previous model's if there is one."""
+    """For each other label the new model's scores, against the previous model's if there is one."""
     new, *old = ({each.name: each for each in model.labels} for model in result.models)
     found = {}
     for name, label in new.items():
@@ -175,7 +175,7 @@ class DayRecord:
     ``shift``: column → its population stability index against the most similar earlier day.
     ``known_rows``: the share of rows that an earlier day or row had.
     ``hours``: hour → rows and files, if files lie in folders of hours.
-    ``labels``: by name, further labels.
+    ``labels``: by name, other labels.
     ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
     ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
@@ -208,7 +208,7 @@ class DayRecord:
     version: int = field(default=1, metadata=ALWAYS)
 
     def of_label(self, name: str) -> "DayRecord":
-        """The day as its further label ``name`` shows it."""
+        """The day as its other label ``name`` shows it."""
         label = self.labels[name]
         return replace(
             self,

@@ -23,14 +23,14 @@ from dlrm_app.dataset.arrow import (
     Bags,
     array_of,
     numbers_of,
-    read_further_label,
     read_ids,
+    read_other_label,
     read_weights,
     shard_schema,
     with_ids,
 )
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
-from dlrm_app.dataset.label_counts import add_counts, count_labels, label_counts
+from dlrm_app.dataset.label_counts import add_counts, add_weights, count_labels, label_counts
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dataset.shard_writer import ShardWriter
@@ -82,15 +82,12 @@ def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder:
 def _sum(splits: Sequence[Split], rejects: int) -> Split:
     names = dict.fromkeys(name for split in splits for name in split.labels)
     positives = [split.positives for split in splits if split.positives is not None]
-    weights = [split.weights for split in splits if split.weights is not None]
     return Split(
         sum(split.rows for split in splits),
         sum(positives) if len(positives) == len(splits) else None,
         rejects,
         [shard for split in splits for shard in split.shards],
-        weights=WeightSums(sum(each.all for each in weights), sum(each.positives for each in weights))
-        if weights
-        else None,
+        weights=add_weights(split.weights for split in splits),
         labels={name: add_counts([split.labels[name] for split in splits]) for name in names},
     )
 
@@ -109,7 +106,7 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
 
 def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
     positives, sums = 0, np.zeros(2)
-    names, labels = [label.name for label in dataset.further_labels], []
+    names, labels = [label.name for label in dataset.other_labels], []
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
         group_rows = max(dataset.splits["train"].shards[0].row_groups)
         writer = ShardWriter(file, group_rows, _schema(dataset), name)
@@ -118,15 +115,15 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
             if dataset.label is not None:
                 clicks = numbers_of(table.column(dataset.label))
                 positives += int(clicks.sum())
-                weights = None
-                if dataset.weight is not None:
+                weights = np.ones(len(clicks))
+                if dataset.weight:
                     weights = read_weights(table, dataset.weight).astype(np.float64)
                     sums += weights.sum(), weights @ clicks
                 if names:
-                    further = np.stack([read_further_label(table, each) for each in names])
-                    labels.append(count_labels(dataset.labels, clicks, further, weights).tolist())
+                    others = np.stack([read_other_label(table, each) for each in names])
+                    labels.append(count_labels(dataset.labels, clicks, others, weights).tolist())
         shard = writer.finish()
-    summed = None if dataset.weight is None else WeightSums(float(sums[0]), float(sums[1]))
+    summed = WeightSums(float(sums[0]), float(sums[1])) if dataset.is_weighted else None
     return Split(
         shard.rows,
         None if dataset.label is None else positives,
@@ -136,7 +133,7 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
         labels=label_counts(
             dataset.labels,
             labels,
-            is_weighted=dataset.weight is not None,
+            is_weighted=dataset.is_weighted,
             is_sampled=dataset.kept_share("train") < 1,
         ),
     )
@@ -144,9 +141,9 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 def _schema(manifest: Manifest) -> pa.Schema:
     """The schema of a shard, as in preprocessing."""
-    further = [label.name for label in manifest.further_labels]
+    others = [label.name for label in manifest.other_labels]
     return shard_schema(
-        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, further
+        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, others
     )
 
 

@@ -102,14 +102,14 @@ class Source:
             is_order = (labels == 1) & (draws[0] < after_click)
             are_known = draws[1] >= self.orders.missing
             orders = OrderDraws(probabilities * after_click, is_order.astype(np.uint8), are_known)
-        fields = list(self._further_fields(numbers, orders, lists))
+        fields = list(self._more_fields(numbers, orders, lists))
         if self.negatives_kept < 1 or fields:
             text = b"".join(self._lines(text, labels, numbers, fields))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
             text = igzip.compress(text, mtime=0)
         return DrawnRows(text, probabilities, labels, orders)
 
-    def _further_fields(
+    def _more_fields(
         self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: DrawnLists | None
     ) -> Iterator[list[bytes]]:
         """The fields after the ids, in the order of the lines: order, last and bought items, counts, weight."""
@@ -140,7 +140,7 @@ class Source:
         numbers: NDArray[np.int64],
         fields: Iterable[list[bytes]],
     ) -> Iterator[bytes]:
-        """The lines of ``text`` that are kept, with further ``fields``. ``numbers``: the rows' in the log."""
+        """The lines of ``text`` that are kept, with more ``fields``. ``numbers``: the rows' in the log."""
         is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
         rows = zip(text.splitlines(), *fields, strict=True)
         for row, kept in zip(rows, is_kept.tolist(), strict=True):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
 from dlrm_app.tools.daily.gate import Days, converged, judge_after, judge_before, reason, usual
 from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
+from tests.composed import compose_config
 
 
 def scores(auc: float | None = 0.75, reach: float = 0.005, **other: float) -> Scores:
@@ -236,7 +236,7 @@ def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig
         assert held(day, [], gate) == ([rule] if rule else [])
 
 
-def test_each_further_label_has_a_gate_of_its_own(gate: GateConfig) -> None:
+def test_each_other_label_has_a_gate_of_its_own(gate: GateConfig) -> None:
     """A day whose clicks are as ever is held back for its orders, by the rule that would hold it for its clicks."""
 
     def with_orders(**order: Any) -> DayRecord:

@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
@@ -21,6 +20,7 @@ from dlrm_app.loader.reader import SplitReader
 from dlrm_app.tools.synthetic import generate, inputs
 from dlrm_app.tools.synthetic.distribution import power_law, power_law_span
 from dlrm_app.tools.synthetic.inputs import Feature, make_inputs, write_splits
+from tests.composed import compose_config
 from tests.loader.test_rows import copied, whole
 from tests.refusals import refused
 
@@ -218,8 +218,8 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
     ("overrides", "key", "rule"),
     [
         (["tables=dataset"], "format=dataset", "needs tables..."),
-        (["tables=merlin_tiny", "alpha=-1"], "alpha", "must be at least 0 and at most 4"),
-        (["tables=merlin_tiny", "format=criteo"], "tables", "are for format=dataset..."),
+        (["merlin=tiny", "alpha=-1"], "alpha", "must be at least 0 and at most 4"),
+        (["merlin=tiny", "format=criteo"], "tables", "are for format=dataset..."),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

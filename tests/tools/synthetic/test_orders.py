@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import make_source
+from tests.composed import compose_config
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 
@@ -97,6 +97,6 @@ def test_the_first_of_several_days_is_the_log_of_one(tmp_path: Path) -> None:
 
 
 def test_inputs_of_models_have_no_orders(tmp_path: Path) -> None:
-    words = ["format=dataset", "tables=merlin_tiny", "orders.rate=0.1"]
+    words = ["format=dataset", "merlin=tiny", "orders.rate=0.1"]
     with refused(ConfigError, "orders.rate", "is of format=criteo"):
         refuse_if(configured(tmp_path / "x", *words).problems())

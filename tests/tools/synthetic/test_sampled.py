@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import make_source
+from tests.composed import compose_config
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 
@@ -77,4 +77,4 @@ def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
 def test_inputs_of_models_have_neither(tmp_path: Path, word: str) -> None:
     key = word.partition("=")[0]
     with refused(ConfigError, key, "is of format=criteo"):
-        refuse_if(configured(tmp_path / "x", "format=dataset", "tables=merlin_tiny", word).problems())
+        refuse_if(configured(tmp_path / "x", "format=dataset", "merlin=tiny", word).problems())
