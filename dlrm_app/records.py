@@ -109,7 +109,7 @@ class Format(Generic[R]):
             raise DataError(Problem(str(path), rule, cure)) from error
 
     def _other_format(self, value: Any) -> Problem | None:
-        """The reason why this program cannot read ``value``; None if it can. Raises ValueError if it is no record."""
+        """The reason why this program cannot read ``value``; None if it can. Raises ValueError if it is not a record."""
         name, version = self._own("format"), self._own("version")
         if not isinstance(value, dict):
             raise ValueError(f"expected a mapping, got {repr(value)[:100]}")

@@ -1,4 +1,4 @@
-"""What the rows of a dataset teach: the description of their label, as recorded in a checkpoint beside its columns."""
+"""The description of a dataset's label, as recorded in a checkpoint beside its columns."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -158,7 +158,6 @@ def group_problems(device_type: str) -> list[Problem]:
 
 
 def _meet(backend: str, timeout: timedelta) -> None:
-    """Joins the ranks that the environment names."""
     try:
         dist.init_process_group(backend, timeout=timeout)
     except (dist.DistNetworkError, dist.DistStoreError) as error:

@@ -93,7 +93,6 @@ def _read(
 
 
 def _names_of_ids(manifest: Manifest, column: SparseColumn) -> Callable[[int], str]:
-    """The names of the ids of a column."""
     rule = column.encoding
     special = {rule.get("missing_id", 0): MISSING} | ({rule["rare_id"]: RARE} if "rare_id" in rule else {})
     if rule["kind"] == "vocab":

@@ -1,8 +1,8 @@
 """ROC curve and reliability diagram of predictions on all ranks, for curves.json.
 
-roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least
-``threshold``. None if all rows have one class. reliability: bins with about equal numbers of rows, by
-rising prediction, with the range and mean of their predictions.
+roc: points from (0, 0) to (1, 1); a row counts as positive if its probability is at least ``threshold``. None
+if all rows have one class. reliability: bins with about equal numbers of rows, by rising prediction, with the
+range and mean of their predictions.
 """
 
 from dataclasses import replace

@@ -23,7 +23,7 @@ from dlrm_app.sharding.sharder import undisturbed
 
 
 class Scored(NamedTuple):
-    """A batch on the device, and the logits [B, L] of its rows, or [n, L] of those that are no padding."""
+    """A batch on the device, and the logits [B, L] of its rows, or [n, L] of those that are not padding."""
 
     batch: Batch
     logits: torch.Tensor

@@ -19,7 +19,8 @@ from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate, metrics_of_labels
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import Measurements, judge
+from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
     ``step`` is None but for checkpoints. ``others``: the metrics of other labels.
@@ -58,7 +59,9 @@ class Measured:
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]) -> "Measured":
+    def of(
+        cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]
+    ) -> "MeasuredModel":
         """Takes what ``metrics`` has computed, ``values``."""
         return cls(path, step, values, metrics.rows(), metrics.ne_error)
 
@@ -85,7 +88,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if config.scores or config.blend:
             logits = [each.rows.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
-                measured.append(Measured.of(name, None, metrics, metrics.compute()))
+                measured.append(MeasuredModel.of(name, None, metrics, metrics.compute()))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
         by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
         result = EvaluationResult(
@@ -175,7 +178,7 @@ def _files(manifest: Manifest, split: str) -> list[str]:
     return files[split] or files["train"]
 
 
-def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> None:
+def refuse_other_labels(first: MeasuredModel, second: MeasuredModel, runtime: Runtime) -> None:
     """Raises DataError, on every rank, unless both models were measured on rows of the same labels and weights in the
     same order.
     """
@@ -195,7 +198,9 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
         )
 
 
-def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
+def measure(
+    trained: TrainedModel, others: Manifest, config: EvaluateConfig, runtime: Runtime
+) -> MeasuredModel:
     """Loads, evaluates and frees the model.
 
     On the rows of ``others``, or of the model's own dataset of the same files where that is encoded in another way.
@@ -226,10 +231,10 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return replace(Measured.of(str(trained.folder), step, main, values), others=of_labels)
+    return replace(MeasuredModel.of(str(trained.folder), step, main, values), others=of_labels)
 
 
-def label_results(model: Measured, first: Measured, confidence: float) -> list[LabelResult]:
+def label_results(model: MeasuredModel, first: MeasuredModel, confidence: float) -> list[LabelResult]:
     """The results of the other labels of ``model``, compared with the ``first`` model. Every rank must call it."""
     found = []
     for name, metrics in model.others.items():
@@ -246,7 +251,7 @@ def label_results(model: Measured, first: Measured, confidence: float) -> list[L
 
 
 def measure_by(
-    measured: Sequence[Measured], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
+    measured: Sequence[MeasuredModel], manifest: Manifest, config: EvaluateConfig, runtime: Runtime
 ) -> list[list[ValueResult]]:
     """The metrics of each model by the values of the columns in ``config.by``."""
     groups = [group_by_value(manifest, config.split, name, runtime) for name in config.by]
@@ -257,7 +262,7 @@ def measure_by(
 
 
 def find_intervals(
-    measured: Sequence[Measured], confidence: float
+    measured: Sequence[MeasuredModel], confidence: float
 ) -> tuple[list[Interval], Comparison | None, list[PairedTest]]:
     """The models' AUCs with their intervals, the first two compared, and tests of the others against the first."""
     if any(math.isnan(each.values["auc"]) for each in measured):

@@ -21,7 +21,7 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.evaluation.evaluate import ForwardPasses
-from dlrm_app.evaluation.judgement import Evidence, TrainedSoFar
+from dlrm_app.evaluation.measurements import Evidence, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.reader import SplitReader
@@ -79,8 +79,8 @@ def gather(
 def _look(
     manifest: Manifest, split: str, features: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """(size of each dense column, AUC of each column of the log alone, share of
-    unknown lookups by feature), from samples of rows.
+    """(size of each dense column, AUC of each column of the log alone, share of unknown lookups by feature),
+    from samples of rows.
     """
     train, here = _sample(manifest, "train", features), _sample(manifest, split, features)
     columns = {column.name: column for column in manifest.sparse}
@@ -170,8 +170,8 @@ def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, fl
 
 @torch.no_grad()
 def _weights(model: nn.Module, tables: Sequence[Table]) -> tuple[float | None, float | None]:
-    """(the largest root mean square of a linear layer's weights over that of
-    fresh ones, the largest sampled table weight).
+    """(the largest root mean square of a linear layer's weights over that of fresh ones, the largest sampled
+    table weight).
     """
     growths = [
         float(layer.weight.double().square().mean().sqrt()) * math.sqrt(3 * layer.in_features)

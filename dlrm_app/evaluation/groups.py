@@ -1,5 +1,5 @@
-"""The groups of GAUC are raw values: the keys of a kept column, or ids of a
-feature as long as few rows are in shared groups.
+"""The groups of GAUC are raw values: the keys of a kept column, or ids of a feature as long as few rows are
+in shared groups.
 """
 
 import numpy as np
@@ -37,9 +37,9 @@ def refuse_shared(manifest: Manifest, split: str, group_by: str | None) -> None:
 def shared_rows(manifest: Manifest, split: str, column: SparseColumn) -> tuple[float, str]:
     """(the share of rows of ``split`` whose id stands for several values, the reason).
 
-    Of a vocabulary: rows of the rare id. Of a hash among n ids: values are spread evenly, so a
-    row shares its id with probability 1 - (1 - 1/n)^(d - 1), where d is the number of distinct
-    values; k of the n ids occur, so that is about k/n.
+    Of a vocabulary: rows of the rare id. Of a hash among n ids: values are spread evenly, so a row shares its
+    id with probability 1 - (1 - 1/n)^(d - 1), where d is the number of distinct values; k of the n ids occur,
+    so that is about k/n.
     """
     kind = column.encoding["kind"]
     if kind not in ("hash", "vocab"):

@@ -23,10 +23,9 @@ class ClickMetrics(Metric):
     Rows may have weights: each then counts by its weight, in every metric. Without them a row counts once.
 
     Keeps 5 bytes a row, on the device of the logits, and needs about 20 while computing. With ``group_by``
-    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. Weights add 4 and
-    about 30. It syncs
-    itself (``sync_on_compute`` is off), because torchmetrics would gather all rows to all ranks. Every rank
-    must call ``update`` at least once, possibly without rows.
+    (the column that groups the rows) these are 9 and about 40, or 13 and about 60 with kept keys. Weights add
+    4 and about 30. It syncs itself (``sync_on_compute`` is off), because torchmetrics would gather all rows
+    to all ranks. Every rank must call ``update`` at least once, possibly without rows.
     """
 
     logits: list[torch.Tensor]
@@ -96,7 +95,6 @@ class ClickMetrics(Metric):
         }
 
     def _order(self, rows: ScoredRows, has_nan: bool) -> dict[str, float]:
-        """Computes the ranking metrics."""
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
         beside = {"auc_unweighted": math.nan} if rows.is_weighted else {}
         if has_nan:
@@ -174,8 +172,8 @@ def entropy(rate: float) -> float:
 
 
 def _ne_error(rows: float, positives: float, loss: float, squared: Sequence[float]) -> float:
-    """The standard error of NE: that of the mean difference between each row's
-    log loss and a constant's, over the entropy.
+    """The standard error of NE: that of the mean difference between each row's log loss and a constant's,
+    over the entropy.
 
     rows, positives, loss: sums over rows, by their weights w; ``squared``: the sums of ``_sums`` by w². A row with its
     weight is one independent draw, so the variance of the mean of differences d, Σwd / Σw, is Σw²(d - mean)² / (Σw)².

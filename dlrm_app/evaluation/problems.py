@@ -70,7 +70,7 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
     return [
         Problem(
             f"group_by={group_by}",
-            f"is no one-hot feature that the model reads, and no column that {manifest.path} keeps (keep=)",
+            f"is neither a one-hot feature that the model reads nor a column that {manifest.path} keeps (keep=)",
             f"use one of {', '.join(names)}",
         )
     ]
@@ -83,7 +83,7 @@ def by_problems(manifest: Manifest, by: Sequence[str]) -> list[Problem]:
     return [
         Problem(
             f"by={name}",
-            f"is no one-hot feature of {manifest.path}, and no column that it keeps (keep=)",
+            f"is neither a one-hot feature of {manifest.path} nor a column that it keeps (keep=)",
             f"use one of {', '.join(names)}",
         )
         for name in by
@@ -99,7 +99,7 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     paths = [Path(path) for path in (config.checkpoint, config.against) if path]
     looks = [lambda path=path: refuse_no_checkpoint(path) for path in paths]
     problems += [
-        Problem(f"scores={path}", "is no file", "name a Parquet file")
+        Problem(f"scores={path}", "is not a file", "name a Parquet file")
         for path in config.scores
         if not is_file(Path(path))
     ]

@@ -182,9 +182,9 @@ def _weighted_auc(ranking: Ranking, of_positives: torch.Tensor, of_negatives: to
 
 
 def average_precision(ranking: Ranking) -> float:
-    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of
-    the precision among the rows that score at least as high, as in scikit-learn's
-    average_precision_score. The same on every rank; nan without positives.
+    """The area under the precision-recall curve as a sum of steps: the mean, over all positives, of the
+    precision among the rows that score at least as high, as in scikit-learn's average_precision_score. The
+    same on every rank; nan without positives.
     """
     if ranking.running is not None:
         return _weighted_precision(ranking, *ranking.running)

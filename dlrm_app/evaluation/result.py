@@ -108,8 +108,8 @@ class ModelResult:
 class EvaluationResult(Result):
     """The content of ``output``, as JSON: the results of models on the same rows.
 
-    ``comparison``: the first two models; ``tests``: each other model against
-    the first, with Holm's adjustment over all.
+    ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's
+    adjustment over all.
     """
 
     dataset: str
@@ -153,7 +153,6 @@ class EvaluationResult(Result):
             yield f"difference in AUC {value} ({interval} {bounds}), {p_value}"
 
     def _by_value(self, interval: str) -> Iterable[Paragraph]:
-        """A table for each column of ``by=``, and each model."""
         for column in dict.fromkeys(each.column for each in self.models[0].by):
             for model in self.models:
                 rows = [

@@ -19,7 +19,8 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
-from dlrm_app.evaluation.judgement import Measurements, judge
+from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors, folder_written_whole
 from dlrm_app.inference.delta import apply_delta, locate_rows, write_delta

@@ -1,5 +1,5 @@
-"""Linear layers and DCNv2's low-rank cross layers on CPU: they use the faster of
-torch's libraries and fewer passes over memory.
+"""Linear layers and DCNv2's low-rank cross layers on CPU: they use the faster of torch's libraries and fewer
+passes over memory.
 
 Replaces torchrec's Perceptron with ReLU and its LowRankCrossNet.
 Shapes: B batch rows, I inputs, O outputs; N width of a cross layer.
@@ -26,8 +26,8 @@ _FEW_INPUTS = 32
 
 @cache
 def _mkl_is_slow() -> bool:
-    """True if MKL reaches half of the CPU's speed. It uses AVX-512 on Intel's CPUs
-    only, and AMD's have wide units since Zen 5.
+    """True if MKL reaches half of the CPU's speed. It uses AVX-512 on Intel's CPUs only, and AMD's have wide
+    units since Zen 5.
 
     Zen 5 is AMD's first CPU with both AVX-512 and AVX-VNNI.
     """
@@ -64,8 +64,8 @@ def weights_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tens
 
 
 def _multiply_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """``left`` [B, I] transposed · ``right`` [B, O]. torch uses oneDNN for
-    bfloat16 itself; oneDNN cannot sum an empty batch.
+    """``left`` [B, I] transposed · ``right`` [B, O]. torch uses oneDNN for bfloat16 itself; oneDNN cannot sum
+    an empty batch.
     """
     if left.dtype == torch.float32 and len(left) and _mkl_is_slow():
         return multiply(left.t(), right.t())
@@ -170,5 +170,4 @@ class _LowRankCross(torch.autograd.Function):
 
 
 def _by_layer(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """Groups ``tensors`` by layer, three each."""
     return [tuple(tensors[k : k + 3]) for k in range(0, len(tensors), 3)]

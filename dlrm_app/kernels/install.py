@@ -1,5 +1,5 @@
-"""Installs the kernels compiled for CPUs in place of fbgemm's and torchrec's, sets
-malloc's options, or restores the libraries' code.
+"""Installs the kernels compiled for CPUs in place of fbgemm's and torchrec's, sets malloc's options, or
+restores the libraries' code.
 
 docs/kernels.md lists the replacements and says what happens with other versions of the libraries.
 """
@@ -27,8 +27,8 @@ _libraries: list[torch.library.Library] = []
 def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
     """Puts the kernels of ``choice`` (trainer.kernels) into ``model`` on ``device``; its weights keep their names.
 
-    compiled: replaces layers of the model and, on CPU, fbgemm's operators in the
-    whole process. libraries: replaces nothing.
+    compiled: replaces layers of the model and, on CPU, fbgemm's operators in the whole process. libraries:
+    replaces nothing.
     """
     if choice == "libraries":
         restore_operators()
@@ -63,8 +63,8 @@ def _fit_libraries() -> bool:
 
 
 def replace_operators() -> None:
-    """Replaces fbgemm's lookups and updates by ours in the whole process; ours
-    call fbgemm's for cases they do not support.
+    """Replaces fbgemm's lookups and updates by ours in the whole process; ours call fbgemm's for cases they
+    do not support.
     """
     if _libraries:
         return

@@ -29,8 +29,8 @@ _SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
 
 
 class DotInteraction(InteractionArch):
-    """torchrec's InteractionArch, compiled for vectors on the CPU; it
-    computes in float32 there, also in a bf16 step.
+    """torchrec's InteractionArch, compiled for vectors on the CPU; it computes in float32 there, also in a
+    bf16 step.
     """
 
     def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
@@ -101,8 +101,8 @@ def _multiply_block(
 ) -> Any:
     """Computes _BLOCK rows and _LANES columns of the product in registers, which LLVM would not do by itself.
 
-    product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j,
-    d], i from ``block`` on, d from ``first`` on.
+    product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j, d], i from ``block`` on, d from
+    ``first`` on.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,8 +1,8 @@
 """Looks up and pools rows of tables on CPU, in place of fbgemm's operator: compiled, with all of torch's threads.
 
-fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among
-the threads, and the rows of later ids are prefetched into the cache. Bags are summed in their
-order, as in fbgemm, so the result is the same to the bit.
+fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among the threads, and
+the rows of later ids are prefetched into the cache. Bags are summed in their order, as in fbgemm, so the
+result is the same to the bit.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and
 offsets are int64, values are float32, weights are float32 or float16.
@@ -74,8 +74,8 @@ def _sum_of_rows(lanes: int) -> Any:
 
     @intrinsic
     def add_up(typing_context, pooled, at, ids, start, end, weights, dim, column):  # type: ignore[no-untyped-def]
-        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of
-        row ``ids[k]``'s values from ``column`` on.
+        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of row ``ids[k]``'s values
+        from ``column`` on.
         """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -163,11 +163,9 @@ def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_lookup(arguments: openmp.Arguments) -> None:
-    """Pools rows of float32 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_lookup_of_halves(arguments: openmp.Arguments) -> None:
-    """Pools rows of float16 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS).view(np.uint16))

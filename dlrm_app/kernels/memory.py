@@ -1,5 +1,5 @@
-"""Memory that a process keeps once it is freed. Allocators would return it to the system and get it again, page by page
-and filled with zeros.
+"""Makes a process keep freed memory. By default allocators return it to the system, and get it back page by page,
+filled with zeros.
 """
 
 import ctypes

@@ -1,13 +1,13 @@
 """Updates tables on CPU, in place of fbgemm's operators: compiled, with all of torch's threads.
 
-fbgemm 1.8 has a vectorised kernel for row-wise Adagrad of tables that one feature reads. It
-mixes SSE with AVX: on some of Intel's CPUs it takes ten times as long as on others. Everything
-else is a plain loop in one thread (docs/experiments.md).
-Here the ids of each table are sorted together with their bags, then the rows are divided among the threads. Each
-row's gradient is summed in the order of the batch, for every number of threads.
+fbgemm 1.8 has a vectorised kernel for row-wise Adagrad of tables that one feature reads. It mixes SSE with
+AVX: on some of Intel's CPUs it takes ten times as long as on others. Everything else is a plain loop in one
+thread (docs/experiments.md).
+Here the ids of each table are sorted together with their bags, then the rows are divided among the threads.
+Each row's gradient is summed in the order of the batch, for every number of threads.
 
-Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features'
-widths. Ids and offsets are int64, values are float32, weights are float32 or float16. A key:
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. Ids and
+offsets are int64, values are float32, weights are float32 or float16. A key:
 the id, then 32 bits for the bag (feature · B + its row).
 """
 
@@ -61,8 +61,8 @@ def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
 
 
 def _is_ours(rule: int, arguments: Any) -> bool:
-    """True if our operator supports the call: readable weights, int64 ids, no
-    bag weights, no weight decay or max norm.
+    """True if our operator supports the call: readable weights, int64 ids, no bag weights, no weight decay or
+    max norm.
     """
     gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
     decay_and_max_norm = [*arguments[18:19], *arguments[20:21]] if rule == ROWWISE_ADAGRAD else []
@@ -89,11 +89,11 @@ def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rat
 
 @njit(cache=True)
 def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
-    """Fills ``keys``, sorted by id, then by bag. Ids outside of the table (no
-    forward pass allows them) become -1 at the end.
+    """Fills ``keys``, sorted by id, then by bag. Ids outside of the table (no forward pass allows them)
+    become -1 at the end.
 
-    ``bags``: the starts of the bags of the table's features in ``ids``, and the last
-    bag's end. ``first_bag``: the first bag's number.
+    ``bags``: the starts of the bags of the table's features in ``ids``, and the last bag's end.
+    ``first_bag``: the first bag's number.
     """
     count, largest = 0, 1
     for bag in range(len(bags) - 1):
@@ -204,9 +204,9 @@ def _update_rows(  # type: ignore[no-untyped-def]
 ):
     """Steps the rows of a table whose first key is in ``share`` (compiled).
 
-    ``keys``: the table's keys; ``features``: where their columns start, and the first one's
-    number; ``bags``: where all bags start, if means are taken; ``sizes``: B, W; ``table``: weights
-    and state; ``total`` [D]: a buffer for a row's gradient.
+    ``keys``: the table's keys; ``features``: where their columns start, and the first one's number; ``bags``:
+    where all bags start, if means are taken; ``sizes``: B, W; ``table``: weights and state; ``total`` [D]: a
+    buffer for a row's gradient.
     """
     (first, last), (columns, feature), (batch, width) = share, features, sizes
     (weights, state), (lr, eps) = table, rates
@@ -271,11 +271,9 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
-    """Updates float32 tables."""
     _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_update_of_halves(arguments: openmp.Arguments) -> None:
-    """Updates float16 tables."""
     _update_share(arguments, openmp.carray(arguments[8], ALL_WEIGHTS).view(np.uint16))

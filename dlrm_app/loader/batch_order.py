@@ -1,10 +1,10 @@
 """The order of rows and the rows of each batch: pure arithmetic, no I/O.
 
-A split is a list of row groups. Training concatenates the groups in the epoch's order and cuts
-that sequence of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global
-batch of B rows. Global batch t takes rows [t * p, (t + 1) * p) of every lane, in the order of the lanes.
-Rank r of R serves lanes [r * L / R, (r + 1) * L / R): its local batch is the r-th piece of the global one, so
-every R gives the same global batches, and a rank reads only the row groups of its own lanes.
+A split is a list of row groups. Training concatenates the groups in the epoch's order and cuts that sequence
+of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global batch of B rows.
+Global batch t takes rows [t * p, (t + 1) * p) of every lane, in the order of the lanes. Rank r of R serves
+lanes [r * L / R, (r + 1) * L / R): its local batch is the r-th piece of the global one, so every R gives the
+same global batches, and a rank reads only the row groups of its own lanes.
 
 Evaluation has one lane per rank, unshuffled, which ends where the rank's rows end.
 """

@@ -121,19 +121,19 @@ def arrange(
         memory = np.empty(sum(sizes) + sum(sizes) // 8, np.int32)
     parts = np.split(memory[: sum(sizes)], np.cumsum(sizes)[:-1])
     dense = parts[0].view(np.float32).reshape(size, num_dense)
-    beside = parts[1].view(np.float32).reshape(size, len(supervision))
+    taught = parts[1].view(np.float32).reshape(size, len(supervision))
     ids = parts[2].reshape(len(one_hot), size)
     ordered_bags = [Bags(*pair) for pair in zip(parts[3::2], parts[4::2], strict=True)]
     rows = np.arange(size, dtype=np.int32) if order is None else order.astype(np.int32)
     gather_rows(_addresses(columns.dense), rows, dense)
     for number, values in enumerate(supervision):
-        beside[:, number] = values[rows]
+        taught[:, number] = values[rows]
     gather_columns(_addresses(one_hot), rows, ids)
     for each, out in zip(bags, ordered_bags, strict=True):
         gather_bags(each.values, each.offsets, rows, out.values, out.offsets)
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
-    return Rows(dense, [*features, *next_bags], beside, memory)
+    return Rows(dense, [*features, *next_bags], taught, memory)
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
@@ -224,18 +224,33 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
 ):
     """Copies ranges of rows into K consecutive batches.
 
-    addresses[p]: addresses of the dense values [rows, N] and supervision [rows, S] of the row group of range p, and
-    for each of F features of its ids and its bags' offsets (0 if every row has one id). ranges[p]: its first row, its
-    end, and the number of rows that its lane gives to these batches before it; each batch takes ``rows_per_lane``.
-    Each batch gets its rows in the order of the ranges: into ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids``
-    with batch k's ids of feature f from begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] if none are needed.
+    ``ranges``, ``rows_per_lane``: as in ``Ranges``. ``addresses`` [P, 2 + 2 F]: for each range the addresses of its
+    row group's dense values [rows, N] and supervision [rows, S], then for each feature those of the ids and of the
+    bags' offsets (0 if every row has one id).
+
+    A batch gets its rows in the order of the ranges: ``dense`` [K, B, N], ``supervision`` [K, S, B], ``ids`` with
+    those of batch k and feature f from begins[k, f] on, ``lengths`` [K, F, B], or [K, F, 0] if none are needed.
     """
-    num_batches, num_features = begins.shape
-    num_dense, num_beside, with_lengths = dense.shape[2], supervision.shape[1], lengths.shape[2] > 0
-    rows = np.zeros(num_batches, np.int64)
+    _copy_numbers(addresses, ranges, rows_per_lane, dense, supervision)
+    for f in range(begins.shape[1]):
+        _copy_ids(
+            addresses[:, 2 + 2 * f],
+            addresses[:, 3 + 2 * f],
+            ranges,
+            rows_per_lane,
+            ids,
+            begins[:, f],
+            lengths[:, f],
+        )
+
+
+@njit(nogil=True, cache=True)
+def _copy_numbers(addresses, ranges, rows_per_lane, dense, supervision):  # type: ignore[no-untyped-def]  # compiled
+    num_dense, num_numbers = dense.shape[2], supervision.shape[1]
+    rows = np.zeros(len(dense), np.int64)
     for p in range(len(ranges)):
         values = carray(_pointer(addresses[p, 0]), _ANY_LENGTH, np.float32)
-        beside = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
+        taught = carray(_pointer(addresses[p, 1]), _ANY_LENGTH, np.float32)
         row, stop, at = ranges[p]
         while row < stop:
             size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
@@ -243,40 +258,42 @@ def copy_rows(  # type: ignore[no-untyped-def]  # compiled
             out = dense[k, first:last].reshape(size * num_dense)
             for i in range(size * num_dense):
                 out[i] = values[row * num_dense + i]
-            for s in range(num_beside):
+            for s in range(num_numbers):
                 for i in range(size):
-                    supervision[k, s, first + i] = beside[(row + i) * num_beside + s]
+                    supervision[k, s, first + i] = taught[(row + i) * num_numbers + s]
             rows[k] = last
             row += size
             at += size
-    for f in range(num_features):
-        rows[:] = 0
-        ends = begins[:, f].copy()
-        for p in range(len(ranges)):
-            values = carray(_pointer(addresses[p, 2 + 2 * f]), _ANY_LENGTH, np.int32)
-            bags = addresses[p, 3 + 2 * f]
-            offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
-            if bags == 0 and p + _RANGES_AHEAD < len(ranges):
-                ahead = carray(_pointer(addresses[p + _RANGES_AHEAD, 2 + 2 * f]), _ANY_LENGTH, np.int32)
-                for near in range(ranges[p + _RANGES_AHEAD, 0], ranges[p + _RANGES_AHEAD, 1], LINE):
-                    bring_to_read(ahead, near)
-            row, stop, at = ranges[p]
-            while row < stop:
-                size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
-                begin, end = row, row + size
-                if bags != 0:
-                    begin, end = np.int64(offsets[row]), np.int64(offsets[row + size])
-                if with_lengths:
-                    for i in range(size):
-                        lengths[k, f, rows[k] + i] = (
-                            1 if bags == 0 else offsets[row + i + 1] - offsets[row + i]
-                        )
-                for i in range(end - begin):
-                    ids[ends[k] + i] = values[begin + i]
-                ends[k] += end - begin
-                rows[k] += size
-                row += size
-                at += size
+
+
+@njit(nogil=True, cache=True)
+def _copy_ids(of_ids, of_offsets, ranges, rows_per_lane, ids, begins, lengths):  # type: ignore[no-untyped-def]  # compiled
+    """One feature's ids: ``of_ids``, ``of_offsets``, ``begins`` and ``lengths`` are its columns of the arrays above."""
+    with_lengths = lengths.shape[1] > 0
+    rows, ends = np.zeros(len(begins), np.int64), begins.copy()
+    for p in range(len(ranges)):
+        values = carray(_pointer(of_ids[p]), _ANY_LENGTH, np.int32)
+        bags = of_offsets[p]
+        offsets = carray(_pointer(bags), _ANY_LENGTH, np.int32)
+        if bags == 0 and p + _RANGES_AHEAD < len(ranges):
+            ahead = carray(_pointer(of_ids[p + _RANGES_AHEAD]), _ANY_LENGTH, np.int32)
+            for near in range(ranges[p + _RANGES_AHEAD, 0], ranges[p + _RANGES_AHEAD, 1], LINE):
+                bring_to_read(ahead, near)
+        row, stop, at = ranges[p]
+        while row < stop:
+            size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
+            begin, end = row, row + size
+            if bags != 0:
+                begin, end = np.int64(offsets[row]), np.int64(offsets[row + size])
+            if with_lengths:
+                for i in range(size):
+                    lengths[k, rows[k] + i] = 1 if bags == 0 else offsets[row + i + 1] - offsets[row + i]
+            for i in range(end - begin):
+                ids[ends[k] + i] = values[begin + i]
+            ends[k] += end - begin
+            rows[k] += size
+            row += size
+            at += size
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""What loss and metrics read of a batch's rows, and no model does: their labels and weights.
+"""The labels and weights of a batch's rows, which loss and metrics read, and models do not.
 
 Shapes: B batch rows, L labels.
 """

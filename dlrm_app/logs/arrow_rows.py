@@ -37,19 +37,13 @@ from dlrm_app.logs.fields import (
 )
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
-from dlrm_app.logs.parser import (
+from dlrm_app.logs.parser import Cursor, Position, column_codes, kind_code
+from dlrm_app.logs.raw_columns import RawColumns, RawList, are_missing, raw_columns
+from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
     NEVER_MISSING,
-    Cursor,
-    Position,
-    RawColumns,
-    RawList,
     RejectedLine,
-    are_missing,
     bad_value,
-    column_codes,
-    kind_code,
-    raw_columns,
     rule_name,
     unlike_sizes,
 )

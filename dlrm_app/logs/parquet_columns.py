@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.parser import NEVER_MISSING, rule_name
+from dlrm_app.logs.rejects import NEVER_MISSING, rule_name
 from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, LogColumn, Spec
@@ -238,9 +238,10 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     if fits:
         return []
     is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
-    what = column.role if is_role else f"{column.role} column of kind {column.kind}"
+    what = f"a {column.role}" if is_role else f"a {column.role} column of kind {column.kind}"
+    what = "another label" if column.role == OTHER_LABEL else what
     if column.separator is not None:
         fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
-    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    takes = f"which {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
     return [(takes, f"cast it{cure * is_list}")]

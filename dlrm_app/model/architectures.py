@@ -1,8 +1,9 @@
 """The registry of architectures and their requirements on a configuration.
+
 Does not import torch until a model is built.
 
-An architecture is registered by the decorator ``architecture`` on its builder: the built-in ones
-here, others in a file of their own (docs/extending.md).
+Built-in architectures stand in a table here; others are registered by the decorator ``architecture`` on their builder,
+in a file of their own (docs/extending.md).
 """
 
 import math
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.train import ModelConfig
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
     Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
 ENTRY_POINTS = "dlrm_app.architectures"
-"""The group of entry points in which other packages name their
-architectures: the name, and the builder or its module.
+"""The group of entry points in which other packages name their architectures: the name, and the builder or
+its module.
 """
 
 
@@ -37,8 +39,8 @@ class Architecture:
     build: (configuration, tables, number of dense inputs N, widths of the bottom MLP, widths of the top MLP)
     → model. The model's ``forward(dense_features [B, N], sparse_features KJT)`` gives logits [B, 1]. Its
     tables are in ``sparse_arch``, and it reads dense inputs through ``dense_arch``: with
-    ``dense_embedding_dim`` the features' embeddings are put before it. Its top MLP is ``over_arch``,
-    of which every one of several labels has its own.
+    ``dense_embedding_dim`` the features' embeddings are put before it. Its top MLP is ``over_arch``, of which
+    every one of several labels has its own.
     needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
     interacts: the features' vectors interact, so they and the dense features' vector must have one width, and
     ``sparse_arch`` gives them stacked, [B, F, D]; otherwise it gives them side by side, [B, W].
@@ -61,8 +63,8 @@ def architecture(
 ) -> "Callable[[Builder], Builder]":
     """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
 
-    A name that is registered again, as when a notebook's cell runs twice, gets the
-    new builder; built-in names cannot be taken.
+    A name that is registered again, as when a notebook's cell runs twice, gets the new builder; built-in
+    names cannot be taken.
     """
 
     def register(build: "Builder") -> "Builder":
@@ -92,45 +94,28 @@ _PLAIN = ("stride", "settings")
 """Keys that a built-in architecture has only if it says so."""
 
 
-@architecture("dlrm", refuses=_PLAIN)
-def _dlrm(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_dlrm
+def _built_in(place: str) -> "Builder":
+    """The builder at ``place``, MODULE:FUNCTION in this folder, which is imported once a model is built."""
 
-    return build_dlrm(config, bags, num_dense, bottom, top)
+    def build(
+        config: ModelConfig, bags: "EmbeddingBagCollection", num_dense: int, bottom: list[int], top: list[int]
+    ) -> "nn.Module":
+        builder: Builder = resolve_name(f"{__package__}.{place}")
+        return builder(config, bags, num_dense, bottom, top)
 
-
-@architecture("dcn", needs=("dcn_num_layers", "dcn_low_rank_dim"), refuses=_PLAIN)
-def _dcn(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_dcn
-
-    return build_dcn(config, bags, num_dense, bottom, top)
+    return build
 
 
-@architecture(
-    "dcn_parallel",
-    needs=("dcn_num_layers",),
-    refuses=(*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout"),
-)
-def _dcn_parallel(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dcn_parallel import build
-
-    return build(config, bags, num_dense, bottom, top)
-
-
-@architecture("projection", needs=("projection_branch1", "projection_branch2"), refuses=_PLAIN)
-def _projection(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.dlrm import build_projection
-
-    return build_projection(config, bags, num_dense, bottom, top)
-
-
-@architecture("concat", refuses=("settings", "bottom_mlp"), interacts=False)
-def _concat(config, bags, num_dense, bottom, top):  # type: ignore[no-untyped-def]  # a Builder
-    from dlrm_app.model.concat import build
-
-    return build(config, bags, num_dense, bottom, top)
-
-
+_NO_BOTTOM = (*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
+ARCHITECTURES |= {
+    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_PLAIN),
+    "dcn": Architecture(_built_in("dlrm:build_dcn"), ("dcn_num_layers", "dcn_low_rank_dim"), _PLAIN),
+    "dcn_parallel": Architecture(_built_in("dcn_parallel:build"), ("dcn_num_layers",), _NO_BOTTOM),
+    "projection": Architecture(
+        _built_in("dlrm:build_projection"), ("projection_branch1", "projection_branch2"), _PLAIN
+    ),
+    "concat": Architecture(_built_in("concat:build"), refuses=("settings", "bottom_mlp"), interacts=False),
+}
 _BUILT_IN = (*ARCHITECTURES,)
 
 
@@ -186,7 +171,7 @@ def model_problems(config: ModelConfig) -> list[Problem]:
             problems.append(
                 Problem(
                     f"model.{key}={value}",
-                    f"is no setting of model.kind={config.kind}",
+                    f"is not a setting of model.kind={config.kind}",
                     f"set model.{key}={(type(value)() if isinstance(value, list | dict) else 'null')}, or use "
                     f"model={others}",
                 )

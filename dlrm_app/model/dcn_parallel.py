@@ -1,5 +1,5 @@
-"""DCNv2 in parallel: full-rank cross layers beside an MLP over the same input
-(Wang et al. 2021, arXiv:2008.13535, figure 1b).
+"""DCNv2 in parallel: full-rank cross layers beside an MLP over the same input (Wang et al. 2021,
+arXiv:2008.13535, figure 1b).
 
 As in BARS' DCNv2, every dense feature has a vector too: its value times learnt weights.
 Shapes: B batch rows, F sparse features, N dense features, D the tables' width, W = (N + F) · D.

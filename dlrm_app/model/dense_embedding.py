@@ -16,8 +16,8 @@ FREQUENCY_DEVIATION = 0.3
 
 
 class PeriodicEmbedding(nn.Module):
-    """[B, N] → [B, N + M · E]: the values (standardised for ``features``), then E
-    values relu(linear(sin, cos of waves)) for each.
+    """[B, N] → [B, N + M · E]: the values (standardised for ``features``), then E values relu(linear(sin, cos
+    of waves)) for each.
 
     Each feature has its own frequencies and linear layer. ``mean`` and ``scale`` are the training split's
     (``set_moments``): so the scale of a feature makes no difference.
@@ -49,8 +49,8 @@ class PeriodicEmbedding(nn.Module):
 
 @torch.no_grad()
 def set_moments(model: nn.Module, sample: torch.Tensor) -> None:
-    """Sets the moments of every PeriodicEmbedding in ``model`` to those of
-    ``sample`` [R, N], rows of the training split.
+    """Sets the moments of every PeriodicEmbedding in ``model`` to those of ``sample`` [R, N], rows of the
+    training split.
 
     A feature with one value in all rows keeps its scale.
     """

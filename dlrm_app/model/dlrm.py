@@ -1,8 +1,8 @@
 """torchrec's DLRM, DCNv2 and projection models. They look up tables first and keep the embeddings as one tensor.
 
-Embeddings are looked up and sent between ranks while the bottom MLP is computed. In the
-backward pass, which runs in the opposite order, their gradients are sent during the bottom
-MLP's backward pass. B batch rows, F sparse features, D width.
+Embeddings are looked up and sent between ranks while the bottom MLP is computed. In the backward pass, which
+runs in the opposite order, their gradients are sent during the bottom MLP's backward pass. B batch rows, F
+sparse features, D width.
 """
 
 from typing import Any

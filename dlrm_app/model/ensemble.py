@@ -1,7 +1,7 @@
 """Several models in one, each with its own columns of every table and its own dense weights: a deep ensemble.
 
-Lakshminarayanan et al. 2017 (arXiv:1612.01474). Shapes: K models, B batch rows, F sparse features, D
-each model's share of the tables' width, N dense features.
+Lakshminarayanan et al. 2017 (arXiv:1612.01474). Shapes: K models, B batch rows, F sparse features, D each
+model's share of the tables' width, N dense features.
 """
 
 from collections.abc import Sequence

@@ -65,8 +65,8 @@ def _fill(
     seed: int,
     generations: torch.Tensor | None,
 ) -> None:
-    """Draws whole blocks of rows, each from its own seed, and copies the
-    part that overlaps ``part`` [rows, columns].
+    """Draws whole blocks of rows, each from its own seed, and copies the part that overlaps ``part`` [rows,
+    columns].
     """
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
@@ -87,8 +87,8 @@ def _fill(
 def draw_block(table: Table, seed: int, block: int, generations: torch.Tensor | None = None) -> torch.Tensor:
     """Rows [block × BLOCK_ROWS, …) of a fresh table, at most BLOCK_ROWS of them: float32 [n, table.dim].
 
-    uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
-    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]:
+    uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code); normal: N(0,
+    s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]:
     a generation above 0 changes the row's seed.
     """
     values = _draw(table, block, f"{seed}/{table.name}/{block}")

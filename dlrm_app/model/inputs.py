@@ -1,7 +1,7 @@
 """Names of the inputs of a model's dense layers, so that weights can be matched when features are added or removed.
 
-Does not import torch. Shapes: F sparse features, N dense features, D the
-width of a model's vectors, W a layer's outputs.
+Does not import torch. Shapes: F sparse features, N dense features, D the width of a model's vectors, W a
+layer's outputs.
 """
 
 import re
@@ -20,8 +20,8 @@ _BOTTOM = ""
 
 
 def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
-    """Parameter → its axes, for the dense parameters whose shape depends on the
-    features. ``dense``: names of the N features.
+    """Parameter → its axes, for the dense parameters whose shape depends on the features. ``dense``: names of
+    the N features.
 
     They are the same for each model of an ensemble.
     """

@@ -1,8 +1,8 @@
 """Python files of a user that register architectures: ``plugins=[mine.py]``. They are executed only if they are typed.
 
-A run records each file with its checksum, as ``mine.py@sha256:…``, and is resumed, evaluated and
-exported only with the same content. The files that a run's configuration names are never
-executed by themselves: it may come from someone else.
+A run records each file with its checksum, as ``mine.py@sha256:…``, and is resumed, evaluated and exported
+only with the same content. The files that a run's configuration names are never executed by themselves: it
+may come from someone else.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ _KEY = "plugins"
 def load_plugins(given: Sequence[str]) -> list[str]:
     """Executes the files ``given``, unless they were executed before, and returns each with its checksum.
 
-    Raises ConfigError for a file that is no local Python file, has another checksum than ``given`` names, or fails.
+    Raises ConfigError for a file that is not a local Python file, has another checksum than ``given`` names, or fails.
     """
     return [_load(*each.partition(_MARK)[::2]) for each in given]
 
@@ -63,8 +63,8 @@ def _load(name: str, expected: str) -> str:
 
 
 def refuse_other_plugins(kind: str, plugins: Sequence[str], run: str) -> None:
-    """Raises ConfigError unless the architecture ``kind`` is there, from the file
-    that ``run`` recorded among its ``plugins``.
+    """Raises ConfigError unless the architecture ``kind`` is there, from the file that ``run`` recorded among
+    its ``plugins``.
     """
     found = find_architecture(kind)
     recorded = {f"sha256:{digest}" for _, _, digest in (each.partition(_MARK) for each in plugins)}

@@ -51,8 +51,8 @@ class RegularizedPerceptron(nn.Module):
 class SyncedBatchNorm(nn.Module):
     """BatchNorm1d over the rows of all ranks, so that results do not depend on their number; also on CPU and with gloo.
 
-    Ioffe and Szegedy 2015, arXiv:1502.03167. nn.SyncBatchNorm does the same on
-    GPUs only. All ranks must have as many rows.
+    Ioffe and Szegedy 2015, arXiv:1502.03167. nn.SyncBatchNorm does the same on GPUs only. All ranks must have
+    as many rows.
     """
 
     running_mean: torch.Tensor

@@ -37,7 +37,7 @@ from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import sync_folder, written_whole
 from dlrm_app.journal import Journal
-from dlrm_app.logs.parser import REJECTS, write_rejects
+from dlrm_app.logs.rejects import REJECTS, write_rejects
 from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum
 from dlrm_app.logs.sources.store import in_threads
 from dlrm_app.logs.sources.units import FileExtent

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlrm_app.journal import Journal
-from dlrm_app.logs.parser import RejectedLine, read_rejects
-from dlrm_app.logs.rejects import refuse_rejects
+from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan

@@ -77,7 +77,6 @@ def summary_table(result: RunResult, evals: Sequence[Evaluation]) -> tuple[Colum
 
 
 def _label_rows(labels: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
-    """A line for each other label."""
     return [[f"  {name}", "", *_cells(metrics)] for name, metrics in labels.items()]
 
 

@@ -103,8 +103,8 @@ def dense_kernel_tables(
 def dense_kernel_reason(
     settings: SparseSettings, kernels: Sequence[str] | None, device_type: str
 ) -> str | None:
-    """The reason why a table with these settings and ``kernels`` takes the
-    dense kernel; None if it takes a fused one.
+    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None if it takes a
+    fused one.
     """
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     if settings.updated_rows == "all":
@@ -133,8 +133,8 @@ def log_dense_kernel(
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> list[Problem]:
-    """Problems: sparse optimizers that the device or the tables' own settings
-    do not allow, one problem for each cause.
+    """Problems: sparse optimizers that the device or the tables' own settings do not allow, one problem for
+    each cause.
     """
     if unknown := one_of("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown

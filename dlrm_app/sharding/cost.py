@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.enumerators import get_partition_by_type
@@ -171,8 +172,8 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
 class CpuConfig(EmbeddingPerfEstimatorConfig):
     """A CPU estimator without torchrec's penalties for narrow rows, which model idle thread blocks of a GPU.
 
-    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at
-    least 32 columns, but not for tables cut by rows.
+    torchrec would multiply the time of whole tables narrower than 64 by 1.75, and count at least 32 columns,
+    but not for tables cut by rows.
     """
 
 
@@ -180,7 +181,7 @@ _EMPTY_BAGS, _EMPTY_WEIGHTED_BAGS = EmbeddingBagCollection([]), EmbeddingBagColl
 _EMPTY_VECTORS = EmbeddingCollection(
     [EmbeddingConfig(name="_", num_embeddings=1, embedding_dim=4, feature_names=["_"])], torch.device("meta")
 )
-"""Of the types of modules that hold the tables."""
+"""Empty modules, of the types that hold the tables."""
 
 
 def _module_like(table: Table) -> nn.Module:
@@ -196,9 +197,24 @@ def _sharder_argument(sharders: dict[str, Any]) -> dict[str, Any]:
     return {"sharder_data_map": build_sharder_data_map(sharders)}
 
 
-class _Estimator:
-    """Runs torchrec's estimators for one cluster."""
+def _meta_weight(table: Table) -> torch.Tensor:
+    """A weight as torchrec's estimators read it.
 
+    It has no optimizer: its state is counted here, since torchrec's figures are right for some kinds only.
+    """
+    return torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
+
+
+def _cache_bytes(
+    weights: NDArray[np.int64], rows: NDArray[np.int64], load_factor: float | None
+) -> NDArray[np.float64]:
+    """Bytes of fbgemm's cache for shards with these bytes of weights and these rows; 0 without a ``load_factor``."""
+    if load_factor is None:
+        return np.zeros(len(weights))
+    return np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
+
+
+class _Estimator:
     def __init__(
         self, work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints]
     ) -> None:
@@ -226,47 +242,19 @@ class _Estimator:
                 yield from (self._option(table, allowed, kind, kernel) for kernel in kernels)
 
     def _option(self, table: Table, allowed: ParameterConstraints, kind: str, kernel: str) -> Option:
-        # without an optimizer: its state is counted below, since torchrec's figures are right for some kinds only
-        weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
-        topology = self._topology
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about indivisible widths: such an option is one shard
-            cut = calculate_shard_sizes_and_offsets(
-                weight, topology.world_size, topology.intra_group_size, kind, allowed.min_partition
-            )
-        sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
+        sizes, offsets = self._cut(table, allowed, kind)
         # equal sizes are estimated once
         distinct, which = np.unique(sizes, axis=0, return_inverse=True)  # numpy 2.0: ``which`` is 2-D
-        estimated = ShardingOption(
-            name=table.name,
-            tensor=weight,
-            module=("", _module_like(table)),
-            input_lengths=allowed.pooling_factors,
-            batch_size=self._batch_size,
-            sharding_type=kind,
-            partition_by=get_partition_by_type(kind),
-            compute_kernel=kernel,
-            shards=[Shard(size=size, offset=[0, 0]) for size in distinct.tolist()],
-            cache_params=allowed.cache_params,
-            is_pooled=table.attention is None,
-            feature_names=allowed.feature_names,
-        )
-        for estimator in self._estimators:
-            estimator.estimate([estimated], **self._sharders)
-        rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
+        estimated = self._estimated(table, allowed, kind, kernel, distinct)
         on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
         load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
-        cache = np.zeros(len(sizes))
-        if load_factor is not None:
-            cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
+        weights = sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
+        cache = _cache_bytes(weights, sizes[:, 0], load_factor)
         memory_kind = "hbm" if self._cluster.device == "cuda" else "ddr"
         total = np.array([getattr(shard.storage, memory_kind) for shard in estimated.shards], dtype=float)
         exchanged = np.maximum(0, total[which.ravel()] - (cache if on_host else weights))
         time = np.array([shard.perf.total if shard.perf else 0.0 for shard in estimated.shards])
-        optimizer = SPARSE_OPTIMIZERS[self._work.optimizers[table.name]]
-        per_weight, per_row = (part.astype(float) for part in optimizer.state_bytes(rows, sizes[:, 1]))
-        if kernel == "dense":
-            per_weight += weights  # the gradient, as large as the table
+        per_weight, per_row = self._state_bytes(table, sizes, kernel)
         # fbgemm keeps per-row state on the device even if the weights are on the host
         state = per_row if on_host else per_weight + per_row
         return Option(
@@ -279,3 +267,57 @@ class _Estimator:
             memory=np.stack([weights * (not on_host), state, exchanged, cache], axis=1).astype(float),
             host=(weights + per_weight if on_host else np.zeros(len(sizes))).astype(float),
         )
+
+    def _cut(
+        self, table: Table, allowed: ParameterConstraints, kind: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows and columns of each shard, its first row and column) [shards, 2]."""
+        topology = self._topology
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about indivisible widths: such an option is one shard
+            cut = calculate_shard_sizes_and_offsets(
+                _meta_weight(table),
+                topology.world_size,
+                topology.intra_group_size,
+                kind,
+                allowed.min_partition,
+            )
+        sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
+        return sizes, offsets
+
+    def _estimated(
+        self,
+        table: Table,
+        allowed: ParameterConstraints,
+        kind: str,
+        kernel: str,
+        sizes: NDArray[np.int64],
+    ) -> ShardingOption:
+        """torchrec's option with shards of these ``sizes``, and its estimates of their time and memory."""
+        estimated = ShardingOption(
+            name=table.name,
+            tensor=_meta_weight(table),
+            module=("", _module_like(table)),
+            input_lengths=allowed.pooling_factors,
+            batch_size=self._batch_size,
+            sharding_type=kind,
+            partition_by=get_partition_by_type(kind),
+            compute_kernel=kernel,
+            shards=[Shard(size=size, offset=[0, 0]) for size in sizes.tolist()],
+            cache_params=allowed.cache_params,
+            is_pooled=table.attention is None,
+            feature_names=allowed.feature_names,
+        )
+        for estimator in self._estimators:
+            estimator.estimate([estimated], **self._sharders)
+        return estimated
+
+    def _state_bytes(
+        self, table: Table, sizes: NDArray[np.int64], kernel: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes of optimizer state for the weights, and for the rows, of each shard."""
+        optimizer = SPARSE_OPTIMIZERS[self._work.optimizers[table.name]]
+        per_weight, per_row = (part.astype(float) for part in optimizer.state_bytes(*sizes.T))
+        if kernel == "dense":  # the gradient, as large as the table
+            per_weight += sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
+        return per_weight, per_row

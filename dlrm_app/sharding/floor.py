@@ -44,12 +44,12 @@ SENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ADDED_UP = ("row_wise", "table_row_wise", "grid_shard")
 """Sharding types that cut tables by rows, so that vectors of several ranks are added up."""
 MEMORY, HOST, WITHIN, BETWEEN = range(4)
-"""Rows of ``Rates.bandwidths`` and of arrays [4, R], by RESOURCES."""
+"""Rows of ``DeviceRates.bandwidths`` and of arrays [4, R], by RESOURCES."""
 RESOURCES = ("memory", "host memory", "exchange within a node", "exchange between nodes", "arithmetic")
 
 
 @dataclass(frozen=True)
-class Rates:
+class DeviceRates:
     """Rates of a rank: bytes a second by RESOURCES without the last, and operations a second (None: not known)."""
 
     bandwidths: tuple[float, float, float, float]
@@ -82,7 +82,9 @@ class Floor:
         return max(self.by_resource, key=lambda name: self.by_resource[name])
 
 
-def step_floor(plan: EstimatedPlan, dense: DenseWork, collectives: CollectivesConfig, rates: Rates) -> Floor:
+def step_floor(
+    plan: EstimatedPlan, dense: DenseWork, collectives: CollectivesConfig, rates: DeviceRates
+) -> Floor:
     """The floor of a step under ``plan``; see the module's formula."""
     cluster, replicated = plan.cluster, dense.weight_bytes
     total = np.zeros((len(rates.bandwidths), cluster.num_ranks))
@@ -181,11 +183,11 @@ def interaction_flops(config: ModelConfig, tables: Sequence[Table], rows: int) -
     return 2.0 * rows * pairs * tables[0].dim
 
 
-def described_rates(config: TopologyConfig, cluster: Cluster, precision: str, tf32: bool) -> Rates:
+def described_rates(config: TopologyConfig, cluster: Cluster, precision: str, tf32: bool) -> DeviceRates:
     """The rates of a rank of ``cluster``, which ``config`` describes. bf16's peak also bounds TF32, which is slower."""
     speed = cluster.bandwidths
     is_reduced = precision == "bf16" or (tf32 and cluster.device == "cuda")
     peak = config.bf16_tflops if is_reduced else config.fp32_tflops
     host = min(speed.host_memory, speed.host_link)
     a_second = 1000 * speed.memory, 1000 * host, 1000 * speed.intra_node, 1000 * speed.inter_node
-    return Rates(a_second, None if peak is None else 1e12 * peak)
+    return DeviceRates(a_second, None if peak is None else 1e12 * peak)

@@ -31,7 +31,7 @@ Assignment = Mapping[str, Placed]
 
 
 @dataclass(frozen=True)
-class Loads:
+class RankLoads:
     """Loads of W ranks: memory in bytes by KINDS [W, 4], host bytes [W], milliseconds a step [W]."""
 
     memory: np.ndarray
@@ -44,7 +44,7 @@ class Loads:
         return self.memory.sum(1)
 
 
-def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
+def rank_loads(assignment: Assignment, num_ranks: int) -> RankLoads:
     """Adds up the loads of all shards by rank."""
     memory, host, time = np.zeros((num_ranks, len(KINDS))), np.zeros(num_ranks), np.zeros(num_ranks)
     for placed in assignment.values():
@@ -52,7 +52,7 @@ def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
         np.add.at(memory, ranks, option.memory)
         np.add.at(host, ranks, option.host)
         np.add.at(time, ranks, option.time)
-    return Loads(memory, host, time)
+    return RankLoads(memory, host, time)
 
 
 def imbalance(values: np.ndarray) -> float:
@@ -96,8 +96,8 @@ class Board:
         return bool((self.loads <= self.limits[:, None]).all())
 
     def _nodes_for(self, option: Option) -> list[int] | None:
-        """Ranks for groups of shards that must share a node; each group goes to
-        the node with the least load afterwards.
+        """Ranks for groups of shards that must share a node; each group goes to the node with the least load
+        afterwards.
         """
         is_free = option.sharding_type == "table_column_wise"  # its shards may be in any order
         group = len(option.time) if is_free else self.cluster.devices_per_node
@@ -113,8 +113,8 @@ class Board:
         return ranks
 
     def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
-        """The ranks of the best node for ``shards`` [3, S], which are dealt to its
-        ranks in turn; None if no node has room.
+        """The ranks of the best node for ``shards`` [3, S], which its ranks get in turn; None if no
+        node has room.
         """
         nodes, width = self.cluster.nodes, self.cluster.devices_per_node
         loads = loads.reshape(3, nodes, width)
@@ -226,8 +226,8 @@ class _Exchange:
         self.limits = board.limits.copy()
 
     def lower(self, which: int) -> None:
-        """Exchanges pieces of the fullest group with other groups, while that
-        lowers the larger of both groups' loads.
+        """Exchanges pieces of the fullest group with other groups, while that lowers the larger of both
+        groups' loads.
         """
         num_pairs = 0
         for _ in range(MAX_EXCHANGES):

@@ -27,7 +27,8 @@ from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import dense_kernel_tables, table_names
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
-from dlrm_app.sharding.plan import EstimatedPlan, load_plan, module_paths, to_plan
+from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
+from dlrm_app.sharding.plan_file import load_plan
 from dlrm_app.sharding.search import explain_misfit, search
 from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers

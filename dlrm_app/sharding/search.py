@@ -112,8 +112,8 @@ def largest_share(option: Option, cluster: Cluster) -> float:
 
 
 def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
-    """Placements for scarce memory: tables change to their smallest option,
-    those with the least time per saved byte first.
+    """Placements for scarce memory: tables change to their smallest option, those with the least time per
+    saved byte first.
 
     As few as possible change (greedy for the multiple-choice knapsack); bisection finds how many.
     """
@@ -161,8 +161,8 @@ def can_fit(work: Workload, cluster: Cluster) -> bool:
 
 
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
-    """The error message: needed and available memory, the largest tables, and
-    each cure that the planner found to work.
+    """The error message: needed and available memory, the largest tables, and each cure that the planner
+    found to work.
     """
     options = estimate_options(work, cluster)
     smallest = [min(of_table, key=lambda option: float(option.device.sum())) for of_table in options.values()]
@@ -198,8 +198,8 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
 
 
 def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
-    """The fewest of ``cluster``'s devices that a plan fits on: part of one node,
-    or whole nodes. None if MAX_NODES are too few.
+    """The fewest of ``cluster``'s devices that a plan fits on: part of one node, or whole nodes. None if
+    MAX_NODES are too few.
 
     Assumes that tables that fit on n nodes fit on more.
     """
@@ -228,11 +228,11 @@ def _relaxed(work: Workload, cluster: Cluster) -> Iterator[Cure]:
             if can_fit(*cure):
                 yield f"'sharding.tables={{{pattern}:{{{key}:{'null' if value is None else value}}}}}'", *cure
                 break
-    alike: dict[str, list[Table]] = {}
+    by_constraints: dict[str, list[Table]] = {}
     for table in work.tables.values():
         if table.sharding:
-            alike.setdefault(repr(sorted(table.sharding.items())), []).append(table)
-    for group in islice(alike.values(), MAX_RELAXED):
+            by_constraints.setdefault(repr(sorted(table.sharding.items())), []).append(table)
+    for group in islice(by_constraints.values(), MAX_RELAXED):
         for key, value in _looser(group[0].sharding):
             changed_tables = {t.name: replace(t, sharding={**t.sharding, key: value}) for t in group}
             cure = replace(work, tables={**work.tables, **changed_tables}), cluster
@@ -275,8 +275,8 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
 
 
 def _cached(work: Workload, share: float, cluster: Cluster) -> Cure:
-    """The cure that keeps weights in host memory, with a cache for ``share``
-    of their rows, for tables that do not fit.
+    """The cure that keeps weights in host memory, with a cache for ``share`` of their rows, for tables that
+    do not fit.
     """
     tables = work.sharding.tables
     constraints = {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share}

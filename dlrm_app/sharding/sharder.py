@@ -136,8 +136,8 @@ def without_weights(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int, int]]) -> KeyedTensor:
-    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys],
-    through a view for each run of equal widths.
+    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys], through a view for each run of
+    equal widths.
     """
     vectors = torch.split(pooled.values(), [keys * width for keys, width in runs], dim=1)
     divisors = torch.split(divisor, [keys for keys, _ in runs], dim=1)
@@ -178,8 +178,8 @@ def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any] | BaseBatchedEmb
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
-    """Offers every sharding type on every device. torchrec offers row-wise types
-    only on CUDA, but they work with gloo too.
+    """Offers every sharding type on every device. torchrec offers row-wise types only on CUDA, but they work
+    with gloo too.
     """
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
@@ -187,8 +187,8 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
         return [kind.value for kind in ShardingType]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """torchrec's kernels without those that are not supported here, and the
-        dense one, which works with every type.
+        """torchrec's kernels without those that are not supported here, and the dense one, which works with
+        every type.
         """
         return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
@@ -216,13 +216,13 @@ class VectorsSharder(EmbeddingCollectionSharder):
     """Shards tables whose vectors are not pooled, by the types that torchrec has for them (``UNPOOLED_TYPES``)."""
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """As of ``AnyShardingSharder``."""
+        """As ``AnyShardingSharder`` does."""
         return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
     def shard(
         self, module: EmbeddingCollection, *arguments: Any, **options: Any
     ) -> ShardedEmbeddingCollection:
-        """Like torchrec's, with two mends on CPU: of empty tables, and of the dense kernel."""
+        """As torchrec does, with two fixes on CPU: for empty tables, and for the dense kernel."""
         sharded = super().shard(module, *arguments, **options)
         _keep_all_empty_tables_apart(sharded._lookups)
         for lookup in sharded._lookups:

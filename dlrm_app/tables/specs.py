@@ -136,28 +136,7 @@ def resolve_tables(
     first and lists behind it. ``weighted``: features whose elements have weights. Raises ConfigError with every
     problem: unknown features, too few rows, a feature read twice, and so on.
     """
-    specs, lacking = (
-        config.specs,
-        Problem("tables.specs", "is empty", "give at least one table, or choose tables=dataset"),
-    )
-    if config.from_dataset:
-        if config.specs:
-            raise ConfigError(
-                Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
-            )
-        if config.pooling == ATTENTION and not attending(groups, weighted):
-            rule = "finds no list that has one vocabulary with a column to attend to, and no element weights"
-            cure = (
-                "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]], or use tables.pooling=sum"
-            )
-            raise ConfigError(Problem("tables.pooling=attention", rule, cure))
-        specs = _specs_of_dataset(config, feature_rows or {}, groups, weighted)
-        rule = "finds no sparse column in the dataset to make a table for"
-        lacking = Problem(
-            "tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all"
-        )
-    if not specs:
-        raise ConfigError(lacking)
+    specs = _given_specs(config, feature_rows or {}, groups, weighted)
     faults: dict[str, tuple[Problem, list[str]]] = {}
     tables: list[Table] = []
     for index, spec in enumerate(specs):
@@ -179,6 +158,35 @@ def resolve_tables(
         problems += first_problems(_misfits(tables, feature_rows), MAX_MISFITS)
     refuse_if(problems)
     return tables
+
+
+def _given_specs(
+    config: TablesConfig,
+    feature_rows: Mapping[str, int],
+    groups: Sequence[Sequence[str]],
+    weighted: Collection[str],
+) -> Sequence[Any]:
+    """The specs of ``config``, or those that it makes of the dataset. Raises ConfigError if there are none."""
+    if not config.from_dataset:
+        if not config.specs:
+            raise ConfigError(
+                Problem("tables.specs", "is empty", "give at least one table, or choose tables=dataset")
+            )
+        return config.specs
+    if config.specs:
+        raise ConfigError(
+            Problem("tables.from_dataset=true", "makes the tables itself", "leave tables.specs empty")
+        )
+    if config.pooling == ATTENTION and not attending(groups, weighted):
+        rule = "finds no list that has one vocabulary with a column to attend to, and no element weights"
+        cure = "preprocess with encoding=vocab encoding.shared=[[COLUMN, LIST]], or use tables.pooling=sum"
+        raise ConfigError(Problem("tables.pooling=attention", rule, cure))
+    if specs := _specs_of_dataset(config, feature_rows, groups, weighted):
+        return specs
+    rule = "finds no sparse column in the dataset to make a table for"
+    raise ConfigError(
+        Problem("tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all")
+    )
 
 
 def attending(groups: Sequence[Sequence[str]], weighted: Collection[str]) -> list[Sequence[str]]:

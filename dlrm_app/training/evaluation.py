@@ -12,7 +12,8 @@ from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import Scored, batch_rows, evaluate, metrics_of_labels, score_rows
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import Measurements, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import ClickMetrics, entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases

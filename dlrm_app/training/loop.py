@@ -12,7 +12,7 @@ from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.errors import Problem, SharedError
-from dlrm_app.evaluation.judgement import scale_cause
+from dlrm_app.evaluation.causes import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
@@ -206,7 +206,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     rates = run.learning_rates.at(run.progress.step + 1)
     if path is None:
         logger.warning(
-            "the checkpoint of the best evaluation, after step %d, is gone: training goes on", best.step
+            "the checkpoint of the best evaluation, after step %d, is gone: training continues", best.step
         )
         return
     run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())

@@ -207,10 +207,10 @@ def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ())
 
 
 def num_falls(aucs: Sequence[float], patience: int) -> int:
-    """How often ``patience`` + 1 evaluations in a row brought no better AUC, counted anew after each time.
+    """Counts how often ``patience`` + 1 evaluations in a row brought no better AUC; each time the count begins again.
 
-    As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations,
-    so a resumed run has nothing else to remember.
+    As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations, so a resumed run has
+    nothing else to remember.
     """
     best, num_worse, falls = -math.inf, 0, 0
     for auc in aucs:

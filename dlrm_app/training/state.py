@@ -24,7 +24,7 @@ from dlrm_app.runs.checkpoint.tensors import (
     collect_tensors,
 )
 from dlrm_app.runs.folder import RunFolder
-from dlrm_app.sharding.plan import plan_to_dict
+from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states

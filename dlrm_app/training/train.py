@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import TrainConfig, WarmStartConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
@@ -20,6 +21,7 @@ from dlrm_app.model.loss import learn_from_kept
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
+from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.trained import TrainedModel
@@ -27,7 +29,8 @@ from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 from dlrm_app.runs.run import Run
 from dlrm_app.sharding.constraints import log_dense_kernel
-from dlrm_app.sharding.plan import log_plan, write_plan
+from dlrm_app.sharding.plan import log_plan
+from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.training.begin import Beginning, begin_from
@@ -95,11 +98,7 @@ def prepare(
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
     lanes = runtime.together(choose_lanes, given.data.lanes, checkpoint, runtime.world_size)
     config = replace(given, data=replace(given.data, lanes=lanes))
-    before = previous = None
-    if checkpoint is not None:
-        previous, before = runtime.together(check_resumable, checkpoint, config, manifest, tables)
-    elif config.warm_start.checkpoint is not None:
-        previous = choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime)
+    previous, before = find_previous(checkpoint, config, manifest, tables, runtime)
     if previous is not None:
         tables = in_order(tables, previous.order)
     log_start(manifest, tables, config.trainer, config.model, runtime)
@@ -116,9 +115,7 @@ def prepare(
     if scores is not None:
         soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
     log_plan(trainable.plan)
-    kinds, decay = optimizer_kinds(tables, config.optimizer.sparse), config.optimizer.dense.ema_decay
-    ema = None if decay is None else DenseEma(trainable.model, decay)
-    state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
+    state = new_state(trainable, config.optimizer, runtime)
     if previous is not None:
         resumes = checkpoint is not None
         begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
@@ -143,6 +140,32 @@ def prepare(
         state,
         instruments,
     )
+
+
+def find_previous(
+    checkpoint: Checkpoint | None,
+    config: TrainConfig,
+    manifest: Manifest,
+    tables: list[Table],
+    runtime: Runtime,
+) -> tuple[TrainedModel | None, TrainConfig | None]:
+    """(the model that training begins with, the settings of the run that is resumed), if there are any.
+
+    Raises DlrmError on every rank.
+    """
+    if checkpoint is not None:
+        return runtime.together(check_resumable, checkpoint, config, manifest, tables)
+    if config.warm_start.checkpoint is None:
+        return None, None
+    return choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime), None
+
+
+def new_state(trainable: Trainable, settings: OptimizerConfig, runtime: Runtime) -> RunState:
+    """The state of a run before its first step."""
+    kinds = optimizer_kinds(trainable.tables, settings.sparse)
+    decay = settings.dense.ema_decay
+    ema = None if decay is None else DenseEma(trainable.model, decay)
+    return RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
 
 
 def choose_previous(

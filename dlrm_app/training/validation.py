@@ -232,7 +232,7 @@ class _Checks:
         """Checks the plan in the file ``sharding.plan``, unless there are other problems."""
         path = self._config.sharding.plan
         if path is not None and tables is not None and cluster is not None and not self._errors:
-            from dlrm_app.sharding.plan import load_plan
+            from dlrm_app.sharding.plan_file import load_plan
 
             work = plan_workload(self._config, tables, cluster.device)
             self.result(lambda: load_plan(Path(path), work, cluster))

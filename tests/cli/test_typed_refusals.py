@@ -80,8 +80,8 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
             "model=empty is no export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
         ),
         ("predict model=empty input=5", "input must be a file, a glob or a list of them, got 5"),
-        ("export checkpoint=empty", "empty is no complete checkpoint and no run folder that holds one"),
-        ("evaluate checkpoint=run", "run is no complete checkpoint and no run folder that holds one"),
+        ("export checkpoint=empty", "empty is neither a complete checkpoint nor a run folder that holds one"),
+        ("evaluate checkpoint=run", "run is neither a complete checkpoint nor a run folder that holds one"),
     ],
 )
 def test_a_folder_without_a_model_is_refused_before_any_work(

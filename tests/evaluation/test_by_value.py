@@ -133,7 +133,7 @@ def test_columns_without_values_are_refused(folder: Path) -> None:
         check_paths(compose_config("evaluate", EvaluateConfig, [scores, *words]), is_first=True)
 
     with refused(
-        ConfigError, "by=country", "is no one-hot feature of ..., and no column that it keeps (keep=)"
+        ConfigError, "by=country", "is neither a one-hot feature of ... nor a column that it keeps (keep=)"
     ):
         check(f"data.path={folder}/vocab", "by=[country]")
     with refused(ConfigError, "by", "names columns of a dataset"):

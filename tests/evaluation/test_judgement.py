@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.evaluation.judgement import Evidence, Measurements, TrainedSoFar, judge, needs_evidence
+from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.measurements import Evidence, Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import ClickMetrics
 from tests.scored import scored
 

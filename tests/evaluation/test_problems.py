@@ -38,7 +38,7 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
     ("typed", "key", "rule"),
     [
         ("split=val", "...data", "has no val split, only train, test"),
-        ("group_by=m0", "group_by=m0", "is no one-hot feature..."),
+        ("group_by=m0", "group_by=m0", "is neither a one-hot feature..."),
     ],
 )
 def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, key: str, rule: str) -> None:

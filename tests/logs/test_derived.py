@@ -16,8 +16,9 @@ from hypothesis import given
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
-from dlrm_app.logs.spec import Spec, read_spec
+from dlrm_app.logs.spec import Spec
 from tests.logs.test_lines import parse, rows_of
 from tests.preprocessing import reference
 from tests.preprocessing.running import content, rejects_of, run, table_of

@@ -136,5 +136,5 @@ def test_a_file_that_cannot_be_used_is_refused(
 
 
 def test_a_built_in_architecture_has_no_settings_of_ones_own(dataset: Path, tmp_path: Path) -> None:
-    with refused(ConfigError, "model.settings={'scale': 2}", "is no setting of model.kind=dlrm"):
+    with refused(ConfigError, "model.settings={'scale': 2}", "is not a setting of model.kind=dlrm"):
         train(dataset, tmp_path / "run", "dlrm", **{"model.settings": {"scale": 2}})

@@ -25,7 +25,7 @@ class Row:
     label: int | None
     dense: list[float | None]
     sparse: list[object]
-    further: tuple[int | None, ...] = ()
+    others: tuple[int | None, ...] = ()
 
 
 class Bad(Exception):  # noqa: N818  # control flow of this file, not an error that anyone sees
@@ -118,7 +118,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             raise Bad(f"{column.name} is ")
     if len(fields) != len(spec.columns):
         raise Bad(f"{len(fields)} columns")
-    row, further = Row(None, [], []), {}
+    row, others = Row(None, [], []), {}
     nulls = spec.null_values
     for column, (field, how) in zip(spec.columns, fields, strict=True):
         if column.role == "ignore":
@@ -131,8 +131,8 @@ def parse_line(line: bytes, spec: Spec) -> Row:
                 raise Bad(column.name)
         elif column.role == OTHER_LABEL:
             is_missing = field == b"" or is_null(column, field, nulls)
-            further[column.name] = None if is_missing else label_of(field)
-            if not is_missing and further[column.name] is None:
+            others[column.name] = None if is_missing else label_of(field)
+            if not is_missing and others[column.name] is None:
                 raise Bad(column.name)
         elif column.role == "dense":
             row.dense.append(parse_value(column, field, nulls))
@@ -143,7 +143,7 @@ def parse_line(line: bytes, spec: Spec) -> Row:
             row.sparse.append([] if values == [MISSING] else values)
         else:
             row.sparse.append(parse_value(column, field, nulls))
-    row.further = tuple(further[label.name] for label in spec.labels[1:])
+    row.others = tuple(others[label.name] for label in spec.labels[1:])
     return row
 
 

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
-from dlrm_app.logs.spec import Spec, read_spec
+from dlrm_app.logs.read_spec import read_spec
+from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.preprocess import preprocess
 from dlrm_app.preprocessing.summary import Dataset
 from tests.composed import compose_config

@@ -19,9 +19,9 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.inference.serve.request import JsonRows
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parser import Parser
+from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.sources.text_units import PADDING
-from dlrm_app.logs.spec import read_spec
 from dlrm_app.tools.checking.raw_logs import check_raw
 from tests.logs.test_lines import rows_of
 from tests.preprocessing.running import run, table_of

@@ -11,7 +11,8 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
-from dlrm_app.sharding.plan import load_plan, plan_to_dict, to_plan, write_plan
+from dlrm_app.sharding.plan import to_plan
+from dlrm_app.sharding.plan_file import load_plan, plan_to_dict, write_plan
 from dlrm_app.sharding.search import search
 from dlrm_app.tables.specs import Table
 from tests.refusals import is_like, refused

@@ -22,7 +22,7 @@ MISTAKES = {
     "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
     "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
     "data.lanes=7": "data.lanes=7 is not a multiple of the 2 ranks",
-    "evaluation.group_by=nothing": "evaluation.group_by=nothing is no one-hot feature",
+    "evaluation.group_by=nothing": "evaluation.group_by=nothing is neither a one-hot feature",
     "evaluation.patience=3": "evaluation.patience needs a labelled val split",
     "trainer.pipeline=prefetch": "trainer.pipeline=prefetch fetches rows into a GPU's cache",
     "sharding.tables={u_*:{types:[row_wise]}}": "sharding.tables.u_* fits no table",

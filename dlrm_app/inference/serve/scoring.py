@@ -20,7 +20,8 @@ from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import scorer_of_export
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
-from dlrm_app.logs.parser import Parser, RejectedLine, without
+from dlrm_app.logs.parser import Parser, without
+from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.text_units import PADDING
 
 Scores = dict[str, list[float]]

@@ -16,7 +16,8 @@ from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.logs.parser import Cursor, RejectedLine, write_rejects
+from dlrm_app.logs.parser import Cursor
+from dlrm_app.logs.rejects import RejectedLine, write_rejects
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch

@@ -16,7 +16,8 @@ from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs import lines
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parquet_columns import names_of
-from dlrm_app.logs.parser import Cursor, RawColumns, body
+from dlrm_app.logs.parser import Cursor, body
+from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.sources.feeds import BundleFeed, InputFeed, InputUnit, unit_feeds
 from dlrm_app.logs.sources.parquet_units import (
     ParquetUnit,

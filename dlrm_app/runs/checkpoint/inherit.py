@@ -222,7 +222,6 @@ def _rows_of(piece: torch.Tensor, begin: int, num_rows: int, rows: torch.Tensor)
 
 
 def _tables_kept(then: Described, now: Described, reset: Mapping[str, torch.Tensor]) -> dict[str, Kept]:
-    """Counts the rows of each table."""
     kept = {name: Kept(new=table.rows) for name, table in now.tables.items() if name not in then.tables}
     for name, table in then.tables.items():
         if name in now.tables:
@@ -236,7 +235,6 @@ def _tables_kept(then: Described, now: Described, reset: Mapping[str, torch.Tens
 def _layers_kept(
     dense: Tensors, stored: Mapping[str, torch.Size], places: Mapping[str, Places]
 ) -> dict[str, Kept]:
-    """Counts the weights of each dense layer."""
     layers = {}
     for name in {**stored, **dense}:
         if name.startswith(f"{MODEL}/") and not table_name(name):
@@ -248,7 +246,6 @@ def _layers_kept(
 
 
 def _columns_kept(then: Described, now: Described) -> dict[str, Kept]:
-    """Counts each dense column, as 1."""
     columns = {}
     for name in (*then.dense, *now.dense):
         if name not in now.dense:

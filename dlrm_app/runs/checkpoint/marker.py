@@ -79,7 +79,7 @@ def write_marker(folder: Path, marker: Marker) -> None:
 
 
 def read_marker(folder: Path) -> Marker:
-    """Reads complete.json. Raises DataError if the folder is no complete checkpoint."""
+    """Reads complete.json. Raises DataError if the folder is not a complete checkpoint."""
     if not folder.is_dir():
         raise DataError(
             Problem(str(folder), "does not exist", "name a checkpoint, or a run folder that holds one")
@@ -90,7 +90,7 @@ def read_marker(folder: Path) -> Marker:
         raise DataError(
             Problem(
                 str(folder),
-                "is no complete checkpoint and no run folder that holds one",
+                "is neither a complete checkpoint nor a run folder that holds one",
                 "name a folder that dlrm-train wrote, once it has saved",
             )
         ) from error

@@ -16,7 +16,7 @@ from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_m
 REPLACED = ".replaced"
 NAME = re.compile(r"step-(\d{9,})$")
 _CHOICES = 20
-"""How often a checkpoint is chosen again because its run has deleted it meanwhile."""
+"""The most times that a checkpoint is chosen again because its run has deleted it meanwhile."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -158,7 +158,7 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
     whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
     keep = {*whole[:keep_last], *best_first(whole)[:keep_best]}
     for path in whole:
-        # the marker first, so that a half-deleted folder is no checkpoint
+        # the marker first, so that a half-deleted folder is not a checkpoint
         if path not in keep and unlink_unlocked(path / MARKER):
             shutil.rmtree(path)
     for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # left by interrupted saves

@@ -1,4 +1,4 @@
-"""How far a run has come: steps, losses and evaluations."""
+"""The progress of a run: steps, losses and evaluations."""
 
 from dataclasses import dataclass, field
 

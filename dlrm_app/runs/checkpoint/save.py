@@ -96,9 +96,9 @@ def save_checkpoint(
 ) -> None:
     """Writes the ``tensors`` of all ranks and the first rank's ``marker`` to ``folder``.
 
-    ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for messages between them.
-    A checkpoint appears under its name only once every byte is on disk. Raises DlrmError, on every
-    rank, if any rank cannot write or holds a value that is NaN or inf.
+    ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for messages between them. A
+    checkpoint appears under its name only once every byte is on disk. Raises DlrmError, on every rank, if any
+    rank cannot write or holds a value that is NaN or inf.
     """
     partial = partial_path(folder)
 

@@ -103,7 +103,7 @@ class TensorWriter(FileSystemWriter):
         tensors = {}
         for name, entry in metadata.state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):
-                raise TypeError(f"{name} is no tensor: only tensors belong in a checkpoint's files")
+                raise TypeError(f"{name} is not a tensor: only tensors belong in a checkpoint's files")
             located = [(chunk, places[name, tuple(chunk.offsets)]) for chunk in entry.chunks]
             tensors[name] = {
                 "dtype": str(entry.properties.dtype).removeprefix("torch."),
@@ -160,7 +160,7 @@ class TensorReader:
             raise DataError(
                 Problem(
                     str(path),
-                    f"is no index of a checkpoint ({error})",
+                    f"is not an index of a checkpoint ({error})",
                     "take it from a copy, name another checkpoint, or use the dlrm-app that saved it",
                 )
             ) from error
@@ -286,7 +286,7 @@ def _parse_index(index: Mapping[str, Any]) -> dict[str, SavedTensor]:
         ]
         dtype = getattr(torch, entry["dtype"])
         if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{entry['dtype']!r} is no tensor type")
+            raise ValueError(f"{entry['dtype']!r} is not a tensor type")
         tensors[name] = SavedTensor(dtype, torch.Size(entry["size"]), pieces)
     return tensors
 

@@ -36,7 +36,7 @@ from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.loader.prefetch import map_in_order
-from dlrm_app.logs.parser import REJECTS
+from dlrm_app.logs.rejects import REJECTS
 from dlrm_app.machine import num_cores
 from dlrm_app.progress import work_bar
 from dlrm_app.records import as_json, leaves

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dlrm_app.encoding.repeated_columns import repeated_column
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.logs.parquet_columns import TIME, content_of, is_list
-from dlrm_app.logs.spec import is_column_name
+from dlrm_app.logs.read_spec import is_column_name
 from dlrm_app.text import percent
 from dlrm_app.tools.checking.sample import COMMA, FLOAT, Sample, Seen, all_fit
 

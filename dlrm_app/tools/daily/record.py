@@ -15,7 +15,7 @@ from typing import Any
 
 from dlrm_app.dataset.manifest import Manifest, ManifestSource
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.judgement import effective_numbers
+from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
 from dlrm_app.records import ALWAYS, IF_SET, Format, Number, read_record

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from dlrm_app.evaluation.judgement import MOST_NE, Measurements, judge
+from dlrm_app.evaluation.judgement import MOST_NE, judge
+from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.runs.checkpoint.evaluation import UNDECIDED, Judgement
 from dlrm_app.tools.daily.record import Z_95, DayRecord, Scores, Verdict
 from dlrm_app.tools.daily.usual import (

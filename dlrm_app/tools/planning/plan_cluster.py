@@ -15,7 +15,8 @@ from dlrm_app.model.build import build_model
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.floor import dense_work, described_rates, step_floor
-from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan, write_plan
+from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
+from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.search import smallest_cluster
 from dlrm_app.tables.specs import with_pooling_factors

@@ -5,6 +5,7 @@ vectors of ids in a few columns (+ the parts of ``histories``). Ids beyond the `
 effect: no model could learn one from a few rows, and the best score would then be known but out of reach.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.evaluation.column_auc import auc_of_counts
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.tools.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, draw_rows
 from dlrm_app.tools.synthetic.histories import ITEM, Histories
@@ -203,20 +205,11 @@ class Tally:
         """The scores of all added rows; there must be at least one row."""
         negatives, positives = self._counts
         rows = int(self._counts.sum())
-        auc = _auc(positives.astype(np.float64), negatives.astype(np.float64))
-        return Best(auc, self._loss / _FIXED / rows, rows, int(positives.sum()))
+        auc = auc_of_counts(positives.astype(np.float64), negatives.astype(np.float64))
+        known = None if math.isnan(auc) else auc
+        return Best(known, self._loss / _FIXED / rows, rows, int(positives.sum()))
 
 
 def expected_auc(probabilities: NDArray[np.float64]) -> float:
     """The expected AUC of sorted true ``probabilities`` [B], over labels drawn from them."""
-    auc = _auc(probabilities, 1.0 - probabilities)
-    assert auc is not None
-    return auc
-
-
-def _auc(positives: NDArray[np.float64], negatives: NDArray[np.float64]) -> float | None:
-    """The probability that a positive is above a negative (ties count half), from weights in ascending order."""
-    pairs = positives.sum() * negatives.sum()
-    if pairs == 0:
-        return None
-    return float(positives @ (np.cumsum(negatives) - negatives / 2) / pairs)
+    return auc_of_counts(probabilities, 1.0 - probabilities)

@@ -12,9 +12,10 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parser import Parser
+from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.sources.text_units import PADDING
-from dlrm_app.logs.spec import LogColumn, Spec, read_spec
+from dlrm_app.logs.spec import LogColumn, Spec
 from tests.inference.shop import SHOP
 from tests.logs.test_lines import rows_of
 

@@ -179,7 +179,7 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path, name: str) -> 
     write_checkpoint(tmp_path / "run", 10, 0.7)
     (tmp_path / name).mkdir(exist_ok=True)
     with refused(
-        DataError, str(tmp_path / name), "is no complete checkpoint and no run folder that holds one"
+        DataError, str(tmp_path / name), "is neither a complete checkpoint nor a run folder that holds one"
     ):
         open_trained(tmp_path / name, RUNTIME)
 
@@ -261,6 +261,6 @@ def test_a_marker_deleted_before_it_is_read_is_a_missing_one(
     with refused(
         DataError,
         ".../checkpoints/step-000000001",
-        "is no complete checkpoint and no run folder that holds one",
+        "is neither a complete checkpoint nor a run folder that holds one",
     ):
         read_marker(folder)

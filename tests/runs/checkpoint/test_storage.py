@@ -235,6 +235,6 @@ def test_a_file_outside_of_the_checkpoint_is_refused(file: str, tmp_path: Path) 
 @pytest.mark.parametrize("version", [None, 1, 3])
 def test_an_index_of_another_version_is_refused(version: int | None, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"version": version, "tensors": {}}))
-    rule = f"is no index of a checkpoint (it has version {version}, this program reads version 2)"
+    rule = f"is not an index of a checkpoint (it has version {version}, this program reads version 2)"
     with refused(DataError, str(tmp_path / INDEX), rule, cure="...dlrm-app that saved it"):
         assert TensorReader(tmp_path).tensors

@@ -238,7 +238,7 @@ def test_a_new_model_of_worse_loss_or_calibration_holds_the_day(gate: GateConfig
         assert held(day, [], gate) == ([rule] if rule else [])
 
 
-def test_each_further_label_has_a_gate_of_its_own(gate: GateConfig) -> None:
+def test_each_other_label_has_a_gate_of_its_own(gate: GateConfig) -> None:
     """A day whose clicks are as ever is held back for its orders, by the rule that would hold it for its clicks."""
 
     def with_orders(**order: Any) -> DayRecord:
