@@ -88,7 +88,7 @@ def compose_tree(
     Raises ConfigError if Hydra cannot compose it.
     """
     try:
-        whole = _merged_files(command, schema, {**overrides.choices, **overrides.hydra})
+        whole = merged_files(command, schema, {**overrides.choices, **overrides.hydra})
         for key, value in overrides.values.items():
             OmegaConf.update(whole, key, value, merge=True, force_add=True)
     # ValueError: from a user's defaults list
@@ -110,7 +110,8 @@ def compose_tree(
     return whole, choices
 
 
-def _merged_files(command: str, schema: type[Section], choices: Settings) -> DictConfig:
+def merged_files(command: str, schema: type[Section], choices: Settings) -> DictConfig:
+    """Hydra's merge of the files of conf/ for a command with ``choices``, with Hydra's own values under ``hydra``."""
     register_schema(command, schema)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

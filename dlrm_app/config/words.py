@@ -71,8 +71,13 @@ class WordReader:
         """Adds ``settings``, whose sections may be mappings of their own."""
         for key, value in flattened(settings, self.schema):
             earlier = self.settings.pop(key, None)  # the later one comes last
-            is_more = is_free_form(type_of(key, self.schema)) and isinstance(value, Mapping)
-            self.settings[key] = {**earlier, **value} if is_more and isinstance(earlier, dict) else value
+            if (
+                is_free_form(type_of(key, self.schema))
+                and isinstance(earlier, dict)
+                and isinstance(value, Mapping)
+            ):
+                value = {**earlier, **value}
+            self.settings[key] = value
 
     def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlrm_app.checksums import checksum
 from dlrm_app.config.days import RESERVED, DaysConfig, as_given
@@ -135,7 +135,7 @@ class Day:
         return record
 
     @property
-    def _settings(self) -> dict[str, dict[str, Any]]:
+    def _settings(self) -> dict[str, dict[str, object]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
@@ -174,7 +174,9 @@ class Day:
 
         self.ranks.on_first(write)
 
-    def _changes_since_parent(self, settings: Mapping[str, Any], called: Mapping[str, Settings]) -> list[str]:
+    def _changes_since_parent(
+        self, settings: Mapping[str, object], called: Mapping[str, Settings]
+    ) -> list[str]:
         """The settings that differ from the parent's, without those that only a first day uses."""
         before = of_later_days(read_day_settings(self.parent / SETTINGS)) if self.parent else {}
         return setting_changes(before, of_later_days(settings), called) if before else []
