@@ -76,7 +76,7 @@ class CountClicks:
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
-        for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
+        for split, raw, row_keys in self.plan.rows(text, cursor, wants_keys=True):
             if split == "train" and row_keys is not None:
                 num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)
