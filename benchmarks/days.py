@@ -15,15 +15,18 @@ import shutil
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.api.commands import run as run_command
 from dlrm_app.api.days import run_in_log
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.days import DaysConfig, with_words
+from dlrm_app.config.days import DaysConfig, regrouped
+from dlrm_app.config.overrides import Settings
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.words import WordReader
 from dlrm_app.tools.daily.days import go_through_days
 
 FIRST = date(2026, 1, 1)
@@ -37,7 +40,7 @@ def main() -> None:
     )
     parser.add_argument("--days", type=int, default=14)
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--cardinality", default="null", help="max_cardinality of dlrm-generate")
+    parser.add_argument("--cardinality", type=int, help="max_cardinality of dlrm-generate")
     parser.add_argument("--expire", type=int, default=3, help="expire_days of the second chain")
     parser.add_argument("--folder", type=Path, default=Path("out/days"), help="a new one, but for its log")
     parser.add_argument("--train", nargs="*", default=PLAIN, help="settings of dlrm-train")
@@ -46,8 +49,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     log, days = folder / "log", [FIRST + timedelta(k) for k in range(asked.days)]
     if not log.exists():
-        size = [f"days={asked.days}", f"rows={asked.rows}", f"max_cardinality={asked.cardinality}"]
-        run_in_log("generate", [*size, f"first_day={FIRST}", f"output={log}"], folder / "log.txt")
+        size = {"days": asked.days, "rows": asked.rows, "max_cardinality": asked.cardinality}
+        generated = {**size, "first_day": str(FIRST), "output": str(log)}
+        run_in_log(run_command, "generate", generated, folder / "log.txt")
     from_scratch(folder / "scratch", log, days[:1], days[1], asked.train)  # so that all is compiled
     on_spent, few_spent, nightly, aucs = Counter[str](), Counter[str](), Counter[str](), []
     expiry = f"encoding.expire_days={asked.expire}"
@@ -79,10 +83,10 @@ def main() -> None:
     )
 
 
-def run(spent: Counter[str], command: str, words: Sequence[str], log: Path) -> None:
+def run(spent: Counter[str], command: str, settings: Settings, log: Path) -> None:
     """Runs dlrm-``command`` in this process; adds its CPU seconds to those ``spent`` on its step."""
     started = time.process_time()
-    run_in_log(command, words, log)
+    run_in_log(run_command, command, settings, log)
     spent[STEPS[command]] += time.process_time() - started
 
 
@@ -95,7 +99,9 @@ def go_on(
     words += [f"train.{word}" for word in train]
     words += [f"days.from={days[0]}", f"days.to={days[-1]}", "days.keep=4"]
     spent = Counter[str]()
-    config = compose_config("days", DaysConfig, with_words(words))
+    config = compose_config(
+        "days", DaysConfig, regrouped(WordReader(DaysConfig, "days").read(words).settings)
+    )
     go_through_days(config, partial(run, spent))
     lines = [json.loads(line) for line in (folder / "days.jsonl").read_text().splitlines()]
     return lines, spent
@@ -106,19 +112,27 @@ def from_scratch(
 ) -> tuple[float, Counter[str]]:
     """AUC on ``following`` of a model of ``days``, and the CPU seconds that it took."""
     dataset, model, result = folder / "dataset", folder / "model", folder / "result.json"
-    files = ",".join(f"'{log}/dt={day}/clicks.tsv'" for day in days)
-    data = [
-        f"input.train=[{files}]",
-        f"input.test='{log}/dt={following}/clicks.tsv'",
-        "dataset=criteo_kaggle",
-    ]
-    data += ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=null", "split.val=0.01"]
-    learnt = ["trainer.epochs=1", *train, "evaluation.test=false", f"data.path={dataset}", f"output={model}"]
-    judged = [f"checkpoint={model}", f"data.path={dataset}", "split=test", f"output={result}"]
+    data = {
+        "input.train": [f"{log}/dt={day}/clicks.tsv" for day in days],
+        "input.test": f"{log}/dt={following}/clicks.tsv",
+        "dataset": "criteo_kaggle",
+        "encoding": "vocab",
+        "encoding.min_count": 2,
+        "dense.target_columns": None,
+        "split.val": 0.01,
+        "output": str(dataset),
+    }
+    learnt = {
+        "trainer.epochs": 1,
+        **WordReader(TrainConfig, "train").read(train).settings,
+        "evaluation.test": False,
+    }
+    learnt |= {"data.path": str(dataset), "output": str(model)}
+    judged = {"checkpoint": str(model), "data.path": str(dataset), "split": "test", "output": str(result)}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     spent, printed = Counter[str](), folder / "log.txt"
-    run(spent, "preprocess", [*data, f"output={dataset}"], printed)
+    run(spent, "preprocess", data, printed)
     run(spent, "train", learnt, printed)
     run(spent, "evaluate", judged, printed)
     return json.loads(result.read_text())["models"][0]["auc_interval"]["value"], spent

@@ -15,6 +15,7 @@ from train_models import SPEED
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.words import WordReader
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate import evaluate as evaluate_batches
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -40,7 +41,9 @@ def main() -> None:
 def write_inputs(scratch: Path) -> TrainConfig:
     SPEED.write_rows(scratch, 100_000)
     keys = [f"data.path={scratch}/dataset", f"tables={scratch}/tables.yaml", "trainer.global_batch_size=2048"]
-    return compose_config("train", TrainConfig, [*keys, *SPEED.settings()])
+    return compose_config(
+        "train", TrainConfig, WordReader(TrainConfig, "train").read([*keys, *SPEED.settings()]).settings
+    )
 
 
 def measure(run: TrainingRun) -> None:

@@ -20,9 +20,11 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.optimizers import Adagrad
 
 from dlrm_app.cli.process import quiet_libraries
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TablesConfig
+from dlrm_app.config.words import WordReader
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, Placed, rank_loads
@@ -45,7 +47,11 @@ BATCH = 65_536
 
 def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
     overrides = [f"merlin={model}", f"trainer.global_batch_size={BATCH}"]
-    config = compose_config("plan", PlanConfig, [*overrides, f"topology.nodes={ranks // 8}"])
+    config = compose_config(
+        "plan",
+        PlanConfig,
+        WordReader(PlanConfig, "plan").read([*overrides, f"topology.nodes={ranks // 8}"]).settings,
+    )
     tables = resolve_tables(
         TablesConfig(**yaml.safe_load((conf_dir() / f"merlin/{model}.yaml").read_text())["tables"]), None
     )

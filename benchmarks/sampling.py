@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 import dlrm_app as dlrm
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.words import WordReader
 from dlrm_app.tools.synthetic.clicks import make_source
 
 TEST, SHARE, BLOCK = 1 / 3, 0.1, 1 << 14
@@ -26,7 +27,11 @@ def main(rows: int = 6_000_000, click_rate: float = 0.01) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         log = f"{scratch}/log.tsv"
         keys = [f"output={log}", f"rows={rows}", f"signal.click_rate={click_rate}", "signal.auc=0.75"]
-        source = make_source(compose_config("generate", GenerateConfig, keys))
+        source = make_source(
+            compose_config(
+                "generate", GenerateConfig, WordReader(GenerateConfig, "generate").read(keys).settings
+            )
+        )
         dlrm.generate(*keys)
         first = rows - int(rows * TEST)
         chances = [source.block(at, min(BLOCK, rows - at))[1] for at in range(first, rows, BLOCK)]

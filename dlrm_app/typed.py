@@ -1,5 +1,6 @@
 """Formats commands as they are typed: settings, in quotes where they need them."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,17 @@ _WORDS = ("null", "true", "false")
 
 def setting(key: str, value: object) -> str:
     """``key=value`` as it is typed, quoted for Hydra and for the shell if needed."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return shlex.quote(f"{key}={as_typed(value, _word) if is_list else _word(str(value))}")
+    return shlex.quote(word(key, value))
+
+
+def word(key: str, value: object) -> str:
+    """``key=value`` as a program's argument, quoted for Hydra if needed."""
+    return f"{key}={as_typed(os.fspath(value) if isinstance(value, os.PathLike) else value, _word)}"
+
+
+def words_of(settings: Mapping[str, object]) -> list[str]:
+    """The arguments of a command that has ``settings``."""
+    return [word(key, value) for key, value in settings.items()]
 
 
 def _word(text: str) -> str:

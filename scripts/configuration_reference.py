@@ -4,7 +4,8 @@ python scripts/configuration_reference.py > docs/reference/configuration.md
 """
 
 from dlrm_app.api.commands import COMMANDS, schema_of
-from dlrm_app.config.compose import BUILDS_ON
+from dlrm_app.config.conf_files import BUILDS_ON
+from dlrm_app.config.overrides import Overrides
 from dlrm_app.config.reference import read_reference
 
 
@@ -14,7 +15,7 @@ def main() -> None:
     )
     listed: dict[str, set[str]] = {}
     for command in COMMANDS:
-        reference = read_reference(command, schema_of(command), [])
+        reference = read_reference(command, schema_of(command), Overrides())
         listed[command] = {entry.key for *_, entries in reference.sections for entry in entries}
         known = listed.get(BUILDS_ON.get(command, ""), set())
         print(f"\n## dlrm-{command}\n\n{reference.header}")

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
@@ -18,6 +17,7 @@ from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.tables.specs import Table, table_of
 from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable
+from tests.composed import compose_config
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from dlrm_app.cli.launch import leave, or_explain
 from dlrm_app.cli.process import quiet_libraries
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.launcher import handle_signals
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.training.train import train
+from tests.composed import compose_config
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [__name__, "pytest", "hypothesis", "sklearn.metrics"]

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.evaluation.evaluate_checkpoints import EvaluationResult, evaluate_checkpoints
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
+from tests.composed import compose_config
 
 SMALL = [
     "experiment=null",

@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.sharding.constraints import sharding_problems, table_problems
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.training.validation import prefetch_problems
+from tests.composed import compose_config
 from tests.gpu.cases import COMMON, TABLES, cases
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_check.py"

@@ -7,9 +7,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.typed import setting
+from tests.composed import compose_config
 
 
 def test_plain_values_stay_as_they_are() -> None:

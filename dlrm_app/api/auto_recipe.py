@@ -9,8 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.compose import compose_config, conf_file
-from dlrm_app.config.overrides import NOTHING
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.conf_files import conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import repeated_columns, weighted_columns
@@ -52,10 +52,10 @@ def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
 
     Empty if a recipe is typed, or if the dataset or the earlier run cannot be read (which is reported later).
     """
-    if typed.get("experiment", "auto") != "auto" or typed.get("merlin", NOTHING) != NOTHING:
+    if typed.get("experiment", "auto") != "auto" or typed.get("merlin") is not None:
         return {}
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
-        return _settings_of(_begun_with(earlier, typed), typed)
+        return _settings_of(_kept_run(earlier, typed), typed)
     if "sharding.plan" in typed:
         logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for its own tables")
         return {}
@@ -145,7 +145,7 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
 
 
 def _composed(name: str) -> TrainConfig:
-    return compose_config("train", TrainConfig, ["data.path=any", f"experiment={name}"])
+    return compose_config("train", TrainConfig, {"data.path": "any", "experiment": name})
 
 
 def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
@@ -165,7 +165,7 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     return total
 
 
-def _begun_with(earlier: str, typed: Mapping[str, object]) -> str:
+def _kept_run(earlier: str, typed: Mapping[str, object]) -> str:
     """The run whose settings are kept: the one to resume if there is one, otherwise the ``earlier`` one."""
     from dlrm_app.runs.checkpoint.names import can_continue
 

@@ -1,245 +1,330 @@
-"""The commands: the schema, the checks and the job of each. Modules are imported only when they are needed."""
+"""The table of commands: the schema, the checks and the job of each, imported only when the command is used."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from dlrm_app.api.command import Call, Command, Job
 from dlrm_app.distributed.ranks import started_ranks
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.result import Result
+from dlrm_app.typed import words_of
+
+if TYPE_CHECKING:
+    from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
+    from dlrm_app.config.days import DaysConfig
+    from dlrm_app.config.doctor import DoctorConfig
+    from dlrm_app.config.evaluate import EvaluateConfig
+    from dlrm_app.config.export import ExportConfig
+    from dlrm_app.config.generate import GenerateConfig
+    from dlrm_app.config.like_train import PlanConfig, TuneConfig
+    from dlrm_app.config.overrides import Settings
+    from dlrm_app.config.predict import PredictConfig
+    from dlrm_app.config.report import ReportConfig
+    from dlrm_app.config.schema import Section
+    from dlrm_app.config.serve import ServeConfig
+    from dlrm_app.config.train import TrainConfig
 
 
-def _say_nothing(_: str) -> None:
-    pass
+class _HasPlugins(Protocol):
+    plugins: list[str]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a command. ``words``: its settings as they were typed; ``config``: the configuration composed of them.
-
-    ``say``: shows a line to the user while the job runs.
-    """
-
-    words: tuple[str, ...]
-    config: Any
-    say: Callable[[str], None] = field(default=_say_nothing)
-
-    def typed(self, *without: str) -> list[str]:
-        """The settings, without those of the keys or groups ``without``."""
-        return [
-            word for word in self.words if "=" in word and word.partition("=")[0].lstrip("+") not in without
-        ]
+Extensible = TypeVar("Extensible", bound=_HasPlugins)
 
 
-Job = Callable[[Any, Call], Result | None]
-"""Does the work that a configuration describes. Raises DlrmError for problems that a user can fix."""
+def _with_plugins(config: Extensible) -> Extensible:
+    """``config`` with the checksums of the files of ``plugins``, which are executed unless they already were."""
+    if not config.plugins:
+        return config
+    from dlrm_app.model.plugins import load_plugins
+
+    return replace(config, plugins=load_plugins(config.plugins))  # type: ignore[type-var]  # a dataclass
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command.
+def _preprocess() -> "Command[PreprocessConfig]":
+    from dlrm_app.config.datasets import PreprocessConfig
 
-    ``schema``: the place of its schema below config/.
-    ``load``: imports what its job needs, and returns the job.
-    ``check``: raises one error with all problems before any work, and does not import torch.
-    ``complete``: returns settings for what the typed ones leave open.
-    ``reworded``: turns words that are not settings into settings.
-    """
+    def load() -> "Job[PreprocessConfig]":
+        from dlrm_app.preprocessing.preprocess import preprocess
 
-    schema: str
-    load: Callable[[], Job]
-    check: Callable[[Any], object] = lambda config: refuse_if(config.problems())
-    complete: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda typed: {}
-    reworded: Callable[[Sequence[str]], list[str]] = list
+        return lambda config, call: preprocess(config)
+
+    return Command(PreprocessConfig, load)
 
 
-def _find(place: str) -> Any:
-    """Imports and returns the object ``folder.module.name``."""
-    module, _, name = place.rpartition(".")
-    return getattr(import_module(f"dlrm_app.{module}"), name)
+def _check() -> "Command[CheckConfig]":
+    from dlrm_app.config.datasets import CheckConfig
+
+    def load() -> "Job[CheckConfig]":
+        from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
+        from dlrm_app.tools.checking.raw_logs import check_raw
+
+        def check(config: CheckConfig, call: Call) -> Result:
+            if config.input is not None:
+                return check_raw(config.input, config.output)
+            folder = Path(str(config.data.path))
+            return conclude(check_dataset(folder, num_threads=config.threads, memory_gib=config.memory_gib))
+
+        return check
+
+    return Command(CheckConfig, load)
 
 
-def _job(place: str) -> Callable[[], Job]:
-    """Loads the function at ``place``, whose one parameter is the configuration."""
+def _complete(typed: "Settings") -> "Settings":
+    """The settings of ``experiment=auto``."""
+    from dlrm_app.api.auto_recipe import auto_settings
 
-    def load() -> Job:
-        work = _find(place)
-        return lambda config, call: work(config)
-
-    return load
+    return auto_settings(typed)
 
 
-def _with_plugins(check: Callable[[Any], object]) -> Callable[[Any], None]:
-    """``check``, after the files of ``plugins`` were executed; their checksums come into the configuration."""
+def _train() -> "Command[TrainConfig]":
+    from dlrm_app.config.train import TrainConfig
 
-    def load_and_check(config: Any) -> None:
-        if config.plugins:
-            config.plugins = _find("model.plugins.load_plugins")(config.plugins)
-        check(config)
+    def check(config: TrainConfig) -> None:
+        from dlrm_app.training.validation import check_training
 
-    return load_and_check
+        # all ranks check it again together, after they have joined
+        check_training(_with_plugins(config), started_ranks(), starts_run=True)
 
+    def load() -> "Job[TrainConfig]":
+        from dlrm_app.reports.run_page import write_report
+        from dlrm_app.training.train import train
 
-def _lazily(place: str, *more: Callable[[], Any]) -> Callable[[Any], Any]:
-    """A function that imports ``place`` and calls it with its argument and the results of ``more``."""
-    return lambda given: _find(place)(given, *(each() for each in more))
+        return lambda config, call: train(_with_plugins(config), write_report, ["dlrm-train", *call.words])
 
-
-def _check() -> Job:
-    from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
-    from dlrm_app.tools.checking.raw_logs import check_raw
-
-    def check(config: Any, call: Call) -> Result:
-        if config.input is not None:
-            return check_raw(config.input, config.output)
-        folder = Path(config.data.path)
-        return conclude(check_dataset(folder, num_threads=config.threads, memory_gib=config.memory_gib))
-
-    return check
+    return Command(TrainConfig, load, check, _complete)
 
 
-def _train() -> Job:
-    from dlrm_app.reports.run_page import write_report
-    from dlrm_app.training.train import train
+def _evaluate() -> "Command[EvaluateConfig]":
+    from dlrm_app.config.evaluate import EvaluateConfig
 
-    return lambda config, call: train(config, write_report, ["dlrm-train", *call.words])
+    def check(config: EvaluateConfig) -> None:
+        from dlrm_app.evaluation.problems import check_paths
 
+        check_paths(_with_plugins(config), started_ranks().is_first)
 
-def _tune() -> Job:
-    from dlrm_app.reports.study import write_study
-    from dlrm_app.tools.tuning.study import tune
+    def load() -> "Job[EvaluateConfig]":
+        from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 
-    def work(config: Any, call: Call) -> Result:
-        typed = [word for word in call.typed("output") if not word.lstrip("+").startswith("tune.")]
-        try:
-            study = tune(config, typed)
-        except BaseException:
-            write_study(Path(str(config.output)))
-            raise
-        return replace(study, page=write_study(study.path))
+        return lambda config, call: evaluate_checkpoints(_with_plugins(config))
 
-    return work
+    return Command(EvaluateConfig, load, check)
 
 
-def _days() -> Job:
-    from dlrm_app.api.days import run_in_log
-    from dlrm_app.reports.days import write_days
-    from dlrm_app.tools.daily.days import go_through_days
+def _export() -> "Command[ExportConfig]":
+    from dlrm_app.config.export import ExportConfig
 
-    def work(config: Any, call: Call) -> Result:
-        ranks = started_ranks()
-        output = Path(config.output)
-        try:
-            outcome = go_through_days(config, run_in_log)
-        except BaseException:
-            if ranks.is_first:
-                write_days(output)
-            raise
-        return replace(outcome, page=write_days(output)) if ranks.is_first else outcome
+    def check(config: ExportConfig) -> None:
+        from dlrm_app.inference.problems import check_export
 
-    return work
+        check_export(_with_plugins(config))
+
+    def load() -> "Job[ExportConfig]":
+        from dlrm_app.inference.export import export_model
+
+        return lambda config, call: export_model(_with_plugins(config))
+
+    return Command(ExportConfig, load, check)
 
 
-def _serve() -> Job:
-    from dlrm_app.inference.serve.server import serve
+def _predict() -> "Command[PredictConfig]":
+    from dlrm_app.config.predict import PredictConfig
 
-    return lambda config, call: serve(config, call.say)
+    def check(config: PredictConfig) -> None:
+        from dlrm_app.inference.problems import check_predict
+
+        check_predict(_with_plugins(config))
+
+    def load() -> "Job[PredictConfig]":
+        from dlrm_app.inference.predict.predict import predict
+
+        return lambda config, call: predict(_with_plugins(config))
+
+    return Command(PredictConfig, load, check)
 
 
-def _doctor() -> Job:
-    from dlrm_app.tools.diagnosis.examine import diagnose
+def _serve() -> "Command[ServeConfig]":
+    from dlrm_app.config.serve import ServeConfig
 
-    return lambda config, call: diagnose(config.timeout)
+    def check(config: ServeConfig) -> None:
+        from dlrm_app.inference.problems import check_serve
+
+        check_serve(config)
+
+    def load() -> "Job[ServeConfig]":
+        from dlrm_app.inference.serve.server import serve
+
+        return lambda config, call: serve(config, call.say)
+
+    return Command(ServeConfig, load, check)
 
 
-def _check_days(config: Any) -> None:
+def _tune() -> "Command[TuneConfig]":
+    from dlrm_app.config.like_train import TuneConfig
+
+    def check(config: TuneConfig) -> None:
+        from dlrm_app.training.validation import check_tuning
+
+        check_tuning(_with_plugins(config), started_ranks())
+
+    def load() -> "Job[TuneConfig]":
+        from dlrm_app.reports.study import write_study
+        from dlrm_app.tools.tuning.study import tune
+
+        def work(config: TuneConfig, call: Call) -> Result:
+            try:
+                study = tune(_with_plugins(config), call.settings)
+            except BaseException:
+                write_study(Path(str(config.output)))
+                raise
+            return replace(study, page=write_study(study.path))
+
+        return work
+
+    return Command(TuneConfig, load, check, _complete)
+
+
+def _plan() -> "Command[PlanConfig]":
+    from dlrm_app.config.like_train import PlanConfig
+
+    def check(config: PlanConfig) -> None:
+        from dlrm_app.training.validation import check_plan
+
+        check_plan(_with_plugins(config))
+
+    def load() -> "Job[PlanConfig]":
+        from dlrm_app.tools.planning.plan_cluster import plan_cluster
+
+        return lambda config, call: plan_cluster(_with_plugins(config))
+
+    return Command(PlanConfig, load, check)
+
+
+def _generate() -> "Command[GenerateConfig]":
+    from dlrm_app.config.generate import GenerateConfig
+
+    def load() -> "Job[GenerateConfig]":
+        from dlrm_app.tools.synthetic import generate
+
+        return lambda config, call: generate(config)
+
+    return Command(GenerateConfig, load)
+
+
+def _days() -> "Command[DaysConfig]":
+    from dlrm_app.config.days import DaysConfig, regrouped
+
+    def load() -> "Job[DaysConfig]":
+        from dlrm_app.api.days import run_in_log
+        from dlrm_app.reports.days import write_days
+        from dlrm_app.tools.daily.days import go_through_days
+
+        def work(config: DaysConfig, call: Call) -> Result:
+            ranks = started_ranks()
+            output = Path(config.output)
+            try:
+                outcome = go_through_days(config, partial(run_in_log, run))
+            except BaseException:
+                if ranks.is_first:
+                    write_days(output)
+                raise
+            return replace(outcome, page=write_days(output)) if ranks.is_first else outcome
+
+        return work
+
+    return Command(DaysConfig, load, _check_days, regroup=regrouped)
+
+
+def _check_days(config: "DaysConfig") -> None:
     """Raises one error with all problems, those of other commands' settings included, that need no dataset to find."""
     from dlrm_app.config.compose import compose_config
+    from dlrm_app.config.days import SCHEMAS
     from dlrm_app.files import output_problems
-    from dlrm_app.tools.daily.words import sample_words
+    from dlrm_app.tools.daily.settings import sample_settings
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
     has_files = config.dataset and not config.input.problems()
-    for name, words in sample_words(config).items() if has_files else ():
+    for name, settings in sample_settings(config).items() if has_files else ():
         try:
-            schema = schema_of(name)
-            problems += [each.within(name, ".") for each in compose_config(name, schema, words).problems()]
+            found = compose_config(name, SCHEMAS[name], settings).problems()
         except ConfigError as error:
-            problems += [each.within(name, ".") for each in error.problems]
+            found = error.problems
+        problems += [each.within(name, ".") for each in found]
     refuse_if(problems)
 
 
-_auto_settings = _lazily("api.auto_recipe.auto_settings")
-COMMANDS = {
-    "preprocess": Command("datasets.PreprocessConfig", _job("preprocessing.preprocess.preprocess")),
-    "check": Command("datasets.CheckConfig", _check),
-    "train": Command(
-        "train.TrainConfig",
-        _train,
-        # all ranks check it again together, after they have joined
-        _with_plugins(
-            lambda config: _find("training.validation.check_training")(
-                config, started_ranks(), starts_run=True
-            )
-        ),
-        _auto_settings,
-    ),
-    "evaluate": Command(
-        "evaluate.EvaluateConfig",
-        _job("evaluation.evaluate_checkpoints.evaluate_checkpoints"),
-        _with_plugins(_lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first)),
-    ),
-    "export": Command(
-        "export.ExportConfig",
-        _job("inference.export.export_model"),
-        _with_plugins(_lazily("inference.problems.check_export")),
-    ),
-    "predict": Command(
-        "predict.PredictConfig",
-        _job("inference.predict.predict.predict"),
-        _with_plugins(_lazily("inference.problems.check_predict")),
-    ),
-    "serve": Command("serve.ServeConfig", _serve, _lazily("inference.problems.check_serve")),
-    "tune": Command(
-        "like_train.TuneConfig",
-        _tune,
-        _with_plugins(_lazily("training.validation.check_tuning", started_ranks)),
-        _auto_settings,
-    ),
-    "plan": Command(
-        "like_train.PlanConfig",
-        _job("tools.planning.plan_cluster.plan_cluster"),
-        _with_plugins(_lazily("training.validation.check_plan")),
-    ),
-    "generate": Command("datasets.GenerateConfig", _job("tools.synthetic.generate")),
-    "days": Command("days.DaysConfig", _days, _check_days, reworded=_lazily("config.days.with_words")),
-    "report": Command(
-        "report.ReportConfig",
-        _job("reports.comparison.report_runs"),
-        _lazily("reports.comparison.check_runs"),
-        reworded=_lazily("config.report.with_runs"),
-    ),
-    "doctor": Command("doctor.DoctorConfig", _doctor),
+def _report() -> "Command[ReportConfig]":
+    from dlrm_app.config.report import ReportConfig
+
+    def check(config: ReportConfig) -> None:
+        from dlrm_app.reports.comparison import check_runs
+
+        check_runs(config)
+
+    def load() -> "Job[ReportConfig]":
+        from dlrm_app.reports.comparison import report_runs
+
+        return lambda config, call: report_runs(config)
+
+    return Command(ReportConfig, load, check, positional="runs")
+
+
+def _doctor() -> "Command[DoctorConfig]":
+    from dlrm_app.config.doctor import DoctorConfig
+
+    def load() -> "Job[DoctorConfig]":
+        from dlrm_app.tools.diagnosis.examine import diagnose
+
+        return lambda config, call: diagnose(config.timeout)
+
+    return Command(DoctorConfig, load)
+
+
+COMMANDS: Mapping[str, Callable[[], Command[Any]]] = {
+    "preprocess": _preprocess,
+    "check": _check,
+    "train": _train,
+    "evaluate": _evaluate,
+    "export": _export,
+    "predict": _predict,
+    "serve": _serve,
+    "tune": _tune,
+    "plan": _plan,
+    "generate": _generate,
+    "days": _days,
+    "report": _report,
+    "doctor": _doctor,
 }
+"""Name → the function that imports and returns the command."""
 
 
-def schema_of(name: str) -> type[Any]:
+def schema_of(name: str) -> "type[Section]":
     """The schema of ``dlrm-<name>``."""
-    found: type[Any] = _find(f"config.{COMMANDS[name].schema}")
-    return found
+    return COMMANDS[name]().schema
 
 
-def composed(name: str, words: Sequence[str]) -> Any:
-    """The checked configuration of ``dlrm-<name> *words``. Raises one error with all problems."""
+def composed(name: str, settings: "Settings", problems: Sequence[Problem] = ()) -> Any:
+    """The checked configuration of ``dlrm-<name>`` with ``settings``.
+
+    Raises one error with ``problems``, which are known already, and all others.
+    """
     from dlrm_app.config.compose import compose_config
 
-    command = COMMANDS[name]
-    return compose_config(name, schema_of(name), command.reworded(words), command.check, command.complete)
+    command = COMMANDS[name]()
+    settings = command.regroup(settings)
+    return compose_config(name, command.schema, settings, command.check, command.complete, problems)
 
 
-def run(name: str, words: Sequence[str]) -> Result | None:
-    """Runs ``dlrm-<name> *words`` in this process, without output. Raises DlrmError."""
-    config = composed(name, words)
-    return COMMANDS[name].load()(config, Call((*words,), config))
+def run(
+    name: str, settings: "Settings", words: Sequence[str] | None = None, problems: Sequence[Problem] = ()
+) -> Result | None:
+    """Runs ``dlrm-<name>`` with ``settings`` in this process, without output. Raises DlrmError.
+
+    ``words``: the settings as they were typed; ``problems``: those that are known already.
+    """
+    config = composed(name, settings, problems)
+    call = Call(config, settings, tuple(words_of(settings) if words is None else words))
+    return COMMANDS[name]().load()(config, call)

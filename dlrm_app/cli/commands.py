@@ -1,15 +1,19 @@
-"""The programs: each composes its configuration, calls its job, prints the result and says what to type next."""
+"""The programs: each composes its configuration, calls its job, prints the result and the next command."""
 
 import gc
 import logging
 import signal
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlrm_app.api.commands import COMMANDS, Call, schema_of
+from dlrm_app.api.command import Call
+from dlrm_app.api.commands import COMMANDS
 from dlrm_app.cli.process import loading
 from dlrm_app.errors import DlrmError
+
+if TYPE_CHECKING:
+    from dlrm_app.config.overrides import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +24,15 @@ def run(name: str) -> None:
     try:
         from dlrm_app.cli.launch import launch
 
-        schema = schema_of(name)
+        command = COMMANDS[name]()
     except ImportError as error:
         if name != "doctor":
             raise
         return _examine_without_hydra(error)
-    command = COMMANDS[name]
-    sys.argv[1:] = command.reworded(sys.argv[1:])
-    return launch(name, schema, partial(run_job, name), command.check, command.complete)
+    return launch(name, command, partial(run_job, name))
 
 
-def run_job(name: str, config: Any, words: list[str]) -> float | None:
+def run_job(name: str, config: Any, settings: "Settings", words: list[str]) -> float | None:
     """Runs the job of ``dlrm-<name>``, prints its result and the next command.
     Ends the process if the result has an exit code.
 
@@ -40,8 +42,8 @@ def run_job(name: str, config: Any, words: list[str]) -> float | None:
     from dlrm_app.cli.next_lines import next_lines
 
     with loading():
-        job = COMMANDS[name].load()
-    call = Call((*words,), config, partial(print, flush=True))
+        job = COMMANDS[name]().load()
+    call = Call(config, settings, (*words,), partial(print, flush=True))
     if name == "tune":
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trials save on SIGTERM too
     result = job(config, call)

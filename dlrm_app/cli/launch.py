@@ -15,27 +15,23 @@ from typing import Any, NoReturn
 from omegaconf import OmegaConf
 
 from dlrm_app import __version__
+from dlrm_app.api.command import Command
+from dlrm_app.api.commands import COMMANDS
 from dlrm_app.cli.process import quiet_libraries, set_up_streams
-from dlrm_app.config.compose import (
-    Completion,
-    checked_config,
-    completed,
-    compose_config,
-    compose_tree,
-    conf_dir,
-    register_schema,
-    take_settings,
-)
-from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.compose import compose_config, compose_tree, register_schema
+from dlrm_app.config.conf_files import conf_dir
+from dlrm_app.config.overrides import Settings, overrides_of
+from dlrm_app.config.schema import Section
+from dlrm_app.config.words import WordReader, read_sweep
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
+from dlrm_app.typed import words_of
 
-Job = Callable[[Any, list[str]], Any]
-"""(configuration, the words that it was composed of) → result."""
-Check = Callable[[Any], object]
+Job = Callable[[Any, Settings, list[str]], Any]
+"""(configuration, the settings that it was composed of, the words that they were typed as) → result."""
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
 """Words that a shell does not change."""
@@ -44,21 +40,59 @@ COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
 SILENT_SECONDS = 10
-"""Seconds that the other ranks wait while the first reports a shared error: a
-launcher ends all ranks once one has ended.
-"""
+"""Seconds that the other ranks wait while the first reports a shared error.
+
+A launcher ends all ranks once one has ended."""
 
 
-def launch(
-    name: str, schema: type[Any], job: Job, validate: Check, complete: Completion = lambda typed: {}
-) -> None:
+def launch(name: str, command: Command[Any], job: Job) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<name>``, which is composed from ``sys.argv`` and checked.
 
-    ``validate`` raises all problems of the configuration; they are reported together with those of the command line.
-    ``complete`` returns settings for what the typed ones leave open.
     Exit codes: 0 success, 1 failure, 2 bad configuration, 130 interrupted.
     """
+    schema = command.schema
     _set_up_process()
+    options = _read_options(name)
+
+    def work() -> Any:
+        _refuse_lost_folder()
+        if query := options.shell_completion:
+            return print_completion(
+                query, lambda: run_hydra(name, schema, ["--shell-completion", query], lambda tree: None)
+            )
+        if options.multirun and not options.help:
+            return run_sweep(name, command, options.words, job)
+        asked = [word for word in options.words if options.help and "=" not in word]
+        words = [word for word in options.words if word not in asked]
+        typed, problems = WordReader(schema, name, command.positional).read(words).finish()
+        settings = command.regroup(typed)
+        if not (options.help or options.cfg):
+            config = compose_config(name, schema, settings, command.check, command.complete, problems)
+            return job(config, settings, words)
+        overrides, wrong = overrides_of(settings, schema, name)
+        refuse_if([*problems, *wrong])
+        if options.help:
+            from dlrm_app.config.reference import help_text
+
+            return print(help_text(name, schema, overrides, asked))
+        if options.cfg == "schema":
+            from dlrm_app.config.reference import json_schema
+
+            return print(json_schema(name, schema, overrides))
+        overrides, _ = overrides_of({**command.complete(settings), **settings}, schema, name)
+        tree, _ = compose_tree(name, schema, overrides)
+        return print(without_credentials(OmegaConf.to_yaml(tree)))
+
+    code: Any = 0
+    try:
+        or_explain(work)
+    except SystemExit as leaving:
+        code = leaving.code
+    leave(code)
+
+
+def _read_options(name: str) -> argparse.Namespace:
+    """The words and options after ``dlrm-<name>``."""
     # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
     parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="key=value")
@@ -68,40 +102,7 @@ def launch(
     either.add_argument("--cfg", "-c", nargs="?", const="job", choices=["job", "schema"])
     either.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--shell-completion", "-sc", choices=COMPLETIONS)
-    options = parser.parse_intermixed_args()
-
-    def work() -> Any:
-        _refuse_lost_folder()
-        if query := options.shell_completion:
-            return print_completion(
-                query, lambda: run_hydra(name, schema, ["--shell-completion", query], lambda tree: None)
-            )
-        words = options.words
-        if not (options.help or options.cfg or options.multirun):
-            return job(compose_config(name, schema, words, validate, complete), words)
-        asked = [word for word in words if options.help and "=" not in word]
-        settings = [word for word in words if word not in asked]
-        overrides, problems = check_overrides(settings, schema, conf_dir(), name, options.multirun)
-        refuse_if(problems)
-        if options.help:
-            from dlrm_app.config.reference import help_text
-
-            return print(help_text(name, schema, overrides, asked))
-        if options.cfg == "schema":
-            from dlrm_app.config.reference import json_schema
-
-            return print(json_schema(name, schema, overrides))
-        if options.cfg:
-            tree, _ = compose_tree(name, schema, completed(overrides, complete))
-            return print(without_credentials(OmegaConf.to_yaml(tree)))
-        return run_sweep(name, schema, completed(overrides, complete), job, validate)
-
-    code: Any = 0
-    try:
-        or_explain(work)
-    except SystemExit as leaving:
-        code = leaving.code
-    leave(code)
+    return parser.parse_intermixed_args()
 
 
 def _set_up_process() -> None:
@@ -134,8 +135,10 @@ def _refuse_lost_folder() -> None:
         raise DlrmError(Problem("the current folder", "has been deleted", "cd to another")) from error
 
 
-def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Callable[[Any], Any]) -> None:
-    """Runs Hydra. ``arguments``: its options and checked overrides."""
+def run_hydra(
+    command: str, schema: type[Section], arguments: Sequence[str], run: Callable[[Any], Any]
+) -> None:
+    """Runs Hydra with these ``arguments``, its options and overrides."""
     import hydra
 
     sys.argv[1:] = arguments
@@ -209,21 +212,31 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def run_sweep(command: str, schema: type[Any], overrides: list[str], job: Job, validate: Check) -> None:
-    """Runs ``job`` with each combination of the checked ``overrides``, until one fails."""
-    taken, overrides = take_settings(schema, overrides)
+def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) -> None:
+    """Runs ``job`` with each combination of the values in ``words``, until one fails."""
+    sweep, problems = read_sweep(words, command.schema, name, command.positional)
+    refuse_if(problems)
+    more = command.complete(dict(sweep.keys))
 
     def run_one(tree: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
 
-        hydra = HydraConfig.get()
-        for key, value in taken.items():
-            OmegaConf.update(tree, key, value)
-        logger.info("combination %d: %s", hydra.job.num + 1, " ".join(hydra.overrides.task))
-        words = [*hydra.overrides.task]
-        return or_explain(lambda: job(checked_config(tree, schema, words, [], validate), words))
+        command = COMMANDS[name]()
+        reader = WordReader(command.schema, name)
+        values: Any = OmegaConf.to_container(tree.sweep, resolve=False)
+        for key, value in sweep.combination(values):
+            reader.add({key: value})
+        typed = words_of(reader.settings)
+        logger.info("combination %d: %s", HydraConfig.get().job.num + 1, " ".join(typed))
+        settings = command.regroup({**more, **reader.settings})
 
-    run_hydra(command, schema, ["--multirun", *overrides], run_one)
+        def work() -> Any:
+            config = compose_config(name, command.schema, settings, command.check)
+            return job(config, settings, typed)
+
+        return or_explain(work)
+
+    run_hydra(name, command.schema, ["--multirun", *sweep.texts], run_one)
 
 
 def print_completion(asked: str, answer: Callable[[], object]) -> None:

@@ -1,9 +1,8 @@
 """The configuration of dlrm-days. Values and their explanations are in conf/days.yaml."""
 
-import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,12 +11,13 @@ from msgspec import Meta
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.overrides import Settings
 from dlrm_app.config.schema import REQUIRED, Section, known_keys, required
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.values import Count, NonNegative, Share, Whole
+from dlrm_app.config.words import WordReader
 from dlrm_app.dates import Hour, day_of, hours_of
-from dlrm_app.errors import Problem
-from dlrm_app.typed import quoted
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 
 RESERVED = {
     "preprocess": (
@@ -95,7 +95,7 @@ class DaysSettings(Section):
     on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order; a command that is no command."""
+        """Problems: invalid dates, or dates in the wrong order; an unreadable command."""
         if self.on_held is not None and not self.command_on_held:
             rule = "must be a command: words as in a shell, or a list of texts"
             yield Problem(
@@ -191,9 +191,9 @@ class DaysConfig(Section):
     output: str = REQUIRED
     days: DaysSettings = field(default_factory=DaysSettings)
     gate: GateConfig = field(default_factory=GateConfig)
-    preprocess: list[str] = field(default_factory=list)
-    train: list[str] = field(default_factory=list)
-    export: list[str] = field(default_factory=list)
+    preprocess: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    export: dict[str, Any] = field(default_factory=dict)
 
     def list_days(self) -> list[date]:
         """The days to learn, or the hours if each has files of its own."""
@@ -211,66 +211,73 @@ class DaysConfig(Section):
                     )
                     yield Problem(f"days.{key}", "is an hour, and the files are of days", cure, day)
         for command, keys in RESERVED.items():
-            for word in getattr(self, command):
-                if is_of(word, keys):
-                    key = f"{command}.{word.partition('=')[0]}"
-                    yield Problem(key, "is what dlrm-days gives each day itself", "leave it out")
+            for key in getattr(self, command):
+                if is_of(key, keys):
+                    rule = "is what dlrm-days gives each day itself"
+                    yield Problem(f"{command}.{key}", rule, "leave it out")
         if self.export and not self.days.export:
             yield Problem("export", "settings are for days.export=true", "add that, or leave them out")
 
 
-_SCHEMAS: dict[str, type[Any]] = {
+SCHEMAS: dict[str, type[Any]] = {
     "preprocess": PreprocessConfig,
     "train": TrainConfig,
     "export": ExportConfig,
 }
+"""Command → its schema, for the commands whose settings dlrm-days takes."""
 
 
-def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
-    """The whole configuration of ``dlrm-<command>`` with ``words``, the contents of YAML files included.
+def composed(command: str, settings: Settings) -> dict[str, Any]:
+    """The whole configuration of ``dlrm-<command>`` with ``settings``, the contents of YAML files included.
 
     Raises ConfigError.
     """
-    return asdict(compose_config(command, _SCHEMAS[command], words))
+    return asdict(compose_config(command, SCHEMAS[command], settings))
 
 
-def is_of(word: str, keys: Sequence[str]) -> bool:
-    """True if the setting ``word`` belongs to one of ``keys``, which may be groups, sections or keys."""
-    return f"{word.partition('=')[0].lstrip('+')}.".startswith(tuple(f"{key}." for key in keys))
+def is_of(key: str, keys: Sequence[str]) -> bool:
+    """True if ``key`` belongs to one of ``keys``, which may be groups, sections or keys."""
+    return f"{key}.".startswith(tuple(f"{each}." for each in keys))
 
 
 _GIVEN_AS = {"split.val": "days.holdout", "input.train": "input.days"}
 """Key of another command → the key of dlrm-days that it comes from."""
-_DOTTED = re.compile(r"(?<![\w./-])[a-z_]+(?:\.[a-z_]+)+(?![\w/])")
 
 
-def as_typed(message: str) -> str:
-    """A ``message`` of another command with keys as they are typed for
-    dlrm-days: ``train.model.kind`` for ``model.kind``.
+def as_given(problem: Problem, command: str) -> Problem:
+    """A ``problem`` of another command with the key that is typed for dlrm-days: train.model.kind for model.kind."""
+    key, equals, value = problem.key.partition("=")
+    is_known = command in SCHEMAS and key in known_keys(SCHEMAS[command])
+    if key in _GIVEN_AS or not is_known or is_of(key, RESERVED[command]):
+        return replace(problem, key=f"{_GIVEN_AS.get(key, key)}{equals}{value}")
+    return problem.within(command, ".")
+
+
+def regrouped(settings: Settings) -> dict[str, Any]:
+    """The settings of dlrm-days, with those of other commands (``train.model``) in a mapping for each command.
+
+    They may also be given as a list of words: ``train=[model=dcn]``. Raises ConfigError for words that set nothing.
     """
-
-    def named(found: re.Match[str]) -> str:
-        key = found[0]
-        commands = [name for name in _SCHEMAS if key in known_keys(_SCHEMAS[name])]
-        if key in _GIVEN_AS or not commands or is_of(key, RESERVED[commands[0]]):
-            return _GIVEN_AS.get(key, key)
-        return f"{commands[0]}.{key}"
-
-    return _DOTTED.sub(named, message)
-
-
-def with_words(words: Sequence[str]) -> list[str]:
-    """The words after ``dlrm-days``, with other commands' settings
-    (``train.model=dcn``) joined into one ``train=[…]`` each.
-
-    The other command can then read them itself, with its groups, recipes and YAML files.
-    """
-    rest: list[str] = []
-    given: dict[str, list[str]] = {}
-    for word in words:
-        command, _, setting = word.partition(".")
-        if command in RESERVED and "=" in setting:
-            given.setdefault(command, []).append(quoted(setting))
+    rest: dict[str, Any] = {}
+    readers = {command: WordReader(schema, command) for command, schema in SCHEMAS.items()}
+    for key, value in settings.items():
+        command, _, setting = key.partition(".")
+        if command in readers and setting:
+            readers[command].add({setting: value})
+        elif command in readers and isinstance(value, list) and all(isinstance(word, str) for word in value):
+            readers[command].read(value)
+        elif command in readers and isinstance(value, Mapping):
+            readers[command].add(value)
         else:
-            rest.append(word)
-    return [*rest, *(f"{command}=[{','.join(settings)}]" for command, settings in given.items())]
+            rest[key] = value
+    problems: list[Problem] = []
+    for command, reader in readers.items():
+        try:
+            found, wrong = reader.finish()
+        except ConfigError as error:
+            found, wrong = {}, error.problems
+        problems += [each.within(command, ".") for each in wrong]
+        if found:
+            rest[command] = found
+    refuse_if(problems)
+    return rest

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
-from dlrm_app.config.overrides import choices_of
-from dlrm_app.config.schema import is_section, known_keys, type_of, types_of, unknown_key
+from dlrm_app.config.compose import compose_tree
+from dlrm_app.config.conf_files import BUILDS_ON, choices_of, conf_dir
+from dlrm_app.config.overrides import Overrides
+from dlrm_app.config.schema import Section, flattened, is_section, known_keys, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
 from dlrm_app.typed import as_typed
 
@@ -22,7 +23,7 @@ Set a key with key=value; choose from a group with group=choice or group=path/to
 --help KEY                        only the keys that KEY is a part of; --version: this program's
 --cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
---shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
+--shell-completion install=bash   print the script that completes keys and choices with the Tab key; fish and zsh too"""
 
 _LEFT_OUT = re.compile(r"( *)# (\w+): (.*)")
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
@@ -77,8 +78,8 @@ def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
     return {key: comment.strip() for key, comment in comments.items()}
 
 
-def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Reference:
-    """Reads the keys of ``dlrm-<command> *overrides``, with their values and meanings. Raises ConfigError."""
+def read_reference(command: str, schema: type[Section], overrides: Overrides) -> Reference:
+    """Reads the keys of ``dlrm-<command>`` with ``overrides``, their values and their meanings. Raises ConfigError."""
     conf = conf_dir()
     tree, chosen = compose_tree(command, schema, overrides)
     comments: dict[str, str] = {}
@@ -86,7 +87,7 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
         comments |= read_comments(conf / f"{name}.yaml")
     groups = {}
     for group, path in chosen.items():
-        folder, choices = choices_of(group, conf, command)
+        folder, choices = choices_of(group, command)
         choice, about = Path(path or "null").name, ""
         # the first comment counts, so the current choice comes first
         for each in sorted(choices, key=lambda each: each != choice):
@@ -97,7 +98,8 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
             comments = {f"{group}.{key}": text for key, text in of_file.items() if key and text} | comments
         groups[group] = Group(choice, about, choices)
     entries = []
-    for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), schema):
+    values: Any = OmegaConf.to_container(tree, resolve=False)
+    for key, value in flattened(values, schema):
         # a setting for both tables and dense weights is explained once
         meaning = comments.get(key) or comments.get(key.replace(".dense.", ".sparse."), "")
         entries.append(Entry(key, _shown(value), meaning))
@@ -110,15 +112,6 @@ def read_reference(command: str, schema: type[Any], overrides: list[str]) -> Ref
     return Reference(comments[""], groups, sections)
 
 
-def _leaves(values: Any, schema: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if is_section(type_of(key, schema)) and isinstance(value, dict):
-            yield from _leaves(value, schema, f"{key}.")
-        else:
-            yield key, value
-
-
 def _shown(value: Any) -> str:
     """``value`` as it would be typed; for a long list, the number of its entries."""
     text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
@@ -126,12 +119,12 @@ def _shown(value: Any) -> str:
     return f"[… {len(value)} entries]" if is_long else text
 
 
-def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
-    """The JSON schema of ``dlrm-<command> *overrides``, for editors of YAML files."""
+def json_schema(command: str, schema: type[Section], overrides: Overrides) -> str:
+    """The JSON schema of ``dlrm-<command>`` with the choices of ``overrides``, for editors of YAML files."""
     reference = read_reference(command, schema, overrides)
     described = {entry.key: entry.comment for *_, entries in reference.sections for entry in entries}
 
-    def section(part: Any, prefix: str) -> dict[str, Any]:
+    def section(part: Any, prefix: str) -> dict[str, object]:
         properties = {}
         for name, kind in types_of(part).items():
             key = f"{prefix}{name}"
@@ -147,8 +140,8 @@ def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
     )
 
 
-def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:
-    """The text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning.
+def help_text(command: str, schema: type[Section], overrides: Overrides, asked: Sequence[str] = ()) -> str:
+    """The text of ``dlrm-<command> --help`` with ``overrides``: groups, and every key with its value and its meaning.
 
     ``asked``: parts of the keys to show; other keys are left out. Raises ConfigError for a part that no key has.
     """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import GOLDEN, mix
-from dlrm_app.logs.parser import RawColumns
+from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.spec import Spec, list_slots
 
 _29 = np.uint64(29)

@@ -45,8 +45,8 @@ class Rows:
     """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
     the weight if rows have one.
 
-    All arrays are parts of ``memory``. Ids are stored feature by feature, as in a KeyedJaggedTensor. Behind them come
-    the bits of element weights, which are copied like ids.
+    Arrays that were made for these rows are parts of ``memory``. Behind the ids come the bits of element weights, which
+    are copied like ids.
     """
 
     dense: NDArray[np.float32]
@@ -134,6 +134,17 @@ def arrange(
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
     return Rows(dense, [*features, *next_bags], taught, memory)
+
+
+def in_given_order(columns: Columns) -> Rows:
+    """The rows of ``columns`` as they are; only numbers are copied. For few rows this takes less time than ``arrange``."""
+    size, supervision = len(columns), columns.supervision
+    dense = np.empty((size, len(columns.dense)), np.float32)
+    gather_rows(_addresses(columns.dense), np.arange(size, dtype=np.int32), dense)
+    beside = np.empty((size, len(supervision)), np.float32)
+    for number, values in enumerate(supervision):
+        beside[:, number] = values
+    return Rows(dense, [*columns.features, *columns.element_weights], beside, np.empty(0, np.int32))
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

@@ -9,7 +9,7 @@ empty element of text. Functions import pyarrow.compute themselves, because it t
 import threading
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,19 +37,13 @@ from dlrm_app.logs.fields import (
 )
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
-from dlrm_app.logs.parser import (
+from dlrm_app.logs.parser import Cursor, Position, column_codes, kind_code
+from dlrm_app.logs.raw_columns import RawColumns, RawList, are_missing, raw_columns
+from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
     NEVER_MISSING,
-    Cursor,
-    Position,
-    RawColumns,
-    RawList,
     RejectedLine,
-    are_missing,
     bad_value,
-    column_codes,
-    kind_code,
-    raw_columns,
     rule_name,
     unlike_sizes,
 )
@@ -83,6 +77,7 @@ _ALL_SET = 0xFF  # eight values that are not null
 _LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
 
 
+N = TypeVar("N", bound=np.generic)
 KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
 """Keys or numbers."""
 
@@ -112,18 +107,36 @@ class _Fault(NamedTuple):
         return unlike_sizes(self.column, int(weights[row]), int(elements[row]))
 
 
+class _Reading(NamedTuple):
+    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content."""
+
+    column: LogColumn
+    codes: NDArray[np.int64]
+    content: int
+
+
 class ArrowCursor(Position):
-    """A position in the rows of a unit.
+    """A position in the rows of ``table``, whose columns have the names of ``spec``'s.
 
     ``keeps_spans``: keeps the positions of strings in ``texts()``.
     """
 
-    def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
+    def __init__(self, table: pa.Table, spec: Spec, *, keeps_spans: bool = False) -> None:
         super().__init__(spec, keeps_spans)
-        self.text = unit
-        self._codes = {
-            column.name: codes for column, codes in zip(spec.fields, column_codes(spec), strict=True)
-        }
+        codes = column_codes(spec)
+        self._columns = [
+            _Reading(column, codes[number], kind_code(column))
+            for number, column in enumerate(spec.fields)
+            if column.role != "ignore" and (column.role != "label" or column.name in table.column_names)
+        ]
+        self._slots = list_slots(spec)
+        self._numbers = [column.name for column in (*spec.beside, *spec.dense)]
+        self._num_keys = sum(not is_list for is_list, _ in self._slots.values())
+        self.restart(table)
+
+    def restart(self, table: pa.Table) -> None:
+        """Moves to the beginning of ``table``, which has the columns of the one before."""
+        self._table, self.line, self._first_line = table, 0, 0
         self._distinct: dict[tuple[str, int, int], tuple[pa.Array, _ReadValues]] = {}
         """(column, address, offset) → (Arrow's dictionary, its values), which row groups share, so it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
@@ -139,48 +152,63 @@ class ArrowCursor(Position):
 
         Bad rows are left out.
         """
-        stop = len(self.text.table) if until is None else min(until, len(self.text.table))
+        stop = len(self._table) if until is None else min(until, len(self._table))
         while self.line < stop:
             start = self._first_line = self.line
             self.line = min(self.line + capacity, stop)
-            yield self._read(start, self.text.table.slice(start, self.line - start))
+            is_whole = self.line - start == len(self._table)
+            yield self._read(start, self._table if is_whole else self._table.slice(start, self.line - start))
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
-        """The rows of ``table``. ``start``: the number of its first row in the unit."""
-        spec, count, slots = self._spec, len(table), list_slots(self._spec)
-        numbers = [column.name for column in (*spec.beside, *spec.dense)]
-        num_keys = sum(not is_list for is_list, _ in slots.values())
-        values, labels = _thread_room(len(numbers) + num_keys, count), np.zeros(count)
-        spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
-        dense = dict(zip(numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
+        """The rows of ``table``. ``start``: the number of its first row in the whole table."""
+        spec, count, num_numbers = self._spec, len(table), len(self._numbers)
+        values, labels = (
+            _thread_room("values", np.uint64, num_numbers + self._num_keys, count),
+            np.zeros(count),
+        )
+        states = _thread_room("states", np.uint8, len(self._columns), count)
+        spans = np.zeros((self._num_keys, count if self._keeps_spans else 0, 2), np.int64)
+        dense = dict(zip(self._numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
         lists: list[RawList] = []
         element_weights: dict[str, RawList] = {}
-        faults: list[_Fault] = []
-        for column in spec.columns:
-            if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
-                continue
-            stored = table[column.name]
+        chunks = _chunks_of(table)
+        for reading, its_states in zip(self._columns, states, strict=True):
+            column = reading.column
+            stored = chunks[column.name]
             if column.separator is not None:
-                its_lists, bad = self._read_lists(stored.combine_chunks(), column)
+                its_lists = self._read_lists(
+                    stored[0] if len(stored) == 1 else table[column.name].combine_chunks(),
+                    reading,
+                    its_states,
+                )
                 if column.role == ELEMENT_WEIGHTS:
                     element_weights[column.name] = its_lists
                 else:
                     lists.append(its_lists)
             elif column.role == "sparse":
-                slot = slots[column.name][1]
-                bad = self._convert_all(stored, column, values[len(numbers) + slot], spans[slot]) == BAD
+                slot = self._slots[column.name][1]
+                self._convert_all(stored, reading, values[num_numbers + slot], its_states, spans[slot])
             else:
-                states = self._convert_all(stored, column, dense[column.name], _NO_SPANS)
-                bad = states != PRESENT if column.role in NEVER_MISSING else states == BAD
-            if bad.any():
-                faults.append(_Fault(column, bad))
+                self._convert_all(stored, reading, dense[column.name], its_states, _NO_SPANS)
+                if column.role in NEVER_MISSING:
+                    its_states[its_states == ABSENT] = BAD
         lists += element_weights.values()
-        faults += self._unlike(lists)
+        faults = self._bad_columns(states)
+        faults += self._unlike(lists) if element_weights else ()
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
             lists, count = [each.take(rows) for each in lists], len(rows)
         return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
+
+    def _bad_columns(self, states: NDArray[np.uint8]) -> list[_Fault]:
+        """The columns with bad values, of the states [C, R] of all."""
+        if (
+            states.max(initial=PRESENT) < BAD
+        ):  # once for all columns: with few rows, calls take most of the time
+            return []
+        pairs = zip(self._columns, states == BAD, strict=True)
+        return [_Fault(reading.column, is_bad) for reading, is_bad in pairs if is_bad.any()]
 
     def _unlike(self, lists: Sequence[RawList]) -> Iterator[_Fault]:
         """The columns of element weights with other numbers of elements than their lists have."""
@@ -201,59 +229,76 @@ class ArrowCursor(Position):
             self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)
 
-    def _read_lists(self, array: pa.Array, column: LogColumn) -> tuple[RawList, NDArray[np.bool_]]:
-        """Returns (the lists, True for each row that is bad)."""
-        import pyarrow.compute as pc
-
-        words = null_lists(kind_code(column), self._spec.null_values)
-        array, is_bare = _as_lists(array, column, words)
-        ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
-        # flatten leaves out whatever null lists hold
-        keys, states, spans = self._values_of(array.flatten(), column)
+    def _read_lists(self, array: pa.Array, reading: _Reading, states: NDArray[np.uint8]) -> RawList:
+        """Reads lists; sets the states of rows with a bad list to BAD, of others to PRESENT."""
+        column = reading.column
+        ends, elements, is_bare = _as_lists(
+            array, column, null_lists(reading.content, self._spec.null_values)
+        )
+        read = self._values_of(elements, reading)
+        keys = read.values.view(np.uint64)
         if column.role == ELEMENT_WEIGHTS:
-            keys = keys.view(np.float64) + 0.0  # -0.0 has the bits of MISSING_KEY
-        num_bad = _ends_of(states != PRESENT if column.role in NEVER_MISSING else states == BAD)
-        bad = num_bad[ends[1:]] > num_bad[ends[:-1]]
-        return RawList(ends, keys.view(np.uint64), spans), bad if is_bare is None else bad | is_bare
+            keys = (keys.view(np.float64) + 0.0).view(np.uint64)  # -0.0 has the bits of MISSING_KEY
+        is_bad = read.states != PRESENT if column.role in NEVER_MISSING else read.states == BAD
+        states.fill(PRESENT)
+        if is_bad.any():
+            num_bad = _ends_of(is_bad)
+            states[num_bad[ends[1:]] > num_bad[ends[:-1]]] = BAD
+        if is_bare is not None:
+            states[is_bare] = BAD
+        return RawList(ends, keys, read.spans)
 
-    def _values_of(self, array: pa.Array, column: LogColumn) -> _ReadValues:
+    def _values_of(self, array: pa.Array, reading: _Reading) -> _ReadValues:
         """Reads all values of ``array``."""
-        is_sparse, size = column.role == "sparse", len(array)
-        values: KeysOrNumbers = np.empty(size, np.uint64) if is_sparse else np.empty(size, np.float64)
-        spans = np.zeros((len(array) if self._keeps_spans else 0, 2), np.int64)
-        return _ReadValues(values, self._convert(array, column, values, spans), spans)
+        size = len(array)
+        values: KeysOrNumbers
+        values = np.empty(size, np.uint64) if reading.column.role == "sparse" else np.empty(size, np.float64)
+        states = np.empty(size, np.uint8)
+        spans = np.zeros((size if self._keeps_spans else 0, 2), np.int64)
+        self._convert(array, reading, values, states, spans)
+        return _ReadValues(values, states, spans)
 
     def _convert_all(
-        self, stored: pa.ChunkedArray, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
+        self,
+        chunks: Sequence[pa.Array],
+        reading: _Reading,
+        values: KeysOrNumbers,
+        states: NDArray[np.uint8],
+        spans: NDArray[np.int64],
+    ) -> None:
         """Converts the chunks one after another."""
-        states, start = [], 0
-        for chunk in stored.chunks:
-            stop = start + len(chunk)
-            states.append(self._convert(chunk, column, values[start:stop], spans[start:stop]))
-            start = stop
-        return states[0] if len(states) == 1 else np.concatenate(states)
+        start = 0
+        for chunk in chunks:
+            part = slice(start, start + len(chunk))
+            self._convert(chunk, reading, values[part], states[part], spans[part])
+            start = part.stop
 
     def _convert(
-        self, array: pa.Array, column: LogColumn, values: KeysOrNumbers, spans: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
-        """Fills ``values`` [R] with numbers or keys, and ``spans`` if they have room. Returns the states [R]."""
-        kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
-        states = np.full(len(values), ABSENT, np.uint8)
-        if pa.types.is_null(kind) or not len(array):
-            values[:] = missing
+        self,
+        array: pa.Array,
+        reading: _Reading,
+        values: KeysOrNumbers,
+        states: NDArray[np.uint8],
+        spans: NDArray[np.int64],
+    ) -> None:
+        """Fills ``values`` [R] with numbers or keys, ``states`` [R], and ``spans`` if they have room."""
+        column, kind = reading.column, array.type
+        missing = MISSING_KEY if column.role == "sparse" else np.nan
+        if kind in TEXTS and len(array):
+            self._parse(array, reading, values, states, spans)
+        elif pa.types.is_null(kind) or not len(array):
+            values.fill(missing)
+            states.fill(ABSENT)
         elif pa.types.is_dictionary(kind):
             dictionary = array.dictionary
             address = dictionary.buffers()[-1].address if len(dictionary) else 0
             key = column.name, address, dictionary.offset
             if key not in self._distinct:
-                self._distinct[key] = dictionary, self._values_of(dictionary, column)
+                self._distinct[key] = dictionary, self._values_of(dictionary, reading)
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
             _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, values, states, spans)
-        elif kind in TEXTS:
-            self._parse(array, column, values, states, spans)
         elif column.kind == "string" or _is_text_of_digits(column, kind):
-            self._parse(_digits(array), column, values, states, spans)
+            self._parse(_digits(array), reading, values, states, spans)
         else:
             numbers = _numeric(array, column)
             parts = *_numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
@@ -264,25 +309,24 @@ class ArrowCursor(Position):
                 limits = _LIMITS.get(name, (FIRST_TIME, LAST_TIME))
                 _convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
             words = self._spec.null_values
-            if words and len(nulls := null_numbers(kind_code(column), words, kind, numbers.type)):
+            if words and len(nulls := null_numbers(reading.content, words, kind, numbers.type)):
                 set_missing(parts[0], nulls, missing, values, states)
-        return states
 
     def _parse(
         self,
         array: pa.Array,
-        column: LogColumn,
+        reading: _Reading,
         values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
         """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
-        texts = _texts_of(array, only_short=column.kind == "hex" and not self._spec.null_values)
-        parse = _parse_keys if column.role == "sparse" else _parse_numbers
-        content, words = kind_code(column), self._spec.null_values
-        parse(*texts, self._codes[column.name], content, values, states)
+        column, codes, content = reading
+        words, is_sparse = self._spec.null_values, column.role == "sparse"
+        texts = _texts_of(array, only_short=column.kind == "hex" and not words)
+        (_parse_keys if is_sparse else _parse_numbers)(*texts, codes, content, values, states)
         if words and len(nulls := null_values(content, words)):
-            set_missing(values, nulls, MISSING_KEY if column.role == "sparse" else np.nan, values, states)
+            set_missing(values, nulls, MISSING_KEY if is_sparse else np.nan, values, states)
         if len(spans) and column.kind == "string":
             data = texts.data
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
@@ -290,8 +334,18 @@ class ArrowCursor(Position):
             _fill_spans(texts.ends, texts.lengths, place, spans)
 
 
+def _chunks_of(table: pa.Table) -> dict[str, list[pa.Array]]:
+    """Column → its chunks."""
+    batches = table.to_batches()
+    if len(batches) == 1:  # which hands out arrays in less time
+        return dict(zip(table.column_names, ([array] for array in batches[0].columns), strict=True))
+    return {name: column.chunks for name, column in zip(table.column_names, table.itercolumns(), strict=True)}
+
+
 _NO_SPANS = np.zeros((0, 2), np.int64)
-_NO_LENGTHS = np.zeros(2, np.int32)[:0:2]  # of the type of a view's
+_NO_LENGTHS = np.zeros(2, np.int32)[:0:2]
+"""No lengths, in an array with gaps, as the lengths of views are, so that code is compiled for one type alone."""
+_VIEWS, _LARGE = (pa.string_view(), pa.binary_view()), (pa.large_string(), pa.large_binary())
 _VIEW, _LENGTH, _INLINE = 16, 4, 12
 """Bytes of a string view, of the length that it begins with, and of a string that lies within it."""
 
@@ -312,15 +366,16 @@ class _Texts(NamedTuple):
 
 def _texts_of(array: pa.Array, only_short: bool = False) -> _Texts:
     """The strings of ``array``. ``only_short``: values that do not lie in views are bad, whatever they are."""
-    if array.type in (pa.string_view(), pa.binary_view()):
+    kind = array.type
+    if kind in _VIEWS:
         views = np.frombuffer(array.buffers()[1], np.uint8, _VIEW * len(array), _VIEW * array.offset)
         lengths = views.view(np.int32)[:: _VIEW // _LENGTH]
         nulls = _bits(array.buffers()[0], array)
         if only_short or _are_inline(lengths, nulls, array.offset):
             return _Texts(views, np.zeros(0, np.int32), lengths, nulls, array.offset)
-        array = array.cast(pa.binary())
+        array, kind = array.cast(pa.binary()), pa.binary()
     valid, ends, texts = array.buffers()
-    width = np.dtype(np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32)
+    width = np.dtype(np.int64 if kind in _LARGE else np.int32)
     places = np.frombuffer(ends, width, len(array) + 1, width.itemsize * array.offset)
     data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
     return _Texts(data, places, _NO_LENGTHS, _bits(valid, array), array.offset)
@@ -363,12 +418,13 @@ def _shown(value: pa.Scalar) -> str:
         return str(value.type)
 
 
-def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
-    """The array of the calling thread. New memory for every unit would take as long as decoding it."""
+def _thread_room(name: str, kind: type[N], num_columns: int, num_rows: int) -> NDArray[N]:
+    """The calling thread's array ``name``. New memory for every unit would take as long as decoding it."""
     size = num_columns * num_rows
-    room: NDArray[np.uint64] | None = getattr(_local, "room", None)
+    room: NDArray[N] | None = getattr(_local, name, None)
     if room is None or len(room) < size:
-        room = _local.room = np.empty(size, np.uint64)
+        room = np.empty(size, kind)
+        setattr(_local, name, room)
     return room[:size].reshape(num_columns, num_rows)
 
 
@@ -416,24 +472,37 @@ def _digits(array: pa.Array) -> pa.Array:
 
 def _as_lists(
     array: pa.Array, column: LogColumn, words: Sequence[str]
-) -> tuple[pa.Array, NDArray[np.bool_] | None]:
-    """Lists of values. Texts are split at the separator of ``column``; empty texts and null words are empty lists.
+) -> tuple[NDArray[np.int64], pa.Array, NDArray[np.bool_] | None]:
+    """Returns (the ends of the lists [R + 1], their elements, True for each text without its brackets).
 
-    If texts have brackets, also returns True for each that lacks them.
+    Texts are split at the separator of ``column``; empty texts and null words are empty lists. The last is None unless
+    these are texts with brackets.
     """
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if pa.types.is_null(kind):  # no row has a list
+        return np.zeros(len(array) + 1, np.int64), pa.nulls(0), None
+    is_bare = None
+    if kind in TEXTS:
+        array, is_bare = _split_texts(array, column, words)
+    if pa.types.is_list(array.type) and not array.null_count:
+        ends = numbers_of(array.offsets).astype(np.int64)
+        return ends - ends[0], array.values.slice(ends[0], ends[-1] - ends[0]), is_bare
     import pyarrow.compute as pc
 
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
-    if pa.types.is_null(kind):  # no row has a list
-        return array.cast(pa.list_(kind)), None
-    if kind not in TEXTS:
-        return (
-            array,
-            None,
-        )  # a cast would give list views that were read from Parquet the values of other rows
-    texts = array.cast(pa.large_string())
+    # a cast would give list views that were read from Parquet the values of other rows; flatten leaves out whatever
+    # null lists hold
+    return _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0))), array.flatten(), is_bare
+
+
+def _split_texts(
+    array: pa.Array, column: LogColumn, words: Sequence[str]
+) -> tuple[pa.Array, NDArray[np.bool_] | None]:
+    """Returns (the lists that texts hold, True for each text without its brackets if the column has such)."""
+    import pyarrow.compute as pc
+
+    texts = (array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).cast(
+        pa.large_string()
+    )
     is_empty = pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
     texts = pc.if_else(is_empty, None, texts)
     if column.brackets is None:
@@ -450,11 +519,16 @@ def _as_lists(
     return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_)
 
 
+_PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.int32(), pa.uint64())
+
+
 def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
+    kind, is_sparse = array.type, column.role == "sparse"
+    if kind in _PLAIN_NUMBERS and column.kind != "milliseconds":
+        return array
     import pyarrow.compute as pc
 
-    kind, is_sparse = array.type, column.role == "sparse"
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         array, kind = (
             array.view(pa.timestamp(kind.unit)),
@@ -467,9 +541,7 @@ def _numeric(array: pa.Array, column: LogColumn) -> pa.Array:
         return days if is_sparse else pc.multiply(days.cast(pa.float64()), float(_DAY))
     if column.kind == "milliseconds":
         return pc.divide(array.cast(pa.float64(), safe=False), 1000.0)
-    if pa.types.is_floating(kind):
-        return array.cast(pa.float64())
-    return array if kind in (pa.int32(), pa.int64(), pa.uint64()) else array.cast(pa.int64())
+    return array.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
 
 
 @njit_uncounted
@@ -623,8 +695,20 @@ def _parse_hex_views(words, keys, states):  # type: ignore[no-untyped-def]  # co
         states[row] = np.uint8(BAD) * np.uint8(not is_good)
 
 
+def keys_of(values: pa.Array, kind: str) -> tuple[NDArray[np.uint64], str | None]:
+    """Returns (the keys [R] of raw values of a sparse column of ``kind``, the reason why the first bad one is refused).
+
+    Bad values have no key.
+    """
+    column = LogColumn("value", "sparse", kind)
+    cursor = ArrowCursor(pa.table({"value": values}), Spec("values", ",", None, False, (column,)))
+    keys = [raw.one_hot[0].copy() for raw in cursor.rows(len(values), None)]
+    rejects = cursor.take_rejects()
+    return np.concatenate([np.empty(0, np.uint64), *keys]), rejects[0].reason if rejects else None
+
+
 def open_cursor(unit: InputUnit, spec: Spec, *, keeps_spans: bool = False) -> Cursor | ArrowCursor:
     """A cursor at the beginning of ``unit``, of a file of format ``spec``."""
     if isinstance(unit, ParquetUnit):
-        return ArrowCursor(unit, spec, keeps_spans=keeps_spans)
+        return ArrowCursor(unit.table, spec, keeps_spans=keeps_spans)
     return Cursor(unit, spec, keeps_spans=keeps_spans)

@@ -6,7 +6,8 @@ Every command that reads raw text calls ``file_spec``.
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.lines import locate
-from dlrm_app.logs.parser import Parser, RejectedLine
+from dlrm_app.logs.parser import Parser
+from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.sources.units import Block

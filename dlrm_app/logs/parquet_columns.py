@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.parser import NEVER_MISSING, rule_name
+from dlrm_app.logs.rejects import NEVER_MISSING, rule_name
 from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, LogColumn, Spec

@@ -1,20 +1,15 @@
 """Text → columns of raw values, a row group at a time, and rejected lines."""
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.logs import fields, lines
-from dlrm_app.logs.derived import derive
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.null_words import null_values, set_missing
+from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
+from dlrm_app.logs.rejects import EXCERPT_BYTES, OPENS_A_QUOTE, RejectedLine, bad_value, unlike_sizes
 from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
@@ -28,27 +23,8 @@ from dlrm_app.logs.spec import (
     weight_slots,
 )
 from dlrm_app.logs.time_format import ROOM, compile_format
-from dlrm_app.text import json_text
 
-REJECTS = "rejects.jsonl"
-EXCERPT_BYTES = 120
-OPENS_A_QUOTE = "opens a quote that its line does not close"
 _SHOWN_BYTES = 60
-_RULES = {
-    "label": "0 or 1",
-    "weight": "a number from 0 on, within the range of float32",
-    ELEMENT_WEIGHTS: "a number from 0 on, within the range of float32",
-    "integer": "a whole number within ±(2^63 - 1)",
-    "float": "a number within the range of float32",
-    "score": "a probability, from 0 to 1",
-    "hex": "1 to 8 hex digits",
-    "string": "UTF-8 without NUL",
-    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
-    "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
-    FORMATTED: "a time as its format says",
-    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
-}
-NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[str | tuple[str, str | None], int] = {
     "label": fields.LABEL,
     "weight": fields.WEIGHT,
@@ -76,110 +52,6 @@ _STAGGER = 72
 are written would all share a few lines of the processor's caches."""
 
 
-class RawList(NamedTuple):
-    """A column of lists. Row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
-
-    ends: NDArray[np.int64]
-    keys: NDArray[np.uint64]
-    spans: NDArray[np.int64]
-
-    def take(self, rows: NDArray[np.int64]) -> "RawList":
-        """The lists of ``rows`` alone, given by their numbers in rising order."""
-        sizes = np.diff(self.ends)
-        is_taken = np.zeros(len(sizes), bool)
-        is_taken[rows] = True
-        items = np.flatnonzero(np.repeat(is_taken, sizes))
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
-        return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
-
-    def emptied(self, rows: NDArray[np.bool_]) -> "RawList":
-        """The lists, empty where ``rows`` is True."""
-        if not rows.any():
-            return self
-        ends, keys, spans = self
-        sizes = np.diff(ends)
-        kept = np.flatnonzero(~np.repeat(rows, sizes))
-        ends = np.concatenate([ends[:1], np.cumsum(np.where(rows, 0, sizes))])
-        return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
-
-    def cut(self, first: int | None, last: int | None) -> "RawList":
-        """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
-        most = first or last
-        sizes = np.diff(self.ends)
-        if most is None or not (sizes > most).any():
-            return self
-        kept = np.minimum(sizes, most)
-        begins = self.ends[:-1] if first else self.ends[1:] - kept
-        items = np.arange(self.ends[-1])
-        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
-        return RawList(ends, self.keys[: len(items)][is_kept], spans)
-
-
-@dataclass(frozen=True, slots=True)
-class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
-    none; other labels float64 [L - 1, R] (NaN if missing).
-    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
-
-    Spans, if they are kept, are the positions of the keys' values in the text.
-    """
-
-    labels: NDArray[np.uint8]
-    dense: NDArray[np.float64]
-    keys: NDArray[np.uint64]
-    one_hot: JaggedColumns[np.uint64]
-    """The bits of the dense columns, then the keys, all uint64."""
-    spans: NDArray[np.int64]
-    lists: Sequence[RawList]
-    times: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    other_labels: NDArray[np.float64]
-    element_weights: Sequence[RawList] = ()
-
-    def take(self, rows: NDArray[np.int64]) -> "RawColumns":
-        """Copies ``rows``, given by their numbers in rising order."""
-        values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
-        begins = np.arange(len(values)) * len(rows)
-        num_dense = len(self.dense)
-        return RawColumns(
-            self.labels[rows],
-            values[:num_dense].view(np.float64),
-            values[num_dense:],
-            JaggedColumns(values.reshape(-1), begins, begins + len(rows)),
-            self.spans[:, rows] if self.spans.shape[1] else self.spans,
-            [each.take(rows) for each in self.lists],
-            self.times[:, rows],
-            self.weights[rows],
-            self.other_labels[:, rows],
-            [each.take(rows) for each in self.element_weights],
-        )
-
-    def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-        """(keys, spans) of each sparse column; for lists, those of all rows together."""
-        for is_list, slot in list_slots(spec).values():
-            if is_list:
-                stop = self.lists[slot].ends[-1]
-                yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
-            else:
-                yield self.keys[slot], self.spans[slot]
-
-
-class RejectedLine(NamedTuple):
-    """A line of rejects.jsonl.
-
-    ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file.
-    """
-
-    file: str | None
-    line: int
-    reason: str
-    column: str | None
-    excerpt: str
-
-
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
     """Turns a row of ``lines.parse_lines``'s rejects into a record."""
     line, start, end, reason, detail, first, behind = reject
@@ -202,55 +74,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
-NEVER_MISSING = ("label", "weight", ELEMENT_WEIGHTS)
-"""Roles whose values null words do not apply to."""
-
-
-def rule_name(column: LogColumn) -> str:
-    """The name of the rule of a column's values: its role if that says all, otherwise its kind."""
-    return column.role if column.role in NEVER_MISSING else column.kind or ""
-
-
-def bad_value(column: LogColumn, value: str) -> str:
-    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
-    rule = _RULES[rule_name(column)]
-    if column.brackets and not re.fullmatch(
-        rf"[ \t]*\{column.brackets[0]}.*\{column.brackets[1]}[ \t]*", value, re.DOTALL
-    ):
-        return f"{column.name} is {value!r}, must be a list in {column.brackets}"
-    words = (
-        f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
-    )
-    if value.lower() in NULLS and column.role not in NEVER_MISSING:
-        return f"{words}: if it means a missing value, add it to dataset.null_values"
-    if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
-        return f"{words}: take kind: string"
-    if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
-        return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
-    return words
-
-
-def unlike_sizes(column: LogColumn, num_weights: int, num_elements: int) -> str:
-    """The reason why the element weights ``column`` do not fit their list."""
-    return f"{column.name} has {num_weights} elements, {column.weights_of} has {num_elements}: each needs its weight"
-
-
 def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
     return text[start : min(stop, start + most)].tobytes().decode("utf-8", "backslashreplace")
-
-
-def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
-    """Writes one JSON object a line."""
-    with path.open("w", encoding="utf-8") as file:
-        for reject in rejects:
-            known = {key: part for key, part in reject._asdict().items() if part is not None}
-            file.write(json_text(known) + "\n")
-
-
-def read_rejects(path: Path) -> Iterator[RejectedLine]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})
 
 
 class Parser:
@@ -352,52 +177,6 @@ class Parser:
                     else self._keys[slot, :rows]
                 )
                 set_missing(keys, nulls, MISSING_KEY, keys, _NO_STATES)
-
-
-def raw_columns(
-    spec: Spec,
-    labels: NDArray[np.uint8],
-    values: NDArray[np.uint64],
-    rows: int,
-    spans: NDArray[np.int64],
-    lists: Sequence[RawList],
-) -> RawColumns:
-    """Makes ``rows`` rows with their derived columns.
-
-    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first. ``lists``: by ``list_slots``, then by
-    ``weight_slots``.
-    """
-    num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
-    begins = np.arange(num_beside, len(values)) * values.shape[1]
-    numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
-    list_columns = [column for column in spec.sparse if column.separator is not None]
-    are_empty = [are_missing(each) for each in lists[: len(list_columns)]]
-    cut = [
-        each.emptied(rows).cut(column.first, column.last)
-        for each, rows, column in zip(lists, are_empty, list_columns, strict=False)
-    ]
-    element_weights = [
-        lists[slot].emptied(are_empty[of]).cut(column.first, column.last)
-        for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
-    ]
-    weights = numbers[0] if spec.is_weighted else np.broadcast_to(np.float64(1), rows)
-    before = num_beside - len(spec.times)
-    other_labels = numbers[before - len(spec.other_labels) : before]
-    times, dense = numbers[before:num_beside], numbers[num_beside:]
-    derive(spec, times, dense, keys, cut)
-    one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
-
-
-def are_missing(lists: RawList) -> NDArray[np.bool_]:
-    """True for each list that is a missing value alone, which is an empty list: text cannot tell these apart."""
-    is_missing = lists.keys[: lists.ends[-1]] == MISSING_KEY
-    sizes = np.diff(lists.ends)
-    is_lone = np.zeros(len(sizes), bool)
-    if is_missing.any():
-        ones = np.flatnonzero(sizes == 1)
-        is_lone[ones] = is_missing[lists.ends[ones]]
-    return is_lone
 
 
 def kind_code(column: LogColumn) -> int:

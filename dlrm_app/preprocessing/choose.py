@@ -12,7 +12,8 @@ from typing import Any
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
 from dlrm_app.encoding.columns import MIN_COUNT, known_transform
-from dlrm_app.logs.spec import Spec, cross_name
+from dlrm_app.logs.read_spec import cross_name
+from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
 from dlrm_app.preprocessing.request import Request
 from dlrm_app.table import Column, text_table

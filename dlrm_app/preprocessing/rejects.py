@@ -2,17 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-from dlrm_app.errors import DataError, Problem
 from dlrm_app.journal import Journal
-from dlrm_app.logs.parser import RejectedLine, read_rejects
+from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import Plan
-
-_SHOWN = 5
-"""The number of rejects that an error shows."""
 
 
 @dataclass
@@ -40,13 +35,9 @@ class RejectLimit:
     def refuse(self, units: Sequence[EncodedUnit]) -> None:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
-        if rejects <= self.max_fraction * lines:
-            return
-        first = islice(rejects_of(self.plan, self.journal, units), _SHOWN)
-        shown = [Problem(f"{each.file}:{each.line}", f"is malformed: {each.reason}") for each in first]
-        rule = f"allows fewer malformed lines than {rejects:,} of {lines:,}"
         cure = "check dataset= and the files, or raise it to leave these lines out"
-        raise DataError(Problem(f"rejects.max_fraction={self.max_fraction:g}", rule, cure), *shown)
+        first = ((each.file, each.line, each.reason) for each in rejects_of(self.plan, self.journal, units))
+        refuse_rejects(rejects, lines, self.max_fraction, first, cure)
 
 
 def rejects_of(

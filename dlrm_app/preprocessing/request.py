@@ -17,12 +17,13 @@ from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
 from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
 from dlrm_app.logs.parser import body
+from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.sources.find_sources import find_sources
 from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
-from dlrm_app.logs.spec import Cures, Spec, read_spec
+from dlrm_app.logs.spec import Cures, Spec
 from dlrm_app.preprocessing.passes.plan import Plan
 from dlrm_app.preprocessing.passes.targets import known_click_problems
 from dlrm_app.preprocessing.work.work_folder import begun_config

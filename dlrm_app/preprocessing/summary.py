@@ -14,7 +14,7 @@ from dlrm_app.dataset.label_counts import given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.logs.parser import OPENS_A_QUOTE, REJECTS, read_rejects
+from dlrm_app.logs.rejects import OPENS_A_QUOTE, REJECTS, read_rejects
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import NONE, bytes_text, listed, percent
 

@@ -25,7 +25,7 @@ def write_study(output: Path) -> Path | None:
     if not (output / JOURNAL).is_file():
         return None
     study = load_study(output)
-    settings = read_study_settings(output) or StudySettings("auc", [])
+    settings = read_study_settings(output) or StudySettings("auc", {})
     metric, common = settings.metric, settings.settings
     trials = ranked(study)
     best = trials[0] if trials and trials[0].state == TrialState.COMPLETE else None

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, below, choose_recipe
-from dlrm_app.config.compose import completed, compose_config
-from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.words import read_sweep
 from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, Split, write_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.validation import check_training
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 
 
@@ -101,7 +101,7 @@ def test_a_typed_word_drops_what_fits_only_the_recipes_value(
     """``changes``: what, typed too behind what is left of the recipe, makes the same configuration."""
     dataset, words = f"data.path='{small.path}'", typed.split()
     _, recipe = choose_recipe(small, 64)
-    assert recipe.keys() - below(recipe, plain_values(words)).keys() == set(left_out.split())
+    assert recipe.keys() - below(recipe, typed_of(words)).keys() == set(left_out.split())
     config = composed_with_recipe([dataset, *words])
     assert config.problems() == []
     kept = [f"{key}={as_typed(value)}" for key, value in recipe.items() if key not in left_out.split()]
@@ -142,15 +142,19 @@ def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
     "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )
 def test_what_chooses_is_left_as_it_is(small: Manifest, word: str) -> None:
-    assert auto_settings(plain_values([f"data.path='{small.path}'", word])) == {}
+    assert auto_settings(typed_of([f"data.path='{small.path}'", word])) == {}
 
 
 def test_each_run_of_a_sweep_has_the_recipe_below_its_own_values(small: Manifest) -> None:
     given = [f"data.path='{small.path}'", "trainer.seed=0,1", "model=dlrm,dcn"]
-    words = completed(given, auto_settings)
-    assert words[-3:] == given
-    assert 'optimizer="adagrad"' in words
-    assert "model.ensemble_size=3" not in words
+    settings = auto_settings(typed_of(given))
+    assert settings["optimizer"] == "adagrad"
+    assert "model.ensemble_size" not in settings
+
+
+def typed_of(words: list[str]) -> dict[str, object]:
+    """The settings that ``words`` give, which may have several values."""
+    return dict(read_sweep(words, TrainConfig, "train")[0].keys)
 
 
 def composed_with_recipe(words: list[str]) -> TrainConfig:

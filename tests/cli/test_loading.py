@@ -66,4 +66,4 @@ def test_each_job_begins_by_loading(name: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(commands, "loading", load)
     with pytest.raises(BlockingIOError, match="loading"):
-        commands.run_job(name, None, [])
+        commands.run_job(name, None, {}, [])

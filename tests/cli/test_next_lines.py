@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlrm_app.api.commands import Call
+from dlrm_app.api.command import Call
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 
-CALL = Call((), None)
+CALL = Call()
 
 
 @pytest.mark.parametrize(

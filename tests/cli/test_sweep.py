@@ -38,3 +38,15 @@ def test_a_setting_that_is_named_as_a_group_is_the_same_in_all(tmp_path: Path) -
     assert "combination 1: " in done.stderr
     assert "model=nowhere does not exist" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_each_run_of_a_sweep_is_composed_as_if_typed_alone(tmp_path: Path) -> None:
+    """Choices and their names, numbers of combinations, ranges, and settings of other commands."""
+    (tmp_path / "mine.yaml").write_text("rows: 30\n")
+    words = ["experiment=mine.yaml,null", "rows=range(20,22)", "output=${hydra:job.num}.tsv"]
+    succeed(command("generate", "-m", *words), tmp_path)
+    sizes = {path.name: len(path.read_text().splitlines()) for path in tmp_path.glob("*.tsv")}
+    assert sizes == {"0.tsv": 20, "1.tsv": 21, "2.tsv": 20, "3.tsv": 21}
+    done = run(command("days", "-m", "train.model=dlrm,dnc", "output=o", "dataset=x"), tmp_path)
+    assert done.returncode == 2
+    assert "combination 1: train.model=dlrm output=o" in done.stderr

@@ -25,10 +25,13 @@ from tests.commands import Typed
             "optimizer.sparse.lr=1,2 gives several values: a run with each needs --multirun, ",
         ),
         ("train model.top_mlp=1,2 data.path=x", "a list is written 'model.top_mlp=[1,2]'"),
-        ("serve model=a,b", "1 problem in the configuration:\n  - model=a,b gives several values: a list"),
+        (
+            "serve model=a,b",
+            "1 problem in the configuration:\n  - model=a,b gives several values: a run with",
+        ),
         (
             "train data.path=x -m model=dlrmm,dcnn",
-            "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",
+            "model=dlrmm is not known: did you mean model=dlrm? |model=dcnn is not known: did you mean model=dcn? ",
         ),
         ("train data.path=x hydra.launcher.n_jobs=3", "Could not override 'hydra.launcher.n_jobs'"),
         (

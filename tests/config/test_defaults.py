@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dlrm_app.api.commands import COMMANDS, schema_of
-from dlrm_app.config.compose import conf_dir, conf_file
+from dlrm_app.config.conf_files import conf_dir, conf_file
 from dlrm_app.config.schema import REQUIRED, defaults_of, is_section, types_of
 
 NOTHING_GIVEN: tuple[Any, ...] = (None, [], {})

@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.train import TrainConfig, changed_keys
 from dlrm_app.tables.specs import resolve_tables
+from tests.composed import compose_config
 
 # Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
 KAGGLE_ROWS = [

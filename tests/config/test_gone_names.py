@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
+from tests.composed import compose_config
 
 
 @pytest.mark.parametrize(

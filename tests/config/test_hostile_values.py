@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import compose_config, compose_tree, resolved
-from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
+from dlrm_app.config.compose import compose_tree, resolved
+from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.report import ReportConfig
@@ -18,6 +19,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError
+from tests.composed import compose_config, overrides
 from tests.refusals import refused
 
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
@@ -46,7 +48,7 @@ def leaves(schema: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
     schema, required = COMMANDS[command]
-    tree, _ = compose_tree(command, schema, required)
+    tree, _ = compose_tree(command, schema, overrides(command, schema, required))
     known = set(leaves(TrainConfig)) if command in LIKE_TRAIN else set()
     for key in set(leaves(schema)) - known:
         kind = type_of(key, schema)

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import signal, time
-from dlrm_app.config.compose import compose_config
+from tests.composed import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 
 def compose():

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table, resolve_tables
+from tests.composed import compose_config
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
 # and config_v3.py (the rest): pooling factor of the second feature, then (count, rows, width) of tables of two features

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.compose import compose_config, conf_dir
-from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
-from dlrm_app.config.overrides import check_overrides, plain_values
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.words import read_sweep
 from dlrm_app.errors import ConfigError
+from tests.composed import compose_config, read_words
 
 _LEVELS = [
     f"{name}: &{name} [{','.join([below] * 9)}]"
@@ -188,10 +189,7 @@ def test_a_users_file_reaches_neither_hydra_nor_any_code(
 
 
 def test_a_path_may_have_target_in_its_name() -> None:
-    assert check_overrides(["output=the_target_run"], TrainConfig, conf_dir(), "train") == (
-        ["output=the_target_run"],
-        [],
-    )
+    assert read_words(TrainConfig, "train", ["output=the_target_run"]) == {"output": "the_target_run"}
 
 
 @pytest.mark.parametrize(
@@ -221,18 +219,13 @@ def test_what_cannot_be_read_is_refused_with_quotes_that_work(typed: str) -> Non
     (problem,) = problems_of(typed, "data.path=x")
     (word,) = shlex.split(str(problem).rpartition("is written ")[2])
     key, _, value = typed.partition("=")
-    assert plain_values([word]) == {key: value}
+    assert read_words(TrainConfig, "train", [word]) == {key: value}
 
 
 def test_values_of_a_sweep_are_checked_one_by_one() -> None:
-    checked, problems = check_overrides(
-        ["trainer.seed=0,soon", "model=dlrm,dnc", "experiment=null,kaggle_small"],
-        TrainConfig,
-        conf_dir(),
-        "train",
-        is_sweep=True,
-    )
-    assert checked == ["experiment=nothing,kaggle_small"]
+    words = ["trainer.seed=0,soon", "model=dlrm,dnc", "experiment=null,kaggle_small"]
+    sweep, problems = read_sweep(words, TrainConfig, "train")
+    assert [key for key, _ in sweep.keys] == ["trainer.seed", "model", "experiment"]
     assert len(problems) == 2
     assert str(problems[0]) == "trainer.seed must be a whole number, got 'soon'"
     assert str(problems[1]).startswith("model=dnc is not known")

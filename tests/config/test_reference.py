@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.api.commands import COMMANDS, schema_of
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.conf_files import conf_dir
+from dlrm_app.config.overrides import Overrides
 from dlrm_app.config.reference import help_text, json_schema, read_comments, read_reference
 from dlrm_app.errors import ConfigError
+from tests.composed import overrides
 from tests.pages import ROOT
 from tests.refusals import refused
 
@@ -65,26 +67,27 @@ def test_comments_fit_an_editors_line() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_key_is_explained(command: str) -> None:
-    sections = read_reference(command, schema_of(command), []).sections
+    sections = read_reference(command, schema_of(command), Overrides()).sections
     unexplained = [entry.key for *_, entries in sections for entry in entries if entry.comment == ""]
     assert unexplained == []
 
 
 def test_values_are_those_of_the_choices_and_overrides_given() -> None:
-    text = help_text(
-        "train", schema_of("train"), ["model=dcn", "trainer.epochs=7", "experiment=kaggle_small"]
-    )
+    words = ["model=dcn", "trainer.epochs=7", "experiment=kaggle_small"]
+    text = help_text("train", schema_of("train"), overrides("train", schema_of("train"), words))
     lines = {line.split(" ")[0] for line in text.splitlines()}
     assert {"model.kind=dcn", "model.dcn_num_layers=3", "trainer.epochs=7", "model.ensemble_size=8"} <= lines
 
 
 def test_only_the_groups_of_the_command_are_listed() -> None:
-    text = help_text("preprocess", schema_of("preprocess"), [])
+    text = help_text("preprocess", schema_of("preprocess"), Overrides())
     assert "encoding=auto: auto, from_dataset, hash, vocab" in text
     assert "experiment=null: kaggle_full, kaggle_paper, kaggle_small, mlperf_dcnv2, mlperf_dlrm_v1\n" in text
     assert "optimizer" not in text
-    assert "experiment=auto: A recipe by the dataset's rows" in help_text("train", schema_of("train"), [])
-    assert "== Groups" not in help_text("doctor", schema_of("doctor"), [])
+    assert "experiment=auto: A recipe by the dataset's rows" in help_text(
+        "train", schema_of("train"), Overrides()
+    )
+    assert "== Groups" not in help_text("doctor", schema_of("doctor"), Overrides())
 
 
 def test_the_page_has_every_key_of_every_command_in_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +101,7 @@ def test_the_page_has_every_key_of_every_command_in_whole_rows(capsys: pytest.Ca
 
 
 def test_help_of_a_word_shows_the_keys_that_contain_it() -> None:
-    text = help_text("train", schema_of("train"), [], ["batch_size", "schedule"])
+    text = help_text("train", schema_of("train"), Overrides(), ["batch_size", "schedule"])
     keys = re.findall(r"^([a-z][\w.]+)=", text, re.MULTILINE)
     assert {"schedule", "schedule.sparse.kind", "trainer.global_batch_size", "evaluation.batch_size"} <= set(
         keys
@@ -110,11 +113,11 @@ def test_help_of_a_word_shows_the_keys_that_contain_it() -> None:
 
 def test_help_of_no_key_is_refused_with_the_nearest() -> None:
     with refused(ConfigError, "optimizr", "is not a known key"):
-        help_text("train", schema_of("train"), [], ["optimizr"])
+        help_text("train", schema_of("train"), Overrides(), ["optimizr"])
 
 
 def test_the_json_schema_has_types_ranges_choices_and_meanings() -> None:
-    schema = json.loads(json_schema("train", schema_of("train"), []))
+    schema = json.loads(json_schema("train", schema_of("train"), Overrides()))
     trainer = schema["properties"]["trainer"]
     assert trainer["additionalProperties"] is False
     epochs = trainer["properties"]["epochs"]

@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig, read_saved_config
 from dlrm_app.errors import DataError
+from tests.composed import compose_config
 from tests.refusals import refused
 
 

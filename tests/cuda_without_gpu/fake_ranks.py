@@ -11,7 +11,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
@@ -22,6 +21,7 @@ from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.validation import check_plan, plan_workload
+from tests.composed import compose_config
 
 
 @contextmanager

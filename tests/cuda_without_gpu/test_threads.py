@@ -8,13 +8,13 @@ from unittest import mock
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint import save as checkpoints
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
+from tests.composed import compose_config
 
 MARKER = Marker(Progress(), LossSums([], 0, 0, 0, []), "", "", {}, {}, 1, {}, 0, {}, "")
 ON_GPU_3 = Runtime(rank=3, local_rank=3, world_size=1, local_world_size=1, device_type="cuda", num_threads=1)

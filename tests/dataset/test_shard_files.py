@@ -5,13 +5,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table, with_pooling_factors
 from dlrm_app.tools.planning.plan_cluster import plan_cluster
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 

@@ -124,9 +124,9 @@ def test_ranks_measure_what_one_does(folder: Path) -> None:
 
 
 def test_columns_without_values_are_refused(folder: Path) -> None:
-    from dlrm_app.config.compose import compose_config
     from dlrm_app.config.evaluate import EvaluateConfig
     from dlrm_app.evaluation.problems import check_paths
+    from tests.composed import compose_config
 
     def check(*words: str) -> None:
         scores = f"scores=[{folder}/scores.parquet]"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import find_problem, refused
 from tests.runs.checkpoint.test_marker import write_checkpoint

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError, refuse_if
@@ -19,6 +18,7 @@ from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.records import from_json
+from tests.composed import compose_config
 from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import run as preprocess

@@ -9,12 +9,12 @@ from unittest import mock
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.tools.synthetic.inputs import write_inputs
 from dlrm_app.training.train import train
+from tests.composed import compose_config
 from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES
 from tests.ranks import start_ranks
 

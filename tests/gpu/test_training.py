@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
@@ -18,6 +17,7 @@ from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
+from tests.composed import compose_config
 from tests.gpu.cases import STEPS, Case, cases
 from tests.gpu.conftest import DEVICE, ON_GPU, RANKS, SECONDS, Note, Reference, train_legs
 from tests.ranks import start_ranks

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
@@ -20,6 +19,7 @@ from dlrm_app.inference.record import ExportRecord
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.commands import MadeOnce
+from tests.composed import compose_config
 from tests.inference.mixed import make_mixed
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from dlrm_app import load
-from dlrm_app.config.compose import compose_config
+from dlrm_app.checksums import checksum
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.files import checksum
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.exported_model import open_export, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
+from tests.composed import compose_config
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
 from tests.labelled_log import describe_labels, draw_labelled

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
@@ -26,6 +25,7 @@ from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import RowsAt, read_export
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
+from tests.composed import compose_config
 from tests.inference.conftest import TABLES, export_here
 from tests.refusals import refused
 from tests.small_run import train_here

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
@@ -29,6 +28,7 @@ from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
+from tests.composed import compose_config
 from tests.inference.conftest import export_here, first_rows, predicted
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import Typed, command, succeed
+from tests.composed import compose_config
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
 from tests.preprocessing.clicks import make_clicks

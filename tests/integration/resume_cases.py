@@ -17,7 +17,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.launcher import handle_signals
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -25,6 +24,7 @@ from dlrm_app.distributed.signals import Stopped
 from dlrm_app.training import loop
 from dlrm_app.training import train as job
 from dlrm_app.training.state import TrainingRun
+from tests.composed import compose_config
 
 take_step = loop.take_step
 

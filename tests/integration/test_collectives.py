@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.sharding import CollectivesConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.sharder import quantized_collectives
+from tests.composed import compose_config
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, WIDE_TABLES
 from tests.integration.test_sharded_parity import sharded
 from tests.plain_model import PlainModel

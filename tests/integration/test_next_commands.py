@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.commands import COMMANDS, Call, composed
+from dlrm_app.api.command import Call
+from dlrm_app.api.commands import COMMANDS, composed, schema_of
 from dlrm_app.cli.next_lines import next_lines
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.train import TrainConfig
+from tests.composed import compose_config, read_words
 
 Type = Callable[..., list[str]]
 """Runs a command, in this process, and gives the words of its "next:" line."""
@@ -25,9 +26,10 @@ def type_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
 
     def type_here(*words: str) -> list[str]:
         name = words[0].removeprefix("dlrm-")
-        config = composed(name, words[1:])
-        call = Call(words[1:], config)
-        result = COMMANDS[name].load()(config, call)
+        settings = read_words(schema_of(name), name, words[1:])
+        config = composed(name, settings)
+        call = Call(config, settings, words[1:])
+        result = COMMANDS[name]().load()(config, call)
         (line,) = re.findall(r"^next: (.*)$", "\n".join(next_lines(name, result, call)), re.MULTILINE)
         return shlex.split(line)
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.plan import plan_text
 from dlrm_app.tools.planning.plan_cluster import plan_cluster
 from tests.commands import Typed, command, succeed
+from tests.composed import compose_config
 from tests.integration.test_train import start
 from tests.refusals import refused
 from tests.small_run import losses

@@ -10,9 +10,9 @@ import pytest
 
 from dlrm_app.api.commands import COMMANDS as TABLE
 from dlrm_app.api.commands import schema_of
-from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocessing.preprocess import preprocess
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import start_ranks
 from tests.runs.checkpoint.test_marker import write_checkpoint
@@ -50,7 +50,7 @@ COMMANDS = [
 def refused(name: str, keys: Sequence[str]) -> list[str]:
     """The problems that ``dlrm-NAME *keys`` finds before any work."""
     # preprocessing looks at its output once it knows its input
-    check = preprocess if name == "preprocess" else TABLE[name].check
+    check = preprocess if name == "preprocess" else TABLE[name]().check
     with pytest.raises(ConfigError) as error:
         check(compose_config(name, schema_of(name), [*keys]))
     return [str(problem) for problem in error.value.problems]

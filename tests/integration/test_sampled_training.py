@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.inference.predict.predict import predict
+from tests.composed import compose_config
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from tests.composed import compose_config
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES, train_cases
 from tests.plain_model import PlainModel
 from tests.plain_training import plain_copy, run_plain

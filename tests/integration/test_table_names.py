@@ -9,13 +9,13 @@ import yaml
 from torch import nn
 
 from dlrm_app.api.functions import load
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.tables.bags import torch_name
 from dlrm_app.tables.specs import table_of
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import evaluate_here, final_bytes, losses, train_here
 

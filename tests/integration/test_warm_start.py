@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.api.auto_recipe import auto_settings
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.marker import read_marker
+from tests.composed import compose_config, read_words
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 from tests.small_run import evaluate_here, events, final_bytes, losses, train_here
@@ -82,7 +81,7 @@ def test_settings_not_typed_come_from_the_previous_run(former: Path, dataset: Pa
     assert other.optimizer.sparse.kind == "sgd"
     assert (other.trainer.global_batch_size, other.model.dropout) == (256, 0.5)
     assert (other.model.bottom_mlp, other.tables) == (config.model.bottom_mlp, config.tables)
-    assert auto_settings(plain_values([*typed, "experiment=kaggle_small"])) == {}
+    assert auto_settings(read_words(TrainConfig, "train", [*typed, "experiment=kaggle_small"])) == {}
 
 
 def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.logs.spec import read_spec
+from dlrm_app.logs.read_spec import read_spec
 from tests.preprocessing.running import spec_of
 
 

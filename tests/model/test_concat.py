@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec, model_problems
 from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
 from dlrm_app.tables.specs import Table
+from tests.composed import compose_config
 from tests.plain_model import PlainModel
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import NUM_DENSE

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from tests.composed import compose_config
 from tests.plain_training import assert_trains_like_plain, compose_train, weights_of
 from tests.random_batches import NUM_DENSE, TABLES
 from tests.trainable import trainable_of

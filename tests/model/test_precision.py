@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.sharding.constraints import table_problems
+from tests.composed import compose_config
 from tests.plain_training import compose_train, plain_copy, train_both
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.refusals import is_like

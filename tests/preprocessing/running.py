@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
-from dlrm_app.logs.spec import Spec, read_spec
+from dlrm_app.logs.read_spec import read_spec
+from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.preprocess import preprocess
 from dlrm_app.preprocessing.summary import Dataset
+from tests.composed import compose_config
 
 CRITEO = Path(__file__).resolve().parents[2].parent / "shared" / "criteo"
 NO_CRITEO = "the real Criteo rows are not on this machine"

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.journal import Journal
+from tests.composed import compose_config
 from tests.preprocessing.running import content, run, table_of
 from tests.refusals import refused
 from tests.weighted_log import COLUMNS, describe, draw_rows, write_csv

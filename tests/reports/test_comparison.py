@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.config.report import ReportConfig, with_runs
+from dlrm_app.config.report import ReportConfig
+from dlrm_app.config.words import WordReader
 from dlrm_app.errors import ConfigError
 from dlrm_app.reports.comparison import check_runs, differences, read_runs, report_runs
 from tests.training.run_fixture import evaluation, read_report, write_run
@@ -58,15 +59,10 @@ def test_folders_are_typed_as_they_are(tmp_path: Path, monkeypatch: pytest.Monke
     """A folder that is there is a run whatever its name; a word with = is a setting otherwise."""
     monkeypatch.chdir(tmp_path)
     Path("lr=0.1").mkdir()
-    assert with_runs(["a", "split=val", "lr=0.1", "--cfg", 'b"c']) == [
-        "split=val",
-        "--cfg",
-        r'runs=["a","lr=0.1","b\"c"]',
-    ]
-    assert with_runs(["a\\b", 'c\\"d', "e\\"]) == [r"""runs=["a\b","c\\\"d","e\\"]"""]
-    assert with_runs(["--help"]) == ["--help"]
-    assert with_runs(["--cfg", "job"]) == ["--cfg", "job"]
-    assert with_runs(["job", "-c", "job"]) == ["-c", "job", 'runs=["job"]']
+    words = ["a", "split=val", "lr=0.1", 'b"c', 'c\\"d', "e\\"]
+    settings, problems = WordReader(ReportConfig, "report", "runs").read(words).finish()
+    assert settings == {"runs": ["a", "lr=0.1", 'b"c', 'c\\"d', "e\\"], "split": "val"}
+    assert problems == []
 
 
 def test_a_sweeps_folder_stands_for_its_runs_each_once(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.sharding.cluster import GIB, Cluster

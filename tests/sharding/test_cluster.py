@@ -7,7 +7,6 @@ import torch
 from torchrec.distributed.planner import constants
 from torchrec.distributed.planner.types import CollectiveType
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
@@ -16,6 +15,7 @@ from dlrm_app.sharding.cluster import GIB, Bandwidths, described_cluster, runnin
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.exchange import NodeBandwidths
 from dlrm_app.sharding.search import search
+from tests.composed import compose_config
 from tests.sharding.clusters import cluster, one_hot, workload
 
 COMMON = ["tables=criteo_kaggle", "tables.embedding_dim=16"]

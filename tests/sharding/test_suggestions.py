@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
@@ -15,6 +14,7 @@ from dlrm_app.sharding.cluster import GIB, Cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.search import can_fit, explain_misfit, search, smallest_cluster
 from dlrm_app.tools.planning.plan_cluster import plan_cluster
+from tests.composed import compose_config
 from tests.sharding.clusters import cluster, one_hot, workload
 
 MIB = 2**20

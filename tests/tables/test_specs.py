@@ -6,7 +6,7 @@ import pytest
 import yaml
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
-from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.bags import to_bag_config

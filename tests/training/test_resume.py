@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.model import initial_weights
 from dlrm_app.training.warm_start import choose_lanes
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 from tests.small_run import evaluate_here, events, train_here

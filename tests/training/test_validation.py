@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.validation import check_plan, check_training
+from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import find_problem, is_like, refused
 from tests.small_run import SMALL

@@ -25,14 +25,15 @@ from dlrm_app.loader.reader import TableReader
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
-from dlrm_app.logs.parser import RejectedLine
+from dlrm_app.logs.read_spec import read_spec
+from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.feeds import InputUnit, unit_feeds
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.logs.sources.lake import is_table
 from dlrm_app.logs.sources.parquet_units import ParquetUnit, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.units import unit_name
-from dlrm_app.logs.spec import Cures, Spec, read_spec
+from dlrm_app.logs.spec import Cures, Spec
 from dlrm_app.text import listed
 
 CHUNK_ROWS = 1 << 15

@@ -16,7 +16,8 @@ from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.logs.parser import Cursor, RejectedLine, write_rejects
+from dlrm_app.logs.parser import Cursor
+from dlrm_app.logs.rejects import RejectedLine, write_rejects
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
@@ -99,7 +100,7 @@ class EncodeUnits:
         contents = ContentCounter()
         splits: dict[str, EncodedSplit] = {}
         for split, stop in self.plan.segments(text):
-            splits |= self._encode(unit, split, stop, cursor, sketches, contents, rejects)
+            splits |= self._encode(unit, text, split, stop, cursor, sketches, contents, rejects)
         text_range = text.finish()
         if rejects:
             with unit.write(".rejects") as temporary:
@@ -117,6 +118,7 @@ class EncodeUnits:
     def _encode(
         self,
         unit: WorkFiles[EncodedUnit],
+        text: InputUnit,
         segment: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
@@ -128,7 +130,7 @@ class EncodeUnits:
 
         Returns its splits.
         """
-        text, first = cursor.text, 0
+        first = 0
         has_keys = self.plan.are_told_apart
         wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
         with ExitStack() as opened:
@@ -137,7 +139,7 @@ class EncodeUnits:
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for dealt in self.plan.deal(segment, raw, cursor, first, wants_keys=wants_keys):
+                for dealt in self.plan.deal(segment, raw, text, cursor, first, wants_keys=wants_keys):
                     parts[dealt.split].add(dealt)
                     if self.wants_contents and has_keys and dealt.keys is not None:
                         contents.add(dealt.keys)

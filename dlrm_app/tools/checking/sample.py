@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import BYTE_ORDER_MARK, refuse_other_file
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
-from dlrm_app.logs.parser import NULLS
+from dlrm_app.logs.rejects import NULLS
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed

@@ -20,19 +20,21 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dlrm_app.config.days import DaysConfig
+from dlrm_app.checksums import checksum
+from dlrm_app.config.days import RESERVED, DaysConfig, as_given
+from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dates import day_of
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
-from dlrm_app.files import checksum, write_json
+from dlrm_app.files import write_json
 from dlrm_app.records import read_record
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
-from dlrm_app.tools.daily.gate import Days, judge_after, judge_before, reason
+from dlrm_app.tools.daily.gate import judge_after, judge_before, reason
 from dlrm_app.tools.daily.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
 from dlrm_app.tools.daily.record import (
     RECORD,
@@ -43,22 +45,25 @@ from dlrm_app.tools.daily.record import (
     Holdout,
     LabelDay,
     Scores,
-    Vocabulary,
     holdouts_of,
     labels_of,
+    read_day_settings,
+    read_seconds,
     redo,
+    vocabulary_growth,
     write_record,
 )
 from dlrm_app.tools.daily.rows import Earlier, write_rows
-from dlrm_app.tools.daily.words import (
-    evaluate_words,
-    export_words,
+from dlrm_app.tools.daily.settings import (
+    evaluate_settings,
+    export_settings,
     of_later_days,
-    preprocess_words,
+    preprocess_settings,
     setting_changes,
     settings_of,
-    train_words,
+    train_settings,
 )
+from dlrm_app.tools.daily.usual import Days
 
 if TYPE_CHECKING:
     from dlrm_app.distributed.runtime import Runtime
@@ -69,8 +74,8 @@ _SHOWN_CHANGES = 8
 _COMPARED_DAYS = 31
 """Published days whose rows are looked for among those of a new day."""
 
-Run = Callable[[str, Sequence[str], Path], None]
-"""Runs a command with settings, and what it prints into a file. Raises DlrmError."""
+Run = Callable[[str, Settings, Path], None]
+"""Runs a command with settings, and appends its output to a file. Raises DlrmError."""
 
 
 @dataclass(frozen=True)
@@ -130,36 +135,38 @@ class Day:
         return record
 
     @property
-    def _words(self) -> dict[str, list[str]]:
+    def _settings(self) -> dict[str, dict[str, object]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
         model = parent / "model" if parent else None
-        words = {
-            "preprocess": preprocess_words(self.config, self.day, manifest, folder / "dataset"),
-            "train": train_words(self.config, folder / "rows", model, folder / "model"),
+        settings = {
+            "preprocess": preprocess_settings(self.config, self.day, manifest, folder / "dataset"),
+            "train": train_settings(self.config, folder / "rows", model, folder / "model"),
         }
         if self.config.days.export:
-            words["export"] = export_words(self.config, folder / "rows", folder / "model", folder / "export")
-        return words
+            settings["export"] = export_settings(
+                self.config, folder / "rows", folder / "model", folder / "export"
+            )
+        return settings
 
     def _begin(self) -> None:
         """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
-        words, path = self._words, self.folder / SETTINGS
-        settings = settings_of(self.config, words)
+        called, path = self._settings, self.folder / SETTINGS
+        settings = settings_of(self.config, called)
 
         def write() -> None:
-            before = read_settings(path)
+            before = read_day_settings(path)
             if before == settings:
                 return
             if self.folder.exists() and any(self.folder.iterdir()):
                 changes = (
-                    setting_changes(before, settings, words) if before else ["its settings are not known"]
+                    setting_changes(before, settings, called) if before else ["its settings are not known"]
                 )
                 text = "%s was begun with other settings and begins again:\n%s"
                 logger.warning(text, self.day, bullets(changes, _SHOWN_CHANGES))
                 shutil.rmtree(self.folder)
-            elif changes := self._changes_since_parent(settings, words):
+            elif changes := self._changes_since_parent(settings, called):
                 text = "%s: other settings than on %s:\n%s"
                 logger.info(text, self.day, self.published[-1].day, bullets(changes, _SHOWN_CHANGES))
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -168,11 +175,11 @@ class Day:
         self.ranks.on_first(write)
 
     def _changes_since_parent(
-        self, settings: Mapping[str, Any], words: Mapping[str, Sequence[str]]
+        self, settings: Mapping[str, object], called: Mapping[str, Settings]
     ) -> list[str]:
         """The settings that differ from the parent's, without those that only a first day uses."""
-        before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
-        return setting_changes(before, of_later_days(settings), words) if before else []
+        before = of_later_days(read_day_settings(self.parent / SETTINGS)) if self.parent else {}
+        return setting_changes(before, of_later_days(settings), called) if before else []
 
     def _measure(self, dataset: Manifest) -> DayRecord:
         """The record of the day before training: its rows, and the scores of earlier models on them."""
@@ -184,7 +191,7 @@ class Day:
     def _record(self, dataset: Manifest, results: Mapping[str, EvaluationResult]) -> DayRecord:
         scores = {field: Scores.of(result) for field, result in results.items()}
         of_labels = labels_of(results["next_day"]) if "next_day" in results else {}
-        unseen_share, unseen, vocabulary = _growth(dataset)
+        unseen_share, unseen, vocabulary = vocabulary_growth(dataset)
         rows = read_manifest(self.folder / "rows").splits["test"]
         compared, in_window = (
             [self.days / record.day for record in self.window(size)]
@@ -217,9 +224,9 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, words = self.config.days, self.folder / "dataset", self._words["preprocess"]
+        days, output, settings = self.config.days, self.folder / "dataset", self._settings["preprocess"]
         with self._timed("encode"):
-            self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
+            self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
         with self._timed("replay"):
             replayed = self.window(days.replay_window) if days.replay else []
@@ -284,25 +291,32 @@ class Day:
         if not self.config.days.export:
             return
         output = self.folder / "export"
-        words = export_words(self.config, self.folder / "rows", self.folder / "model", output)
+        settings = export_settings(self.config, self.folder / "rows", self.folder / "model", output)
         if self.config.days.is_accepted(self.day):
-            words.append("judgement=ignore")
+            settings["judgement"] = "ignore"
         with self._timed("export"):
-            self._once(output / "export.json", lambda: self.run("export", words, self._log))
+            self._once(output / "export.json", lambda: self._call("export", settings))
 
     def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
-        words = train_words(self.config, rows, before, model)
-        self._once_on_all(model / "result.json", lambda: self.run("train", words, self._log))
+        settings = train_settings(self.config, rows, before, model)
+        self._once_on_all(model / "result.json", lambda: self._call("train", settings))
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
-        words = evaluate_words(self.config, self.folder / "rows", split, models, path)
-        self._once_on_all(path, lambda: self.run("evaluate", words, self._log))
+        settings = evaluate_settings(self.config, self.folder / "rows", split, models, path)
+        self._once_on_all(path, lambda: self._call("evaluate", settings))
         return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo([path])))
 
-    @property
-    def _log(self) -> Path:
-        return self.folder / "log.txt"
+    def _call(self, command: str, settings: Settings) -> None:
+        """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
+        try:
+            self.run(command, settings, self.folder / "log.txt")
+        except DlrmError as error:
+            problems = [as_given(each, command) for each in error.problems]
+            if command in RESERVED:
+                cure = f"its settings are typed as {command}.KEY=VALUE"
+                problems.append(Problem(f"dlrm-{command}", "failed", cure))
+            raise type(error)(*problems) from error
 
     def _is_done(self, mark: Path) -> bool:
         return self.ranks.on_first(mark.is_file)
@@ -335,65 +349,3 @@ def read_judgement(model: Path) -> Judgement | None:
     """The judgement of the finished run in ``model`` on its val split, the rows held back."""
     evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
     return evaluation.judgement if evaluation is not None else None
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Key → value of the settings that a day was begun with; empty if they are not known."""
-    try:
-        return read_record(path, dict[str, Any], "")
-    except (OSError, DataError):
-        return {}
-
-
-def read_seconds(folder: Path) -> dict[str, float]:
-    """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
-    try:
-        return read_record(folder / SECONDS, dict[str, float], "")
-    except (OSError, DataError):
-        return {}
-
-
-def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
-    """(share of lookups of values that the parent's vocabularies lack, the same by feature, what they gained)."""
-    growth = dataset.lineage.growth if dataset.lineage else []
-    if not growth:
-        return None, {}, None
-    share = sum(each.unseen for each in growth) / max(sum(each.lookups for each in growth), 1)
-    rows = {column.name: column.num_embeddings for column in dataset.sparse}
-    vocabulary = Vocabulary(
-        new=sum(each.new for each in growth),
-        expired=sum(each.expired for each in growth),
-        reused=sum(each.given_again for each in growth),
-        rows=sum(rows[each.features[0]] for each in growth),
-    )
-    return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary
-
-
-def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
-    """Deletes the files of days before the last ``num_kept`` published ones.
-
-    Keeps their records, and the models that later days are compared with: the first and the newest from scratch.
-    """
-    published = [record.day for record in records if record.published]
-    retrained = [record.day for record in records if record.retrained]
-    for day in (record.day for record in records if record.day < published[-num_kept:][0]):
-        parts = ["dataset", "rows", "export"]
-        parts += ["model"] if day != published[0] else []
-        parts += ["retrain"] if day not in retrained[-1:] else []
-        for part in parts:
-            shutil.rmtree(days / day / part, ignore_errors=True)
-
-
-def publish(folder: Path) -> None:
-    """Makes OUTPUT/published a link to the ``folder`` of a day, in one step. Raises DataError if it is not a link."""
-    output = folder.parents[1]
-    link, target = output / "published", folder.relative_to(output)
-    if link.exists() and not link.is_symlink():
-        raise DataError(
-            Problem(str(link), "is not a link to the published day", "remove it and run the same command")
-        )
-    if not link.is_symlink() or link.readlink() != target:
-        temporary = output / ".published.partial"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        temporary.replace(link)

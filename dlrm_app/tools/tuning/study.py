@@ -12,7 +12,6 @@ import fcntl
 import logging
 import math
 import os
-import shlex
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +25,11 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.config.like_train import TuneConfig, TuneSettings
+from dlrm_app.config.overrides import Settings
 from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import explained_disk_errors, held_lock
+from dlrm_app.files import explained_disk_errors
+from dlrm_app.locks import held_lock
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Column, Rows
 from dlrm_app.text import NONE, count, fixed
@@ -37,13 +38,14 @@ from dlrm_app.tools.tuning.trial import (
     TrialError,
     common_settings,
     distribution,
+    drawn_settings,
     final_command,
     known_values,
     refuse_other_space,
     trained_values,
-    typed_values,
     write_study_settings,
 )
+from dlrm_app.typed import words_of
 
 logger = logging.getLogger(__name__)
 
@@ -85,10 +87,10 @@ _SHOWN = 5
 """The number of trials that a study's text shows."""
 
 
-def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> Study:
+def tune(config: TuneConfig, typed: Settings, train: Sequence[str] = TRAIN) -> Study:
     """Runs trials until the study has ``tune.trials``. Raises DlrmError if all fail.
 
-    ``typed``: the common settings of all trials, for dlrm-train.
+    ``typed``: the settings of this command; those of dlrm-train are common to all trials.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     output = Path(str(config.output)).absolute()
@@ -202,7 +204,7 @@ class _Trials:
     study: optuna.Study
     output: Path
     config: TuneConfig
-    common: list[str]
+    common: Settings
     train: Sequence[str]
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -280,13 +282,13 @@ class _Trials:
 
     def _run(self, trial: optuna.Trial, gpu: str | None) -> None:
         """Trains, and tells Optuna how the trial ends. A trial that is interrupted stays open, to be continued."""
-        metric, settings = self.config.tune.metric, " ".join(typed_values(trial.params))
-        logger.info("trial %d: %s", trial.number, settings)
-        words = shlex.split(" ".join([*self.common, settings]))
+        metric, drawn = self.config.tune.metric, drawn_settings(trial.params)
+        logger.info("trial %d: %s", trial.number, " ".join(words_of(drawn)))
+        settings = {**self.common, **drawn}
         folder = self.output / trial.user_attrs[FOLDER]
         values: list[float] = []
         try:
-            with closing(trained_values(folder, words, metric, self.stopped, self.train, gpu)) as trained:
+            with closing(trained_values(folder, settings, metric, self.stopped, self.train, gpu)) as trained:
                 for number, value in enumerate(trained):
                     values.append(value)
                     if not math.isnan(value):

@@ -1,7 +1,7 @@
 """A trial: its settings, the dlrm-train process that trains with them, and its curve on val."""
 
+import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -20,20 +20,19 @@ from optuna.distributions import (
 )
 
 from dlrm_app.config.like_train import TuneConfig
+from dlrm_app.config.overrides import Settings
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import ALWAYS, Format, leaves
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import read_events
-from dlrm_app.typed import setting
+from dlrm_app.typed import setting, words_of
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
 """Seconds for a run to save when it is asked to stop."""
 STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a training that was ended by a signal, such as Ctrl-C in a terminal, and can be resumed."""
-NO_TEST = "evaluation.test=false"
-"""Keeps trials from evaluating test: the choice is made on val alone."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 
 
@@ -43,7 +42,7 @@ class TrialError(DlrmError):
 
 def trained_values(
     folder: Path,
-    settings: Sequence[str],
+    settings: Settings,
     metric: str,
     stopped: threading.Event,
     train: Sequence[str] = TRAIN,
@@ -56,7 +55,12 @@ def trained_values(
     fails, and KeyboardInterrupt if it was stopped or a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", NO_TEST]
+    fixed = {
+        "output": str(folder.absolute()),
+        "resume": "auto",
+        "evaluation.test": False,
+    }  # val alone decides
+    words = [*train, *words_of({**settings, **fixed})]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
         environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
@@ -102,18 +106,19 @@ def _last_error(log: Path) -> str:
     return text[start:][:500] if start >= 0 else text[-500:] or f"no output; see {log}"
 
 
-LEARNING_CURVE = "evaluation.per_epoch=8"
+LEARNING_CURVE = {"evaluation.per_epoch": 8}
 """The default times of evaluation: pruning needs a curve."""
+THREADS = "trainer.threads"
+"""A setting of every trial that decides no result."""
 
 
-def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
-    """Settings of every trial: the typed ones, the times of evaluation, and the trial's share of the cores."""
-    settings = [*typed]
+def common_settings(config: TuneConfig, typed: Settings) -> dict[str, Any]:
+    """Settings of every trial: the typed ones of dlrm-train, the times of evaluation, and the trial's share of cores."""
+    settings = {key: value for key, value in typed.items() if key != "output" and not key.startswith("tune.")}
     if config.evaluation.every_steps is None and config.evaluation.per_epoch is None:
-        settings.append(LEARNING_CURVE)
+        settings |= LEARNING_CURVE
     if config.trainer.threads is None and config.tune.jobs > 1:
-        threads = max(1, len(os.sched_getaffinity(0)) // config.tune.jobs)
-        settings.append(f"trainer.threads={threads}")
+        settings[THREADS] = max(1, len(os.sched_getaffinity(0)) // config.tune.jobs)
     return settings
 
 
@@ -141,8 +146,16 @@ def known_values(config: TuneConfig) -> dict[str, Any]:
 
 
 def _choice(value: Any) -> Any:
-    """``value`` for Optuna: a list is turned into text, as it is typed."""
-    return str(value).replace(" ", "") if isinstance(value, list) else value
+    """``value`` for Optuna, which takes no lists: they become JSON."""
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else value
+
+
+def drawn_settings(drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """Key → value of the values that Optuna has drawn."""
+    return {
+        key: json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+        for key, value in drawn.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -150,7 +163,7 @@ class StudySettings:
     """The settings that all trials of a study have. ``settings``: for dlrm-train."""
 
     metric: str
-    settings: list[str]
+    settings: dict[str, Any]
     format: str = field(default="dlrm-study", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
 
@@ -165,13 +178,13 @@ def read_study_settings(output: Path) -> StudySettings | None:
     return _FORMAT.read(path) if path.is_file() else None
 
 
-def write_study_settings(output: Path, metric: str, common: Sequence[str]) -> None:
+def write_study_settings(output: Path, metric: str, common: Settings) -> None:
     """Writes the settings of a new study, or refuses others.
 
     Raises DlrmError if the study has another metric or other settings, so that trials could not be compared. The
     number of threads decides no result.
     """
-    now = StudySettings(metric, [word for word in common if not word.startswith("trainer.threads=")])
+    now = StudySettings(metric, {key: value for key, value in common.items() if key != THREADS})
     before = read_study_settings(output)
     if before is None:
         _FORMAT.write(output / SETTINGS_FILE, now)
@@ -180,10 +193,10 @@ def write_study_settings(output: Path, metric: str, common: Sequence[str]) -> No
             f"the study in {output} compares {before.metric}, not tune.metric={metric}: "
             f"set tune.metric={before.metric}, or choose another output"
         )
-    elif sorted(before.settings) != sorted(now.settings):
+    elif before.settings != now.settings:
         raise DlrmError(
-            f"the trials in output={output} have the settings {' '.join(before.settings)}, this command has "
-            f"{' '.join(now.settings)}: give the same settings, or choose another output"
+            f"the trials in output={output} have the settings {' '.join(words_of(before.settings))}, this command has "
+            f"{' '.join(words_of(now.settings))}: give the same settings, or choose another output"
         )
 
 
@@ -201,15 +214,12 @@ def refuse_other_space(study: optuna.Study, output: Path, space: Sequence[Mappin
                 ) from error
 
 
-def typed_values(values: Mapping[str, Any]) -> list[str]:
-    """``key=value`` for each value, quoted for a shell."""
-    return [
-        shlex.quote(f"{key}={value}") if str(value).startswith("[") else setting(key, value)
-        for key, value in values.items()
-    ]
-
-
-def final_command(common: Sequence[str], values: Mapping[str, Any]) -> str:
+def final_command(common: Settings, values: Mapping[str, Any]) -> str:
     """The command that trains with the values of a trial and evaluates on test at the end."""
-    shown = [word for word in common if word != LEARNING_CURVE and not word.startswith("trainer.threads=")]
-    return " ".join(["dlrm-train", *shown, *typed_values(values), "output=BEST"])
+    shown = {
+        key: value
+        for key, value in common.items()
+        if key != THREADS and LEARNING_CURVE.get(key, ...) != value
+    }
+    settings = {**shown, **drawn_settings(values), "output": "BEST"}
+    return " ".join(["dlrm-train", *(setting(key, value) for key, value in settings.items())])

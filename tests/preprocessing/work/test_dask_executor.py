@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import DaskConfig, GenerateConfig
+from dlrm_app.config.datasets import DaskConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.logs.sources.folders import NoFilesError
 from dlrm_app.logs.sources.source import DamagedFileError
 from dlrm_app.preprocessing.work import dask_executor
 from dlrm_app.tools.synthetic import generate
+from tests.composed import compose_config
 from tests.preprocessing.running import configure, content, run
 from tests.refusals import refused
 

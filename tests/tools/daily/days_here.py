@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.api.days import run_in_log
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
-from dlrm_app.config.days import DaysConfig, with_words
+from dlrm_app.api import days as in_log
+from dlrm_app.api.commands import run
+from dlrm_app.config import compose
+from dlrm_app.config.days import DaysConfig, regrouped
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.overrides import Settings
 from dlrm_app.tools.daily.days import Outcome, go_through_days
 from dlrm_app.tools.synthetic import generate
+from tests.composed import compose_config, read_words
 from tests.small_run import SMALL
 
 FIRST = "2026-11-01"
@@ -49,12 +52,18 @@ def days_words(log: Path, output: Path, last: str) -> list[str]:
 
 
 def configured(words: Sequence[str]) -> DaysConfig:
-    return compose_config("days", DaysConfig, with_words(words))
+    settings = regrouped(read_words(DaysConfig, "days", words))
+    return compose.compose_config("days", DaysConfig, settings)
 
 
-def learn(words: Sequence[str], run: Any = run_in_log) -> Outcome:
+def run_in_log(name: str, settings: Settings, log: Path) -> None:
+    """Runs a command as dlrm-days does."""
+    in_log.run_in_log(run, name, settings, log)
+
+
+def learn(words: Sequence[str], runner: Any = run_in_log) -> Outcome:
     """What ``dlrm-days *words`` does."""
-    return go_through_days(configured(words), run)
+    return go_through_days(configured(words), runner)
 
 
 def lines(output: Path) -> dict[str, dict[str, Any]]:

@@ -15,23 +15,34 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dlrm_app.api.days import run_in_log
-from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import held_lock
+from dlrm_app.locks import held_lock
 from dlrm_app.reports.days import write_days
 from dlrm_app.tools.daily import days as days_module
-from dlrm_app.tools.daily.day import publish
-from dlrm_app.tools.daily.days import Outcome, files_of, plan_days
+from dlrm_app.tools.daily.days import Outcome
+from dlrm_app.tools.daily.plan import files_of, plan_days
+from dlrm_app.tools.daily.publish import publish
 from dlrm_app.tools.daily.record import DayRecord
-from dlrm_app.tools.daily.words import preprocess_words
+from dlrm_app.tools.daily.settings import preprocess_settings
 from tests.commands import command, run, succeed
+from tests.composed import compose_config
 from tests.ranks import CONTEXT
 from tests.refusals import find_problem, is_like, refused
 from tests.small_run import final_bytes
-from tests.tools.daily.days_here import NAMES, configured, days_words, learn, lines, results, write_log
+from tests.tools.daily.days_here import (
+    NAMES,
+    configured,
+    days_words,
+    learn,
+    lines,
+    results,
+    run_in_log,
+    write_log,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +60,8 @@ def three(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def nothing(name: str, words: Sequence[str], log: Path) -> None:
-    raise AssertionError(f"dlrm-{name} {' '.join(words)} is not to be run")
+def nothing(name: str, settings: Settings, log: Path) -> None:
+    raise AssertionError(f"dlrm-{name} {settings} is not to be run")
 
 
 def shuffled_labels(text: str) -> str:
@@ -135,11 +146,11 @@ def test_an_unfinished_day_begins_anew_with_other_settings(
     words[1] = f"dataset={tmp_path}/clicks.yaml"
     called: list[str] = []
 
-    def until_training(name: str, words: Sequence[str], log: Path) -> None:
+    def until_training(name: str, settings: Settings, log: Path) -> None:
         called.append(name)
         if name == "train":
             raise KeyboardInterrupt
-        run_in_log(name, words, log)
+        run_in_log(name, settings, log)
 
     def commands(*more: str) -> list[str]:
         called.clear()
@@ -178,8 +189,8 @@ def test_rows_of_all_hours_are_learnt_and_held_out(tmp_path: Path) -> None:
         "output=o",
         f"days.from={NAMES[0]}",
     ]
-    words = preprocess_words(configured(words), date(2026, 11, 1), None, tmp_path / "out")
-    run_in_log("preprocess", words, tmp_path / "log.txt")
+    settings = preprocess_settings(configured(words), date(2026, 11, 1), None, tmp_path / "out")
+    run_in_log("preprocess", settings, tmp_path / "log.txt")
     manifest = read_manifest(tmp_path / "out")
     assert manifest.sparse[0].distinct == 24
     table = pq.ParquetFile(tmp_path / "out" / "val" / "part-00000.parquet").read()
@@ -202,12 +213,12 @@ def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, three: 
     kept = three.rename(tmp_path / "kept")  # the same path: manifests name it
     calls = 0
 
-    def once(name: str, words: Sequence[str], log: Path) -> None:
+    def once(name: str, settings: Settings, log: Path) -> None:
         nonlocal calls
         if calls:
             raise KeyboardInterrupt
         calls += 1
-        run_in_log(name, words, log)
+        run_in_log(name, settings, log)
 
     try:
         for _ in range(20):
@@ -588,9 +599,9 @@ def test_a_damaged_day_is_held_back_before_training(
     output = shutil.copytree(three, tmp_path / "out", symlinks=True)
     shutil.rmtree(output / "days" / NAMES[2])
 
-    def run_all_but_train(name: str, words: Sequence[str], log: Path) -> None:
+    def run_all_but_train(name: str, settings: Settings, log: Path) -> None:
         assert name != "train"
-        run_in_log(name, words, log)
+        run_in_log(name, settings, log)
 
     learn(days_words(tmp_path / "log", output, NAMES[2]), run_all_but_train)
     held = lines(output)[NAMES[2]]
@@ -638,12 +649,17 @@ def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) ->
     grown = read_manifest(three / "days" / NAMES[0] / "dataset")
     hashed = replace(grown, sparse=[replace(each, encoding={"kind": "hash"}) for each in grown.sparse])
     of_day = {
-        parent: preprocess_words(configured([*words, *typed]), date(2026, 11, 2), found, Path("o"))[4:-1]
+        parent: preprocess_settings(configured([*words, *typed]), date(2026, 11, 2), found, Path("o"))
         for parent, found in (("none", None), ("hashed", hashed), ("grown", grown))
     }
-    assert of_day["none"] == ["encoding=hash", "encoding.num_embeddings=9", "seed=1"]
-    assert of_day["hashed"] == ["seed=1", "encoding=from_dataset", f'encoding.path="{grown.folder}"']
-    assert of_day["grown"][1:3] == ["encoding=vocab", f'encoding.grow_from="{grown.folder}"']
+    hashing = {"encoding": "hash", "encoding.num_embeddings": 9, "seed": 1}
+    assert hashing.items() <= of_day["none"].items()
+    assert {"encoding": "from_dataset", "encoding.path": str(grown.folder)}.items() <= of_day[
+        "hashed"
+    ].items()
+    assert {"encoding": "vocab", "encoding.grow_from": str(grown.folder)}.items() <= of_day["grown"].items()
+    assert all("encoding.num_embeddings" not in of_day[parent] for parent in ("hashed", "grown"))
+    assert all(settings["seed"] == 1 for settings in of_day.values())
 
 
 def learn_in_a_process(words: Sequence[str], seconds: float | None = None) -> float:

@@ -10,14 +10,14 @@ import pytest
 import yaml
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import Clicks, make_source
 from dlrm_app.tools.synthetic.description import describe
 from dlrm_app.tools.synthetic.histories import ITEM
 from dlrm_app.typed import setting
+from tests.composed import compose_config
 from tests.pages import ROOT
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused

@@ -12,8 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
@@ -21,6 +20,7 @@ from dlrm_app.loader.reader import SplitReader
 from dlrm_app.tools.synthetic import generate, inputs
 from dlrm_app.tools.synthetic.distribution import power_law, power_law_span
 from dlrm_app.tools.synthetic.inputs import Feature, make_inputs, write_splits
+from tests.composed import compose_config
 from tests.loader.test_rows import copied, whole
 from tests.refusals import refused
 

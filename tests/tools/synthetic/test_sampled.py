@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import make_source
+from tests.composed import compose_config
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 

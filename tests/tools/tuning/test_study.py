@@ -12,7 +12,6 @@ import pytest
 import yaml
 from optuna.trial import TrialState
 
-from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
@@ -20,6 +19,7 @@ from dlrm_app.reports.study import write_study
 from dlrm_app.tools.tuning.study import open_study, tune
 from dlrm_app.tools.tuning.trial import distribution, final_command, known_values, trained_values
 from tests.commands import wait_until
+from tests.composed import compose_config
 from tests.refusals import refused
 
 TRAINER = """
@@ -85,7 +85,7 @@ def page_of(config: TuneConfig) -> str:
 
 def test_it_finds_better_values_and_says_how_to_train_with_them(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=12", "tune.prune=false")
-    found = tune(config, ["data.path=x"], train)
+    found = tune(config, {"data.path": "x"}, train)
     study = study_of(config)
     assert len(study.trials) == 12
     for trial in study.trials:
@@ -93,7 +93,7 @@ def test_it_finds_better_values_and_says_how_to_train_with_them(tmp_path: Path, 
         assert trial.value == pytest.approx(0.7 - (rate - 0.1) ** 2)
         assert list(trial.intermediate_values) == [0, 1, 2, 3]
     best = study.best_trial.params
-    assert found.command == final_command(["data.path=x"], best)
+    assert found.command == final_command({"data.path": "x"}, best)
     text = page_of(config)
     for word in ("What mattered", "optimizer.sparse.lr", "Train with the best values", "The best trials"):
         assert word in text
@@ -107,24 +107,24 @@ def test_jobs_share_out_the_gpus(
     program = tmp_path / "train.py"
     program.write_text("import os; print('gpu', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + TRAINER)
     config = config_of(tmp_path, "tune.trials=6", "tune.jobs=3")
-    tune(config, ["trainer.max_steps=20"], train)
+    tune(config, {"trainer.max_steps": 20}, train)
     logs = (tmp_path / "study" / "trials").glob("*.log")
     assert {log.read_text().splitlines()[0] for log in logs} == {"gpu 2", "gpu 5"}
     assert "tune.jobs=3 share 2 GPUs" in caplog.text
 
 
 def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, train: list[str]) -> None:
-    tune(config_of(tmp_path, "tune.trials=2"), [], train)
+    tune(config_of(tmp_path, "tune.trials=2"), {}, train)
     config = config_of(tmp_path, "tune.trials=4")
     for _ in range(2):
-        tune(config, [], train)
+        tune(config, {}, train)
         assert len(study_of(config).trials) == 4
 
 
 def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=1")
     values = leave_undone(config)
-    tune(config, [], train)
+    tune(config, {}, train)
     trials = study_of(config).trials
     assert (trials[-1].params, trials[-1].user_attrs["folder"]) == (values, "trials/0000")
     assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
@@ -132,7 +132,7 @@ def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, trai
 
 def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=10", "tune.startup_trials=4")
-    tune(config, ["trainer.max_steps=80"], train)
+    tune(config, {"trainer.max_steps": 80}, train)
     trials = study_of(config).trials
     given_up = [each for each in trials if each.state == TrialState.PRUNED]
     assert given_up
@@ -147,7 +147,7 @@ def test_the_first_trial_has_the_values_that_dlrm_train_takes(tmp_path: Path, tr
     keys = "{key: model.top_mlp, choices: [[64], [32, 16]]}, {key: checkpoint.keep_last, choices: [5, 6]}"
     more = [f"tune.space=[{space}, {keys}]", "optimizer.sparse.lr=0.07", "model.top_mlp=[32,16]"]
     config = config_of(tmp_path, *more, "tune.trials=3")
-    tune(config, more[1:], train)
+    tune(config, {"optimizer.sparse.lr": 0.07, "model.top_mlp": [32, 16]}, train)
     first, *others = study_of(config).trials
     assert first.params == {"optimizer.sparse.lr": 0.07, "model.top_mlp": "[32,16]"}
     for trial in others:
@@ -163,7 +163,7 @@ def test_the_default_space_can_draw_all_that_each_recipe_sets() -> None:
 def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
     """Here two threads with a study each; every trial is run once, and there are no more than asked for."""
     config = config_of(tmp_path, "tune.trials=8", "tune.jobs=2", "tune.prune=false")
-    both = [threading.Thread(target=tune, args=(config, [], train)) for _ in range(2)]
+    both = [threading.Thread(target=tune, args=(config, {}, train)) for _ in range(2)]
     for each in both:
         each.start()
     for each in both:
@@ -179,7 +179,7 @@ def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
 def test_values_that_cannot_work_fail_alone(tmp_path: Path, train: list[str]) -> None:
     space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.1, 0.9]}]"
     config = config_of(tmp_path, space, "tune.trials=8", "tune.prune=false")
-    tune(config, [], train)
+    tune(config, {}, train)
     for trial in study_of(config).trials:
         assert (trial.state == TrialState.FAIL) == (trial.params.get("model.dropout") == 0.9)
     assert "error: model.dropout is too high" in page_of(config)
@@ -193,11 +193,11 @@ def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) ->
         "",
         "...3 trials failed and no trial with drawn values succeeded; the last: error: model.dropout...",
     ):
-        tune(config_of(tmp_path, space), [], train)
+        tune(config_of(tmp_path, space), {}, train)
 
 
 def test_a_pruned_or_stopped_trial_ends_early(tmp_path: Path, train: list[str]) -> None:
-    settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
+    settings = {"optimizer.sparse.lr": 0.1, "trainer.max_steps": 20000}
     stopped = threading.Event()
     trained = trained_values(tmp_path / "run", settings, "auc", stopped, train)
     assert next(trained) == pytest.approx(0.55)
@@ -216,8 +216,8 @@ def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: li
     (tmp_path / "stopped.py").write_text(f"raise SystemExit({RESUMABLE})")
     config = config_of(tmp_path, "tune.trials=1")
     with pytest.raises(KeyboardInterrupt):
-        tune(config, [], [sys.executable, str(tmp_path / "stopped.py")])
-    tune(config, [], train)
+        tune(config, {}, [sys.executable, str(tmp_path / "stopped.py")])
+    tune(config, {}, train)
     trials = study_of(config).trials
     assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
     assert trials[0].params == trials[1].params
@@ -227,7 +227,7 @@ def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: li
 def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ENDLESS)
     words = [sys.executable, str(tmp_path / "train.py")]
-    run = f"list(trained_values(Path({str(tmp_path / 'run')!r}), [], 'auc', Event(), {words!r}))"
+    run = f"list(trained_values(Path({str(tmp_path / 'run')!r}), {{}}, 'auc', Event(), {words!r}))"
     imports = "from pathlib import Path; from threading import Event; from dlrm_app.tools.tuning.trial import trained_values"
     program = f"{imports}; {run}"
     study = subprocess.Popen([sys.executable, "-c", program])
@@ -240,7 +240,7 @@ def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
 def test_trials_that_cannot_be_compared_are_another_study(tmp_path: Path, train: list[str]) -> None:
     """Threads, the order of words and the ends of a range decide nothing."""
     space = "tune.space=[{key: optimizer.sparse.lr, %s}]"
-    tune(config_of(tmp_path, "tune.trials=1"), ["model.dropout=0.1", "data.path=x"], train)
+    tune(config_of(tmp_path, "tune.trials=1"), {"model.dropout": 0.1, "data.path": "x"}, train)
     for override, dropout, said in (
         ("tune.metric=logloss", 0.1, "...set tune.metric=auc, or choose another output"),
         (
@@ -258,20 +258,20 @@ def test_trials_that_cannot_be_compared_are_another_study(tmp_path: Path, train:
     ):
         changed = config_of(tmp_path, "tune.trials=2", override)
         with refused(DlrmError, "", said):
-            tune(changed, ["data.path=x", f"model.dropout={dropout}"], train)
+            tune(changed, {"data.path": "x", "model.dropout": dropout}, train)
     wider = config_of(tmp_path, "tune.trials=2", space % "low: 0.2, high: 0.9")
-    tune(wider, ["data.path=x", "model.dropout=0.1", "trainer.threads=1"], train)
+    tune(wider, {"data.path": "x", "model.dropout": 0.1, "trainer.threads": 1}, train)
     assert [trial.state for trial in study_of(wider).trials] == [TrialState.COMPLETE] * 2
 
 
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_half_written_last_line_costs_no_study(tmp_path: Path, train: list[str], cut: int) -> None:
     """Optuna would join the next line to it, and read neither that nor what follows."""
-    tune(config_of(tmp_path, "tune.trials=2"), ["data.path=x"], train)
+    tune(config_of(tmp_path, "tune.trials=2"), {"data.path": "x"}, train)
     journal = tmp_path / "study/study.log"
     journal.write_bytes(journal.read_bytes()[:-cut])
     config = config_of(tmp_path, "tune.trials=4")
-    tune(config, ["data.path=x"], train)
+    tune(config, {"data.path": "x"}, train)
     assert [trial.state for trial in study_of(config).trials].count(TrialState.COMPLETE) == 4
 
 
@@ -285,9 +285,9 @@ def test_a_damaged_line_of_metrics_is_named_and_can_be_removed(tmp_path: Path, t
         ".../study/trials/0000/metrics.jsonl:1",
         "is not an event of a run (Unterminated string starting at: line 1 column 11 (char...",
     ):
-        tune(config, [], train)
+        tune(config, {}, train)
     metrics.write_text("")
-    tune(config, [], train)
+    tune(config, {}, train)
     assert study_of(config).trials[-1].state == TrialState.COMPLETE
 
 
@@ -300,7 +300,7 @@ def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
         "",
         "...study.log is damaged, or is not a study (...): take it from a copy, or choose another output",
     ):
-        tune(config, [], train)
+        tune(config, {}, train)
 
 
 NO_RANGES = (

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.api.words import words_of
+from dlrm_app.api.settings import read_settings
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
@@ -17,7 +17,8 @@ NEEDED = {"data.path": "x", "experiment": None}
 
 
 def composed(*settings: Any, **keywords: Any) -> TrainConfig:
-    return compose_config("train", TrainConfig, words_of(TrainConfig, [NEEDED, *settings], keywords))
+    given, _, problems = read_settings("train", [NEEDED, *settings], keywords)
+    return compose_config("train", TrainConfig, given, problems=problems)
 
 
 def test_words_mappings_and_keywords_say_the_same() -> None:

@@ -1,0 +1,150 @@
+"""Columns of raw values: what the parser of text and the reader of Arrow tables make, and the encoder takes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.dictionary import JaggedColumns
+from dlrm_app.logs.derived import derive
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.spec import Spec, list_slots, weight_slots
+
+
+class RawList(NamedTuple):
+    """A column of lists. Row r holds ``keys[ends[r]:ends[r + 1]]``, with their spans."""
+
+    ends: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    spans: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> "RawList":
+        """The lists of ``rows`` alone, given by their numbers in rising order."""
+        sizes = np.diff(self.ends)
+        is_taken = np.zeros(len(sizes), bool)
+        is_taken[rows] = True
+        items = np.flatnonzero(np.repeat(is_taken, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
+        return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
+
+    def emptied(self, rows: NDArray[np.bool_]) -> "RawList":
+        """The lists, empty where ``rows`` is True."""
+        if not rows.any():
+            return self
+        ends, keys, spans = self
+        sizes = np.diff(ends)
+        kept = np.flatnonzero(~np.repeat(rows, sizes))
+        ends = np.concatenate([ends[:1], np.cumsum(np.where(rows, 0, sizes))])
+        return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
+
+    def cut(self, first: int | None, last: int | None) -> "RawList":
+        """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
+        most = first or last
+        sizes = np.diff(self.ends)
+        if most is None or not (sizes > most).any():
+            return self
+        kept = np.minimum(sizes, most)
+        begins = self.ends[:-1] if first else self.ends[1:] - kept
+        items = np.arange(self.ends[-1])
+        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
+        return RawList(ends, self.keys[: len(items)][is_kept], spans)
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumns:
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
+    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
+    none; other labels float64 [L - 1, R] (NaN if missing).
+    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
+
+    Spans, if they are kept, are the positions of the keys' values in the text.
+    """
+
+    labels: NDArray[np.uint8]
+    dense: NDArray[np.float64]
+    keys: NDArray[np.uint64]
+    one_hot: JaggedColumns[np.uint64]
+    """The bits of the dense columns, then the keys, all uint64."""
+    spans: NDArray[np.int64]
+    lists: Sequence[RawList]
+    times: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    other_labels: NDArray[np.float64]
+    element_weights: Sequence[RawList] = ()
+
+    def take(self, rows: NDArray[np.int64]) -> "RawColumns":
+        """Copies ``rows``, given by their numbers in rising order."""
+        values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
+        begins = np.arange(len(values)) * len(rows)
+        num_dense = len(self.dense)
+        return RawColumns(
+            self.labels[rows],
+            values[:num_dense].view(np.float64),
+            values[num_dense:],
+            JaggedColumns(values.reshape(-1), begins, begins + len(rows)),
+            self.spans[:, rows] if self.spans.shape[1] else self.spans,
+            [each.take(rows) for each in self.lists],
+            self.times[:, rows],
+            self.weights[rows],
+            self.other_labels[:, rows],
+            [each.take(rows) for each in self.element_weights],
+        )
+
+    def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """(keys, spans) of each sparse column; for lists, those of all rows together."""
+        for is_list, slot in list_slots(spec).values():
+            if is_list:
+                stop = self.lists[slot].ends[-1]
+                yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
+            else:
+                yield self.keys[slot], self.spans[slot]
+
+
+def raw_columns(
+    spec: Spec,
+    labels: NDArray[np.uint8],
+    values: NDArray[np.uint64],
+    rows: int,
+    spans: NDArray[np.int64],
+    lists: Sequence[RawList],
+) -> RawColumns:
+    """Makes ``rows`` rows with their derived columns.
+
+    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first. ``lists``: by ``list_slots``, then by
+    ``weight_slots``.
+    """
+    num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
+    begins = np.arange(num_beside, len(values)) * values.shape[1]
+    numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
+    list_columns = [column for column in spec.sparse if column.separator is not None]
+    are_empty = [are_missing(each) for each in lists[: len(list_columns)]]
+    cut = [
+        each.emptied(rows).cut(column.first, column.last)
+        for each, rows, column in zip(lists, are_empty, list_columns, strict=False)
+    ]
+    element_weights = [
+        lists[slot].emptied(are_empty[of]).cut(column.first, column.last)
+        for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
+    ]
+    weights = numbers[0] if spec.is_weighted else np.broadcast_to(np.float64(1), rows)
+    before = num_beside - len(spec.times)
+    other_labels = numbers[before - len(spec.other_labels) : before]
+    times, dense = numbers[before:num_beside], numbers[num_beside:]
+    derive(spec, times, dense, keys, cut)
+    one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
+    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
+
+
+def are_missing(lists: RawList) -> NDArray[np.bool_]:
+    """True for each list that is a missing value alone, which is an empty list: text cannot tell these apart."""
+    is_missing = lists.keys[: lists.ends[-1]] == MISSING_KEY
+    sizes = np.diff(lists.ends)
+    is_lone = np.zeros(len(sizes), bool)
+    if is_missing.any():
+        ones = np.flatnonzero(sizes == 1)
+        is_lone[ones] = is_missing[lists.ends[ones]]
+    return is_lone

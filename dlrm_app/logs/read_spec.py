@@ -1,0 +1,298 @@
+"""Reads the description of a raw log, as in conf/dataset/*.yaml. Files with a header may have the columns in any order.
+
+- {name: clicked, role: label}                                     # 0 or 1, or true and false
+- {name: age, role: dense, kind: integer}                          # integer or float
+- {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: tags, role: sparse, kind: string, separator: ",", brackets: "[]"}  # lists as Python writes them: "['a', 'b']"
+- {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
+                                                                   # first: 20 where the newest come first
+- {name: boosted, role: dense, kind: score}                        # another model's probability of a click
+- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
+- {name: importance, role: weight}                               # how much the row counts: a number from 0 on
+- {name: dwell, role: element_weights, weights_of: seen}         # how much each element of a list counts, in its order
+- {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
+- {name: session, role: ignore}
+
+Where several columns have the role label, ``label`` names the one to learn, or ``labels`` all of them (``labels.py``).
+Columns computed from these are listed under ``derived``; ``read_derived.py`` reads them.
+- {name: hour, kind: hour, of: shown_at, zone: Asia/Tokyo}
+- {name: shop_hour, kind: cross, of: [shop, hour]}
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dlrm_app.config.datasets import AUTO, DatasetConfig
+from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.logs.labels import read_labels
+from dlrm_app.logs.read_derived import read_derived
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, SCORE, LogColumn, Spec
+from dlrm_app.logs.time_format import format_problems
+from dlrm_app.text import listed
+
+ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, "time", "ignore")
+
+
+KINDS = {
+    "dense": ("integer", "float", SCORE),
+    "sparse": ("integer", "hex", "string"),
+    "time": ("seconds", "milliseconds", "iso", FORMATTED),
+}
+
+
+KEYS = ("name", "role", "kind", "separator", "first", "last", "format", "weights_of", "brackets")
+
+
+BRACKETS = ("[]", "()", "{}")
+
+
+MAX_NULL = 255
+
+
+def cross_name(parts: Sequence[str]) -> str:
+    """The name of a cross of ``encoding.crosses``."""
+    return "_x_".join(map(str, parts))
+
+
+def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
+    """The format that ``config`` and ``crosses`` (encoding.crosses) describe. Raises ConfigError with every problem."""
+    columns, column_faults = _read_columns(config)
+    entries, cross_faults = _read_crosses(crosses)
+    derived, derived_faults = read_derived([*(config.derived or []), *entries], columns)
+    labels, label_faults = read_labels(config, [column.name for column in columns if column.role == "label"])
+    main = labels[0].name if labels else config.label
+    nulls, null_faults = _read_null_words(config.null_values)
+    refuse_if(
+        [
+            *_mark_faults(config),
+            *column_faults,
+            *cross_faults,
+            *derived_faults,
+            *label_faults,
+            *_whole_faults([*columns, *derived], "" if label_faults else main),
+            *null_faults,
+        ]
+    )
+    if main is not None:
+        columns = _with_label_roles(columns, main, [label.name for label in labels[1:]])
+    spec = Spec(
+        config.name,
+        config.delimiter,
+        config.quote,
+        config.header,
+        tuple(columns),
+        nulls,
+        derived=tuple(derived),
+        labels=tuple(labels) if len(labels) > 1 else (),
+    )
+    return spec if spec.label is not None else spec.without_weight()
+
+
+def _mark_faults(config: DatasetConfig) -> list[Problem]:
+    """Problems of the delimiter and the quote."""
+    rule = "must be one ASCII character that no number holds, nor a line end"
+    faults = [
+        Problem(f"dataset.{key}", rule, value=mark)
+        for key, mark in (("delimiter", config.delimiter), ("quote", config.quote or '"'))
+        if not _is_mark(mark)
+    ]
+    if config.quote == config.delimiter:
+        faults.append(Problem("dataset.quote", "must differ from dataset.delimiter", value=config.quote))
+    return faults
+
+
+def _read_columns(config: DatasetConfig) -> tuple[list[LogColumn], list[Problem]]:
+    """Returns (the columns of ``config``, their problems)."""
+    columns, faults = [], []
+    for index, entry in enumerate(config.columns):
+        is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str | int)
+        if not is_named or "role" not in entry:
+            place = f"dataset.columns[{index}]"
+            faults.append(Problem(place, "must be a mapping with name and role", value=entry))
+            continue
+        place = f"dataset.columns[{index}] ({entry['name']})"
+        faults += [problem.within(place) for problem in _column_faults(entry, config)]
+        columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
+        if columns[-1].format is not None:
+            columns[-1] = replace(columns[-1], kind=FORMATTED)
+    return _as_their_lists(columns), faults + _element_weight_faults(columns)
+
+
+def _read_crosses(crosses: Any) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Returns (entries of derived columns, problems) for ``crosses`` (encoding.crosses)."""
+    if crosses in (None, AUTO):
+        return [], []
+    if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
+        rule = "must hold lists of columns, such as [[shop, device]]"
+        return [], [Problem("encoding.crosses", rule, value=crosses)]
+    return [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses], []
+
+
+def _read_null_words(given: Sequence[str | None] | None) -> tuple[tuple[str, ...], list[Problem]]:
+    """Returns (the null words, their problems)."""
+    # YAML reads NULL and null, without quotes, as nothing
+    words = [word for each in given or () for word in (["NULL", "null"] if each is None else [each])]
+    if any(not 1 <= len(word.encode()) <= MAX_NULL or "\n" in word for word in words):
+        rule = f"must be texts of one line and 1 to {MAX_NULL} bytes"
+        return (), [Problem("dataset.null_values", rule)]
+    return tuple(words), []
+
+
+def _with_label_roles(columns: Sequence[LogColumn], main: str, others: Sequence[str]) -> list[LogColumn]:
+    """``columns``, where the label that is not ``main`` is one of the ``others``, or is ignored."""
+    return [
+        LogColumn(column.name, OTHER_LABEL if column.name in others else "ignore", "label")
+        if column.role == "label" and column.name != main
+        else column
+        for column in columns
+    ]
+
+
+def _is_mark(value: object) -> bool:
+    """True if the parser can distinguish ``value`` from the digits, signs and points of numbers."""
+    if not (isinstance(value, str) and len(value) == 1 and value.isascii()):
+        return False
+    return not value.isalnum() and value not in "\r\n\0+-."
+
+
+def _column_faults(entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
+    """Problems of the keys of one column."""
+    return [
+        problem
+        for rules in (_role_rules, _list_rules, _element_weight_rules, _format_rules)
+        for is_kept, problem in rules(entry, config)
+        if not is_kept
+    ]
+
+
+Rules = Iterable[tuple[bool, Problem]]
+"""True if a rule is kept, and its problem if not."""
+
+
+def _role_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    role, kind, form = entry["role"], entry.get("kind"), entry.get("format")
+    kinds = tuple(each for each in KINDS.get(str(role), ()) if each != FORMATTED)
+    unknown = [key for key in entry if key not in KEYS]
+    removed = ": times are in UTC, or name their offset" * ("offset" in unknown)
+    rule = f"is not a key of a column{removed}"
+    yield not unknown, Problem(listed(unknown), rule, f"use {', '.join(KEYS)}")
+    yield role in ROLES, Problem("role", f"must be one of {', '.join(ROLES)}", value=role)
+    has_kind = not kinds or (kind in kinds if form is None else role != "time" or kind is None)
+    yield has_kind, Problem("kind", f"of a {role} column must be one of {', '.join(kinds)}", value=kind)
+
+
+def _list_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    role, separator, brackets = entry["role"], entry.get("separator"), entry.get("brackets")
+    rule = "is for sparse columns, whose values may be lists"
+    yield separator is None or role in ("sparse", ELEMENT_WEIGHTS), Problem("separator", rule)
+    may_repeat = brackets is not None and config.quote is not None  # the delimiter, within quotes
+    taken = [config.quote, *([] if may_repeat else [config.delimiter])]
+    taken += [*f"{brackets} \t"] if brackets else []
+    is_separator = separator is None or (_is_mark(separator) and separator not in taken)
+    rule = "must be one ASCII character that nothing else uses"
+    yield is_separator, Problem("separator", rule, value=separator)
+    are_brackets = brackets in BRACKETS and (separator is not None or role == ELEMENT_WEIGHTS)
+    rule = "are those around lists, whose elements have a separator"
+    cure = f"use one of {', '.join(BRACKETS)}, with a separator"
+    yield brackets is None or are_brackets, Problem("brackets", rule, cure, brackets)
+    first, last = entry.get("first"), entry.get("last")
+    cure = "give the end where its newest elements are"
+    yield first is None or last is None, Problem("first and last", "cut a list at both ends", cure)
+    for key, most in (("first", first), ("last", last)):
+        is_number = separator is not None and type(most) is int and most > 0
+        rule = "must be a number of elements, of at least 1, that a list keeps"
+        yield most is None or role == ELEMENT_WEIGHTS or is_number, Problem(key, rule, value=most)
+
+
+def _element_weight_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    weights_of, is_weight = entry.get("weights_of"), entry["role"] == ELEMENT_WEIGHTS
+    rule = f"names the list that a column with role: {ELEMENT_WEIGHTS} weighs"
+    is_named = isinstance(weights_of, str) if is_weight else weights_of is None
+    yield is_named, Problem("weights_of", rule, "give both, or neither")
+    own = [key for key in ("kind", "first", "last") if entry.get(key) is not None]
+    yield not (is_weight and own), Problem(listed(own), "is that of the list that it weighs", "leave it out")
+
+
+def _format_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    if (form := entry.get("format")) is not None:
+        rule = "is for columns with role: time, whose kind it replaces"
+        yield entry["role"] == "time", Problem("format", rule, "leave it out")
+        yield from ((False, problem) for problem in format_problems(form))
+
+
+def _element_weight_faults(columns: Sequence[LogColumn]) -> list[Problem]:
+    """Problems of element weights: those whose list does not exist, and lists that two columns weigh."""
+    lists = [column.name for column in columns if column.role == "sparse" and column.separator is not None]
+    weighing = [c for c in columns if c.role == ELEMENT_WEIGHTS and isinstance(c.weights_of, str)]
+    faults = [
+        Problem(
+            f"dataset.columns: {column.name}.weights_of",
+            f"must be a sparse column of lists, {listed(lists) if lists else 'and there is none'}",
+            "give that column a separator, or name another one",
+            column.weights_of,
+        )
+        for column in weighing
+        if column.weights_of not in lists
+    ]
+    counts = Counter(column.weights_of for column in weighing)
+    return faults + [
+        Problem("dataset.columns", f"gives {name} the element weights of {count} columns", "keep one of them")
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _as_their_lists(columns: Sequence[LogColumn]) -> list[LogColumn]:
+    """``columns``, where element weights are written and cut as their lists are."""
+    lists = {column.name: column for column in columns if column.role == "sparse"}
+    return [
+        replace(
+            c,
+            separator=c.separator or of.separator,
+            first=of.first,
+            last=of.last,
+            brackets=c.brackets or (of.brackets if c.separator is None else None),
+        )
+        if c.role == ELEMENT_WEIGHTS and (of := lists.get(str(c.weights_of)))
+        else c
+        for c in columns
+    ]
+
+
+def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
+    """Problems of all columns together. ``label``: the main one; empty if there are problems of labels already."""
+    names = [column.name for column in columns if column.role != "ignore"]
+    labels = [column.name for column in columns if column.role == "label"]
+    weights = [column.name for column in columns if column.role == "weight"]
+    twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
+    faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
+    if label is None and len(labels) > 1:
+        both = " and ".join(labels)
+        faults.append(
+            Problem(
+                "dataset.columns",
+                f"gives {both} the role label",
+                "say dataset.label=NAME of the one to learn, or dataset.labels=[NAME, NAME] of several",
+            )
+        )
+    if len(weights) > 1:
+        rule = f"gives {' and '.join(weights)} the role weight, and a row has one weight"
+        faults.append(
+            Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
+        )
+    if label and label not in labels:
+        faults.append(
+            Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
+        )
+    return faults + [
+        Problem("dataset.columns", f"has a column {name!r}, and a column also names a file", "leave out /")
+        for name in names
+        if not is_column_name(name)
+    ]
+
+
+def is_column_name(name: object) -> bool:
+    """True if ``name`` can stand in the name of a file."""
+    return isinstance(name, str) and name != "" and "/" not in name and not name.startswith(".")

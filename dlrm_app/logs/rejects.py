@@ -1,0 +1,119 @@
+"""Rejected lines: what is wrong with a value, the files of rejects, and the limit of their share."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, LogColumn
+from dlrm_app.text import json_text
+
+REJECTS = "rejects.jsonl"
+
+
+EXCERPT_BYTES = 120
+
+
+OPENS_A_QUOTE = "opens a quote that its line does not close"
+
+
+_RULES = {
+    "label": "0 or 1",
+    "weight": "a number from 0 on, within the range of float32",
+    ELEMENT_WEIGHTS: "a number from 0 on, within the range of float32",
+    "integer": "a whole number within ±(2^63 - 1)",
+    "float": "a number within the range of float32",
+    "score": "a probability, from 0 to 1",
+    "hex": "1 to 8 hex digits",
+    "string": "UTF-8 without NUL",
+    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
+    "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    FORMATTED: "a time as its format says",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
+}
+
+
+NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
+
+
+class RejectedLine(NamedTuple):
+    """A line of rejects.jsonl.
+
+    ``line`` counts from 0 within a unit, where ``file`` is None, and from 1 within a file.
+    """
+
+    file: str | None
+    line: int
+    reason: str
+    column: str | None
+    excerpt: str
+
+
+NEVER_MISSING = ("label", "weight", ELEMENT_WEIGHTS)
+"""Roles whose values null words do not apply to."""
+
+
+def rule_name(column: LogColumn) -> str:
+    """The name of the rule of a column's values: its role if that says all, otherwise its kind."""
+    return column.role if column.role in NEVER_MISSING else column.kind or ""
+
+
+def bad_value(column: LogColumn, value: str) -> str:
+    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
+    rule = _RULES[rule_name(column)]
+    if column.brackets and not re.fullmatch(
+        rf"[ \t]*\{column.brackets[0]}.*\{column.brackets[1]}[ \t]*", value, re.DOTALL
+    ):
+        return f"{column.name} is {value!r}, must be a list in {column.brackets}"
+    words = (
+        f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
+    )
+    if value.lower() in NULLS and column.role not in NEVER_MISSING:
+        return f"{words}: if it means a missing value, add it to dataset.null_values"
+    if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
+        return f"{words}: take kind: string"
+    if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
+        return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
+    return words
+
+
+def unlike_sizes(column: LogColumn, num_weights: int, num_elements: int) -> str:
+    """The reason why the element weights ``column`` do not fit their list."""
+    return f"{column.name} has {num_weights} elements, {column.weights_of} has {num_elements}: each needs its weight"
+
+
+def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
+    """Writes one JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for reject in rejects:
+            known = {key: part for key, part in reject._asdict().items() if part is not None}
+            file.write(json_text(known) + "\n")
+
+
+def read_rejects(path: Path) -> Iterator[RejectedLine]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})
+
+
+Place = tuple[str | None, int, str]
+"""The file, the line and the reason of a malformed line."""
+MAX_SHOWN = 5
+"""The number of malformed lines that an error shows."""
+
+
+def refuse_rejects(
+    num_rejects: int, num_lines: int, max_fraction: float, rejects: Iterable[Place], cure: str
+) -> None:
+    """Raises DataError, with the first ``rejects``, if their share of all lines is above ``max_fraction``."""
+    if num_rejects <= max_fraction * num_lines:
+        return
+    rule = f"allows fewer malformed lines than {num_rejects:,} of {num_lines:,}"
+    shown = [
+        Problem(f"{file}:{line}", f"is malformed: {reason}")
+        for file, line, reason in islice(rejects, MAX_SHOWN)
+    ]
+    raise DataError(Problem(f"rejects.max_fraction={max_fraction:g}", rule, cure), *shown)
