@@ -94,14 +94,7 @@ def _dots(dense: np.ndarray, sparse: np.ndarray, crossed: np.ndarray, first: int
 
 
 @intrinsic
-def _multiply_block(
-    typing_context: Untyped,
-    pairs: Untyped,
-    vectors: Untyped,
-    product: Untyped,
-    block: Untyped,
-    first: Untyped,
-) -> Untyped:
+def _multiply_block(typing_context, pairs, vectors, product, block, first):  # type: ignore[no-untyped-def]  # compiled
     """Computes _BLOCK rows and _LANES columns of the product in registers, which LLVM would not do by itself.
 
     product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j, d], i from ``block`` on, d from
