@@ -32,7 +32,7 @@ from dlrm_app.model.labels import givens
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
-from dlrm_app.tables.specs import Table, with_pooling_factors
+from dlrm_app.tables.table import Table, with_pooling_factors
 from dlrm_app.training.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import Pipeline, make_pipeline
 from dlrm_app.training.validation import check_training

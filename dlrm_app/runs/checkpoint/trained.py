@@ -16,7 +16,8 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
-from dlrm_app.tables.specs import Table, in_order, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Table, in_order
 from dlrm_app.typed import setting
 
 
