@@ -21,8 +21,9 @@ from msgspec.inspect import (
     VarTupleType,
 )
 
+from dlrm_app.checksums import text_checksum
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import text_checksum, write_json, write_text, yaml_text
+from dlrm_app.files import write_json, write_text, yaml_text
 from dlrm_app.text import json_text
 
 if TYPE_CHECKING:

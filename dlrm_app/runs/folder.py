@@ -26,14 +26,8 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
-from dlrm_app.files import (
-    explained_disk_errors,
-    held_lock,
-    sync_folder,
-    write_json,
-    write_text,
-    written_whole,
-)
+from dlrm_app.files import explained_disk_errors, sync_folder, write_json, write_text, written_whole
+from dlrm_app.locks import held_lock
 from dlrm_app.records import as_json, from_json
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.marker import Checkpoint

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.manifest import (
     DenseColumn,
     Manifest,
@@ -20,7 +21,6 @@ from dlrm_app.dataset.manifest import (
     read_manifest,
     write_manifest,
 )
-from dlrm_app.files import checksum
 
 LABEL = "label"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlrm_app.files import checksum
+from dlrm_app.checksums import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
@@ -35,7 +36,7 @@ from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import LEARNT_ROWS
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.feeds import InputUnit

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.checksums import differences
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import differences
 from dlrm_app.records import ALWAYS, IF_SET, Format
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 

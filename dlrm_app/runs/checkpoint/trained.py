@@ -12,7 +12,7 @@ from dlrm_app.dataset.columns import number_features, read_as_known, refuse_othe
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import SharedLock
+from dlrm_app.locks import SharedLock
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
