@@ -24,8 +24,8 @@ import yaml
 from train import WARM_STEPS, Work, our_command, step_ends
 from train_models import SPEED
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
-from dlrm_app.files import checksum
 
 LENGTH = 20
 POOLINGS = {

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 import dlrm_app as dlrm
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.words import WordReader
 from dlrm_app.tools.synthetic.clicks import make_source
 

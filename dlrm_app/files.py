@@ -1,8 +1,6 @@
 """Files that are either complete or absent: a temporary name, fsync, then rename."""
 
 import errno
-import fcntl
-import hashlib
 import logging
 import math
 import os
@@ -10,14 +8,12 @@ import re
 import resource
 import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from dlrm_app.errors import DlrmError, Problem, refuse_if
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.text import bytes_text, json_text, without_credentials
 
 logger = logging.getLogger(__name__)
@@ -93,7 +89,7 @@ _REFUSED = (
 
 
 def is_disk_error(error: OSError) -> bool:
-    """True if ``error`` comes from a disk or a path, and is no bug."""
+    """True if ``error`` comes from a disk or a path, and is not a bug."""
     return _is_full(error) or error.errno in _REFUSED
 
 
@@ -167,7 +163,7 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
             fault, cure = f"is a {kinds[not is_folder]}", f"give the name of a {kinds[is_folder]}"
         nearest = nearest if is_folder else nearest.parent
     if not fault and not nearest.is_dir():
-        fault = f"lies in {nearest}, which is no folder"
+        fault = f"lies in {nearest}, which is not a folder"
     elif not fault and not os.access(nearest, os.W_OK):
         fault, cure = (
             f"lies in {nearest}, where you may not write",
@@ -194,104 +190,6 @@ def _nearest_existing(path: Path) -> Path:
                 text = f"{path} is a link to {path.readlink()}, which is not there"
                 raise FileNotFoundError(errno.ENOENT, text) from error
             path = path.parent
-
-
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks: Lustre without the mount option
-flock, NFS without a lock daemon, some of FUSE.
-"""
-
-
-@contextmanager
-def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Holds the lock file ``path`` while the block runs. The lock of a killed process is released too.
-
-    Raises DlrmError with ``refusal`` if another process still holds it after ``wait_seconds``. Where the file
-    system has no locks, the block runs without one, with a warning.
-    """
-    deadline = time.monotonic() + wait_seconds
-    while (file := _open_locked(path, "w", fcntl.LOCK_EX)) is None:
-        if time.monotonic() >= deadline:
-            raise DlrmError(refusal)
-        time.sleep(1)
-    with file:
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-class SharedLock:
-    """A locked file, which ``unlink_unlocked`` leaves until nothing holds this object."""
-
-    _descriptor: int | None = None
-
-    def __init__(self, file: IO[Any]) -> None:
-        # a descriptor, because Python warns of file objects that are collected while they are open
-        self._descriptor = os.dup(file.fileno())
-        file.close()
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def shared_lock(path: Path) -> SharedLock | None:
-    """Opens and locks ``path``, so that ``unlink_unlocked`` of other processes leaves it. None if it is gone."""
-    try:
-        file = _open_locked(path, "rb", fcntl.LOCK_SH)
-    except FileNotFoundError:
-        return None
-    return None if file is None else SharedLock(file)
-
-
-def unlink_unlocked(path: Path) -> bool:
-    """Deletes ``path`` and returns True, unless a process holds its ``shared_lock``."""
-    if (file := _open_locked(path, "r+b", fcntl.LOCK_EX)) is None:
-        return False
-    with file:
-        path.unlink()
-    return True
-
-
-def _open_locked(path: Path, mode: str, kind: int) -> IO[Any] | None:
-    """Opens and locks ``path``; None if another process holds it, or has deleted it since it was opened.
-
-    Where the file system has no locks, the file is only opened, with a warning if it is opened to be written.
-    """
-    file = path.open(mode)
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-        is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        is_ours = False
-    except OSError as error:
-        is_ours = error.errno in _NO_LOCKS
-        if not is_ours:
-            file.close()
-            raise
-        if mode == "w":
-            warning = "%s has no locks (%s): nothing keeps two commands from writing there at the same time"
-            logger.warning(warning, path.parent, error.strerror)
-    if is_ours:
-        return file
-    file.close()
-    return None
-
-
-@contextmanager
-def held_output(output: Path, command: str, *, is_folder: bool = False) -> Iterator[None]:
-    """Locks ``output`` while ``command`` makes it. Raises DlrmError if another process makes it, or if it exists."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lock = output.with_name(f".{output.name}.lock")
-    with held_lock(lock, f"another {command} makes output={output}: wait for it, or give another name"):
-        refuse_if(output_problems("output", output, is_folder=is_folder, is_new=True))
-        yield
 
 
 def yaml_text(path: Path) -> str:
@@ -339,72 +237,3 @@ def escapes(name: str) -> bool:
     """True if ``name``, a path relative to a folder, may name a file outside of the folder."""
     path = Path(name)
     return path.is_absolute() or ".." in path.parts
-
-
-def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Name → (bytes, checksum) of the files on disk now."""
-    return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
-
-
-def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[Problem]:
-    """Differences between files and an earlier result of ``describe_files``. Names are not trusted."""
-    found = (
-        Problem(name, "is outside the folder")
-        if escapes(name)
-        else file_difference(folder / name, *described[name])
-        for name in described
-    )
-    return [difference for difference in found if difference]
-
-
-def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> Problem | None:
-    """The difference of the file at ``path`` from the given size and checksum; None if there is none."""
-    if not path.is_file():
-        return Problem(str(path), "is missing")
-    size = path.stat().st_size
-    if num_bytes is not None and size != num_bytes:
-        return Problem(str(path), f"has {size:,} bytes, not {num_bytes:,}")
-    if digest is not None and checksum(path) != digest:
-        return Problem(str(path), "has other bytes than were written (checksum)")
-    return None
-
-
-def checksum(path: Path) -> str:
-    """``sha256:<hex>`` of the file's bytes."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return f"sha256:{digest.hexdigest()}"
-
-
-def text_checksum(text: str) -> str:
-    """``sha256:<hex>`` of ``text`` in UTF-8."""
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def write_hashed(
-    file: IO[bytes], blocks: Iterator[memoryview], start_thread: Callable[[], None] = lambda: None
-) -> str:
-    """Writes ``blocks`` to ``file``; returns the checksum of their bytes.
-
-    While a block is written, one thread hashes it and another one makes the next block; no more than two blocks
-    exist at a time. ``start_thread`` is called first in each thread.
-    """
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor(2, initializer=start_thread) as threads:
-        following = threads.submit(next, blocks, None)
-        while (block := following.result()) is not None:
-            following = threads.submit(next, blocks, None)
-            hashed = threads.submit(digest.update, block)
-            file.write(block)
-            hashed.result()
-    return f"sha256:{digest.hexdigest()}"
-
-
-def code_checksum(package: Path) -> str:
-    """The checksum of the Python files below ``package``: other code may compute other results."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()

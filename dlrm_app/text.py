@@ -23,7 +23,7 @@ def bullets(lines: Sequence[str], most: int | None = None) -> str:
     return "\n".join(f"  - {line}" for line in first_lines(lines, len(lines) if most is None else most))
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
+def json_text(value: object, indent: int | None = None) -> str:
     """``value`` as JSON, which has no NaN and no infinity: they are written as null.
 
     All JSON that the commands write is made here.
@@ -37,13 +37,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
 MAX_BRIEF = 60
 
 
-def in_brief(value: Any) -> str:
+def in_brief(value: object) -> str:
     """``value`` as one short line of JSON."""
     text = json_text(value)
     return text if len(text) <= MAX_BRIEF else f"{text[:MAX_BRIEF]}…"
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

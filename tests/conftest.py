@@ -7,7 +7,8 @@ import sys
 
 gc.disable()  # until every module is imported: it looks through millions of objects in vain
 
-from collections.abc import Callable  # noqa: E402
+import copy  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping  # noqa: E402
 from multiprocessing import forkserver  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
@@ -28,6 +29,28 @@ os.fsync = lambda _file: None
 # time tells of the machine, and first calls compile; every run of the tests draws other examples
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile("quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_merged_once() -> Iterator[None]:
+    """Merges the files of conf/ once for equal choices: Hydra takes 60 ms, and tests compose thousands of times."""
+    from dlrm_app.config import compose
+
+    merge, merged = compose.merged_files, {}
+
+    def merge_once(command: str, schema: Any, choices: Mapping[str, object]) -> Any:
+        if any(
+            str(choice).startswith("file_") for choice in choices.values()
+        ):  # a test's own, which may change
+            return merge(command, schema, choices)
+        key = (command, schema, *choices.items())
+        if key not in merged:
+            merged[key] = merge(command, schema, choices)
+        return copy.deepcopy(merged[key])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compose, "merged_files", merge_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,24 +1,12 @@
 """What a disk can do to a program is told in one line, with the file or folder."""
 
-import errno
-import fcntl
-import os
-import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import (
-    ensure_room,
-    explained_disk_errors,
-    held_lock,
-    output_problems,
-    written_whole,
-    yaml_text,
-)
+from dlrm_app.files import ensure_room, explained_disk_errors, output_problems, written_whole, yaml_text
 from tests.refusals import refused
 
 
@@ -61,7 +49,7 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
         (tmp_path, {}, "is a folder: give the name of a file"),
         (tmp_path / "file", {"is_folder": True}, "is a file: give the name of a folder"),
         (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
-        (tmp_path / "file" / "page.html", {}, "file, which is no folder: give another name"),
+        (tmp_path / "file" / "page.html", {}, "file, which is not a folder: give another name"),
         (tmp_path / "link", {}, "is a link to nowhere, which is not there): give another name"),
         (Path("s3://clicks/made"), {"is_folder": True}, "is a URL, and output must be on a file system"),
         (tmp_path / "link" / "deep", {"is_folder": True}, "is a link to nowhere, which is not there"),
@@ -74,30 +62,3 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
 def test_yaml_with_a_few_aliases_is_read_as_it_is(tmp_path: Path, text: str) -> None:
     (tmp_path / "file.yaml").write_text(text)
     assert yaml_text(tmp_path / "file.yaml") == text
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_without_locks_the_work_goes_on_with_a_warning(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Lustre without flock, NFS without a lock daemon, FUSE: the work goes on, with a warning."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with held_lock(tmp_path / "lock", "held"):
-        pass
-    assert "has no locks" in caplog.text
-    assert not (tmp_path / "lock").exists()
-
-
-def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:
-    with ExitStack() as other:
-        other.enter_context(held_lock(tmp_path / "lock", "held"))
-        with refused(DlrmError, "", "held"), held_lock(tmp_path / "lock", "held"):
-            pass
-        timer = threading.Timer(0.5, other.pop_all().close)
-        timer.start()
-        with held_lock(tmp_path / "lock", "held", wait_seconds=30):
-            assert timer.finished.wait(5)

@@ -55,7 +55,7 @@ def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
     if typed.get("experiment", "auto") != "auto" or typed.get("merlin") is not None:
         return {}
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
-        return _settings_of(_begun_with(earlier, typed), typed)
+        return _settings_of(_kept_run(earlier, typed), typed)
     if "sharding.plan" in typed:
         logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for its own tables")
         return {}
@@ -165,7 +165,7 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     return total
 
 
-def _begun_with(earlier: str, typed: Mapping[str, object]) -> str:
+def _kept_run(earlier: str, typed: Mapping[str, object]) -> str:
     """The run whose settings are kept: the one to resume if there is one, otherwise the ``earlier`` one."""
     from dlrm_app.runs.checkpoint.names import can_continue
 

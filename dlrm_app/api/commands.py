@@ -13,15 +13,17 @@ from dlrm_app.result import Result
 from dlrm_app.typed import words_of
 
 if TYPE_CHECKING:
-    from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
+    from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
     from dlrm_app.config.days import DaysConfig
     from dlrm_app.config.doctor import DoctorConfig
     from dlrm_app.config.evaluate import EvaluateConfig
     from dlrm_app.config.export import ExportConfig
+    from dlrm_app.config.generate import GenerateConfig
     from dlrm_app.config.like_train import PlanConfig, TuneConfig
     from dlrm_app.config.overrides import Settings
     from dlrm_app.config.predict import PredictConfig
     from dlrm_app.config.report import ReportConfig
+    from dlrm_app.config.schema import Section
     from dlrm_app.config.serve import ServeConfig
     from dlrm_app.config.train import TrainConfig
 
@@ -202,7 +204,7 @@ def _plan() -> "Command[PlanConfig]":
 
 
 def _generate() -> "Command[GenerateConfig]":
-    from dlrm_app.config.datasets import GenerateConfig
+    from dlrm_app.config.generate import GenerateConfig
 
     def load() -> "Job[GenerateConfig]":
         from dlrm_app.tools.synthetic import generate
@@ -296,10 +298,10 @@ COMMANDS: Mapping[str, Callable[[], Command[Any]]] = {
     "report": _report,
     "doctor": _doctor,
 }
-"""Name → what gives the command."""
+"""Name → the function that imports and returns the command."""
 
 
-def schema_of(name: str) -> type[Any]:
+def schema_of(name: str) -> "type[Section]":
     """The schema of ``dlrm-<name>``."""
     return COMMANDS[name]().schema
 

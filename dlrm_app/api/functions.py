@@ -20,13 +20,13 @@ from dlrm_app.api.settings import Given, read_settings
 
 if TYPE_CHECKING:
     from dlrm_app.evaluation.result import EvaluationResult
-    from dlrm_app.inference.export import Export
     from dlrm_app.inference.predict.model import Model
     from dlrm_app.inference.predict.predict import Predictions
+    from dlrm_app.inference.result import Export
     from dlrm_app.preprocessing.summary import Dataset
     from dlrm_app.reports.comparison import Page
     from dlrm_app.runs.run import Run
-    from dlrm_app.tools.checking.check_dataset import Findings
+    from dlrm_app.tools.checking.findings import Findings
     from dlrm_app.tools.checking.raw_logs import Proposal
     from dlrm_app.tools.daily.days import Outcome
     from dlrm_app.tools.diagnosis.examine import Examination
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
     from dlrm_app.tools.tuning.study import Study
 
 
-def _call(name: str, settings: tuple[Given, ...], keywords: dict[str, Any]) -> Any:
+def _call(name: str, settings: tuple[Given, ...], keywords: dict[str, object]) -> Any:
     return run(name, *read_settings(name, settings, keywords))
 
 
-def preprocess(*settings: Given, **keywords: Any) -> "Dataset":
+def preprocess(*settings: Given, **keywords: object) -> "Dataset":
     """Turns raw click logs into a dataset folder, or continues an unfinished one (dlrm-preprocess)."""
     return cast("Dataset", _call("preprocess", settings, keywords))
 
 
-def check(*settings: Given, **keywords: Any) -> "Findings | Proposal":
+def check(*settings: Given, **keywords: object) -> "Findings | Proposal":
     """Checks and describes a dataset (``data.path``), or proposes a description of raw logs (``input``): dlrm-check."""
     return cast("Findings | Proposal", _call("check", settings, keywords))
 
 
-def train(*settings: Given, **keywords: Any) -> "Run":
+def train(*settings: Given, **keywords: object) -> "Run":
     """Trains a model on a dataset (dlrm-train). Under torchrun every rank must call it; each gets the same result."""
     return cast("Run", _call("train", settings, keywords))
 
 
-def evaluate(*settings: Given, **keywords: Any) -> "EvaluationResult":
+def evaluate(*settings: Given, **keywords: object) -> "EvaluationResult":
     """Metrics of a checkpoint or of scores on a dataset's split (dlrm-evaluate)."""
     return cast("EvaluationResult", _call("evaluate", settings, keywords))
 
 
-def predict(*settings: Given, **keywords: Any) -> "Predictions":
+def predict(*settings: Given, **keywords: object) -> "Predictions":
     """Scores a dataset's split or raw logs into a file (dlrm-predict). ``load`` scores rows in memory."""
     return cast("Predictions", _call("predict", settings, keywords))
 
@@ -82,36 +82,36 @@ def load(
     return load_model(Path(path), which, ema)
 
 
-def export(*settings: Given, **keywords: Any) -> "Export":
+def export(*settings: Given, **keywords: object) -> "Export":
     """Turns a checkpoint into a verified export, which C++ and dlrm-serve can load (dlrm-export)."""
     return cast("Export", _call("export", settings, keywords))
 
 
-def plan(*settings: Given, **keywords: Any) -> "PlannedCluster":
+def plan(*settings: Given, **keywords: object) -> "PlannedCluster":
     """Places the tables of a model on a described cluster, without that cluster (dlrm-plan)."""
     return cast("PlannedCluster", _call("plan", settings, keywords))
 
 
-def generate(*settings: Given, **keywords: Any) -> "Clicks | ModelInputs":
+def generate(*settings: Given, **keywords: object) -> "Clicks | ModelInputs":
     """Writes synthetic click logs with a known best AUC, or inputs of synthetic models (dlrm-generate)."""
     return cast("Clicks | ModelInputs", _call("generate", settings, keywords))
 
 
-def tune(*settings: Given, **keywords: Any) -> "Study":
+def tune(*settings: Given, **keywords: object) -> "Study":
     """Searches a space of settings by training, judged on val (dlrm-tune)."""
     return cast("Study", _call("tune", settings, keywords))
 
 
-def days(*settings: Given, **keywords: Any) -> "Outcome":
+def days(*settings: Given, **keywords: object) -> "Outcome":
     """Learns a log that grows day by day, and publishes the models that pass the gate (dlrm-days)."""
     return cast("Outcome", _call("days", settings, keywords))
 
 
-def report(*settings: Given, **keywords: Any) -> "Page":
+def report(*settings: Given, **keywords: object) -> "Page":
     """Writes the page of a run, or a comparison of several: ``report("run1", "run2")`` (dlrm-report)."""
     return cast("Page", _call("report", settings, keywords))
 
 
-def doctor(*settings: Given, **keywords: Any) -> "Examination":
+def doctor(*settings: Given, **keywords: object) -> "Examination":
     """Checks that this machine's torch, fbgemm, torchrec, driver and backends work together (dlrm-doctor)."""
     return cast("Examination", _call("doctor", settings, keywords))

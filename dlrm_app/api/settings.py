@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dlrm_app.api.commands import COMMANDS
 from dlrm_app.config.schema import flattened
@@ -10,13 +9,13 @@ from dlrm_app.config.words import WordReader
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.typed import word
 
-Given = str | os.PathLike[str] | Mapping[str, Any]
+Given = str | os.PathLike[str] | Mapping[str, object]
 """A word as it is typed (``"model=dcn"``), or keys (dotted or nested) and their values."""
 
 
 def read_settings(
-    name: str, given: Sequence[Given], keywords: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str], list[Problem]]:
+    name: str, given: Sequence[Given], keywords: Mapping[str, object]
+) -> tuple[dict[str, object], list[str], list[Problem]]:
     """The settings of ``dlrm-<name>``, the words that a command line would have, and the problems of given words.
 
     Raises ConfigError for values that no setting can have.
@@ -38,7 +37,7 @@ def read_settings(
     return (found := reader.finish())[0], words, found[1]
 
 
-def _value(key: str, value: Any) -> Any:
+def _value(key: str, value: object) -> object:
     try:
         return _plain(value)
     except TypeError as error:
@@ -46,7 +45,7 @@ def _value(key: str, value: Any) -> Any:
         raise ConfigError(Problem(key, rule, value=value)) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """``value`` as Python's own types. Paths, and results with a path, become text; NumPy's scalars become numbers."""
     if isinstance(value, str | bool | int | float | None):
         return value

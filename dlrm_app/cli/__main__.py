@@ -1,6 +1,4 @@
-"""``python -m dlrm_app.cli NAME key=value …`` is the same as ``dlrm-NAME
-key=value …``, in a form that torchrun can start.
-"""
+"""Runs ``dlrm-NAME key=value …`` as ``python -m dlrm_app.cli NAME key=value …``, which torchrun can start."""
 
 import sys
 
@@ -12,7 +10,7 @@ def main() -> None:
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
         sys.exit(
-            f"error: {name!r} is no command: write python -m dlrm_app.cli NAME with one of {', '.join(COMMANDS)}"
+            f"error: {name!r} is not a command: write python -m dlrm_app.cli NAME with one of {', '.join(COMMANDS)}"
         )
     run(name)
 

@@ -1,4 +1,4 @@
-"""The programs: each composes its configuration, calls its job, prints the result and says what to type next."""
+"""The programs: each composes its configuration, calls its job, prints the result and the next command."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""What a rank prints that fails while other ranks may wait for it."""
+"""The message of a rank that fails while other ranks may wait for it."""
 
 import sys
 

@@ -21,6 +21,7 @@ from dlrm_app.cli.process import quiet_libraries, set_up_streams
 from dlrm_app.config.compose import compose_config, compose_tree, register_schema
 from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.overrides import Settings, overrides_of
+from dlrm_app.config.schema import Section
 from dlrm_app.config.words import WordReader, read_sweep
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
@@ -39,9 +40,9 @@ COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
 SILENT_SECONDS = 10
-"""Seconds that the other ranks wait while the first reports a shared error: a
-launcher ends all ranks once one has ended.
-"""
+"""Seconds that the other ranks wait while the first reports a shared error.
+
+A launcher ends all ranks once one has ended."""
 
 
 def launch(name: str, command: Command[Any], job: Job) -> None:
@@ -51,16 +52,7 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
     """
     schema = command.schema
     _set_up_process()
-    # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
-    parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
-    parser.add_argument("words", nargs="*", metavar="key=value")
-    parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--version", action="version", version=f"dlrm-{name} {__version__}")
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--cfg", "-c", nargs="?", const="job", choices=["job", "schema"])
-    either.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--shell-completion", "-sc", choices=COMPLETIONS)
-    options = parser.parse_intermixed_args()
+    options = _read_options(name)
 
     def work() -> Any:
         _refuse_lost_folder()
@@ -68,7 +60,7 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
             return print_completion(
                 query, lambda: run_hydra(name, schema, ["--shell-completion", query], lambda tree: None)
             )
-        if options.multirun:
+        if options.multirun and not options.help:
             return run_sweep(name, command, options.words, job)
         asked = [word for word in options.words if options.help and "=" not in word]
         words = [word for word in options.words if word not in asked]
@@ -97,6 +89,20 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
     except SystemExit as leaving:
         code = leaving.code
     leave(code)
+
+
+def _read_options(name: str) -> argparse.Namespace:
+    """The words and options after ``dlrm-<name>``."""
+    # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
+    parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="key=value")
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--version", action="version", version=f"dlrm-{name} {__version__}")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--cfg", "-c", nargs="?", const="job", choices=["job", "schema"])
+    either.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--shell-completion", "-sc", choices=COMPLETIONS)
+    return parser.parse_intermixed_args()
 
 
 def _set_up_process() -> None:
@@ -129,8 +135,10 @@ def _refuse_lost_folder() -> None:
         raise DlrmError(Problem("the current folder", "has been deleted", "cd to another")) from error
 
 
-def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Callable[[Any], Any]) -> None:
-    """Runs Hydra. ``arguments``: its options and checked overrides."""
+def run_hydra(
+    command: str, schema: type[Section], arguments: Sequence[str], run: Callable[[Any], Any]
+) -> None:
+    """Runs Hydra with these ``arguments``, its options and overrides."""
     import hydra
 
     sys.argv[1:] = arguments
@@ -220,9 +228,9 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
             reader.add({key: value})
         typed = words_of(reader.settings)
         logger.info("combination %d: %s", HydraConfig.get().job.num + 1, " ".join(typed))
-        settings = command.regroup({**more, **reader.settings})
 
         def work() -> Any:
+            settings = command.regroup({**more, **reader.settings})
             config = compose_config(name, command.schema, settings, command.check)
             return job(config, settings, typed)
 

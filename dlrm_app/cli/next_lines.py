@@ -1,12 +1,27 @@
-"""The "next:" lines: what to type after a command, made from its result."""
+"""The "next:" lines: the command to type after a command, made from its result."""
 
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlrm_app.api.command import Call
 from dlrm_app.typed import next_line, setting
+
+if TYPE_CHECKING:
+    from dlrm_app.dataset.manifest import Manifest
+    from dlrm_app.evaluation.result import EvaluationResult
+    from dlrm_app.inference.result import Export
+    from dlrm_app.preprocessing.summary import Dataset
+    from dlrm_app.reports.comparison import Page
+    from dlrm_app.runs.run import Run
+    from dlrm_app.tools.checking.findings import Findings
+    from dlrm_app.tools.checking.raw_logs import Proposal
+    from dlrm_app.tools.diagnosis.examine import Examination
+    from dlrm_app.tools.planning.plan_cluster import PlannedCluster
+    from dlrm_app.tools.synthetic.clicks import Clicks
+    from dlrm_app.tools.synthetic.inputs import ModelInputs
+    from dlrm_app.tools.tuning.study import Study
 
 Lines = list[str]
 
@@ -22,12 +37,12 @@ def _typed(call: Call, *without: str) -> Lines:
     return [shlex.quote(word) for word in words if word.partition("=")[0].lstrip("+") not in without]
 
 
-def _after_preprocess(dataset: Any, call: Call) -> Lines:
+def _after_preprocess(dataset: "Dataset", call: Call) -> Lines:
     return [_use_of(dataset.manifest)]
 
 
-def _use_of(manifest: Any) -> str:
-    """Training, or evaluation without training rows, or a check without labels."""
+def _use_of(manifest: "Manifest") -> str:
+    """The line that trains on the dataset; that evaluates on it if it has no training rows; that checks it otherwise."""
     path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:
@@ -38,7 +53,7 @@ def _use_of(manifest: Any) -> str:
     return next_line("dlrm-check", path)
 
 
-def _after_check(found: Any, call: Call) -> Lines:
+def _after_check(found: "Findings | Proposal", call: Call) -> Lines:
     if hasattr(found, "manifest"):
         return [_use_of(found.manifest)]
     given, file = found.given, found.path or f"{found.name}.yaml"
@@ -54,8 +69,8 @@ def _after_check(found: Any, call: Call) -> Lines:
     return [what, next_line("dlrm-preprocess", {"dataset": file}, train, *words, output)]
 
 
-def _after_generate(generated: Any, call: Call) -> Lines:
-    if hasattr(generated, "bests"):
+def _after_generate(generated: "Clicks | ModelInputs", call: Call) -> Lines:
+    if hasattr(generated, "described_by"):
         clicks = generated.path
         dataset = clicks.with_name(clicks.name.split(".")[0] + "_dataset" * clicks.is_dir())
         shares = {"input.train": clicks, "split.val": 0.1, "split.test": 0.1}
@@ -66,7 +81,7 @@ def _after_generate(generated: Any, call: Call) -> Lines:
     return [next_line("dlrm-train", {"data.path": generated.path}, *typed, *model, "output=run")]
 
 
-def _after_train(run: Any, call: Call) -> Lines:
+def _after_train(run: "Run", call: Call) -> Lines:
     """Exports the run, with which=best if the last evaluation on val is not the best one."""
     if not run.evaluations:
         return [next_line("dlrm-evaluate", {"checkpoint": run.path, "split": "train"})]
@@ -78,7 +93,7 @@ def _after_train(run: Any, call: Call) -> Lines:
     return [next_line("dlrm-export", {"checkpoint": run.path, **which, "output": f"{run.path}_export"})]
 
 
-def _after_evaluate(result: Any, call: Call) -> Lines:
+def _after_evaluate(result: "EvaluationResult", call: Call) -> Lines:
     checkpoint, which = call.config.checkpoint, call.config.which
     if checkpoint:
         settings = {"checkpoint": checkpoint, "output": f"{Path(checkpoint)}_export"}
@@ -86,7 +101,7 @@ def _after_evaluate(result: Any, call: Call) -> Lines:
     return [next_line("dlrm-evaluate", {"checkpoint": "RUN"}, *_typed(call, "blend", "output"))]
 
 
-def _after_export(export: Any, call: Call) -> Lines:
+def _after_export(export: "Export", call: Call) -> Lines:
     if export.delta is not None:
         full = {"base": call.config.since, "apply": export.path, "output": f"{export.path}_full"}
         return [next_line("dlrm-export", full)]
@@ -97,7 +112,7 @@ def _after_export(export: Any, call: Call) -> Lines:
     return [next_line("dlrm-predict", settings)]
 
 
-def _after_plan(planned: Any, call: Call) -> Lines:
+def _after_plan(planned: "PlannedCluster", call: Call) -> Lines:
     if planned.path is None:
         return [next_line("dlrm-plan", {}, *_typed(call, "output"), "output=plan")]
     cluster, meet = planned.plan.cluster, "--standalone"
@@ -114,17 +129,17 @@ def _after_plan(planned: Any, call: Call) -> Lines:
     return [*lines, *(f"      dlrm-train will also ask for this: {each}" for each in planned.batch_problems)]
 
 
-def _after_tune(study: Any, call: Call) -> Lines:
+def _after_tune(study: "Study", call: Call) -> Lines:
     return [f"next: {study.command}"] if study.command else []
 
 
-def _after_report(page: Any, call: Call) -> Lines:
+def _after_report(page: "Page", call: Call) -> Lines:
     first, *others = page.runs
     against = {"against": others[0]} if others else {}
     return [next_line("dlrm-evaluate", {"checkpoint": first, **against})]
 
 
-def _after_doctor(examination: Any, call: Call) -> Lines:
+def _after_doctor(examination: "Examination", call: Call) -> Lines:
     return [] if examination.wrong else ["next: dlrm-generate rows=400_000 output=clicks.tsv"]
 
 

@@ -19,8 +19,8 @@ _loaded = threading.Event()
 def loading() -> Iterator[None]:
     """Disables garbage collection during imports (a fifth of a start), then freezes the imported objects.
 
-    This happens once in a process: a sweep's next job has no imports left, and the
-    objects of the previous job must be collected.
+    This happens once in a process: a sweep's next job has no imports left, and the objects of the previous job must be
+    collected.
     """
     gc.disable()
     try:
@@ -33,9 +33,7 @@ def loading() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A stream whose reader may leave at any moment, such as ``| head``: the rest of
-    the output is dropped, and the job continues.
-    """
+    """A stream whose reader may stop at any moment, such as ``| head``: the rest of the output is dropped."""
 
     def write(self, data: Any, /) -> int:
         try:

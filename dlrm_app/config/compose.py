@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -16,15 +15,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.conf_files import BUILDS_ON, conf_dir
 from dlrm_app.config.overrides import Overrides, Settings, overrides_of
-from dlrm_app.config.schema import Schema, build, defaults_of
+from dlrm_app.config.schema import Schema, Section, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
 from dlrm_app.typed import install_command, words_of
 
 Completion = Callable[[Settings], Settings]
-"""From the typed settings to settings for what they leave open."""
+"""Returns settings for what the typed ones leave open."""
 
 
-def register_schema(command: str, schema: type[Any]) -> None:
+def register_schema(command: str, schema: type[Section]) -> None:
     """Registers the schema for the defaults list of conf/<command>.yaml and of the file that it builds on."""
     for name in (command, BUILDS_ON.get(command)):
         if name is not None:
@@ -82,14 +81,14 @@ def _interruptible() -> Iterator[None]:
 
 
 def compose_tree(
-    command: str, schema: type[Any], overrides: Overrides
+    command: str, schema: type[Section], overrides: Overrides
 ) -> tuple[DictConfig, dict[str, str | None]]:
     """Composes the configuration, in which required values may be missing, and group → choice.
 
     Raises ConfigError if Hydra cannot compose it.
     """
     try:
-        whole = _merged_files(command, schema, {**overrides.choices, **overrides.hydra})
+        whole = merged_files(command, schema, {**overrides.choices, **overrides.hydra})
         for key, value in overrides.values.items():
             OmegaConf.update(whole, key, value, merge=True, force_add=True)
     # ValueError: from a user's defaults list
@@ -111,7 +110,8 @@ def compose_tree(
     return whole, choices
 
 
-def _merged_files(command: str, schema: type[Any], choices: Settings) -> DictConfig:
+def merged_files(command: str, schema: type[Section], choices: Settings) -> DictConfig:
+    """Hydra's merge of the files of conf/ for a command with ``choices``, with Hydra's own values under ``hydra``."""
     register_schema(command, schema)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -149,7 +149,7 @@ def _checked(
     return config
 
 
-def resolved(tree: DictConfig) -> dict[str, Any]:
+def resolved(tree: DictConfig) -> dict[str, object]:
     """The values with every ``${...}`` resolved. Raises ConfigError if one cannot be resolved."""
     try:
         plain = OmegaConf.to_container(tree, resolve=True)

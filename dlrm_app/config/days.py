@@ -95,7 +95,7 @@ class DaysSettings(Section):
     on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order; a command that is no command."""
+        """Problems: invalid dates, or dates in the wrong order; an unreadable command."""
         if self.on_held is not None and not self.command_on_held:
             rule = "must be a command: words as in a shell, or a list of texts"
             yield Problem(

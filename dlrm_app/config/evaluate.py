@@ -62,6 +62,6 @@ class EvaluateConfig(Section):
             yield Problem("blend", rule, cure, self.blend)
 
     def unread(self, key: str) -> str:
-        """Of scores alone: what loads and runs a model."""
+        """Settings of a model are not read where only scores are evaluated."""
         is_of_model = key in ("against", "which", "ema", "batch_size", "other_label")
         return "is for checkpoints (checkpoint=RUN)" * (is_of_model and self.checkpoint is None)

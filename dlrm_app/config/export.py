@@ -70,6 +70,6 @@ class ExportConfig(Section):
             yield Problem("format=parquet", rule, "quantize in format=aoti or torchscript")
 
     def unread(self, key: str) -> str:
-        """Where a delta is applied: what would change a full export."""
+        """Settings of a full export are not read where a delta is applied."""
         is_read = not (self.base and self.apply) or key in ("base", "apply", "output", "threads")
         return "" if is_read else "is not read where a delta is applied"

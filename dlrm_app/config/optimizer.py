@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -67,7 +67,7 @@ class OptimizerConfig(Section):
     dense: DenseSettings = field(default_factory=DenseSettings)
 
 
-def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> SparseSettings:
+def change_settings(settings: SparseSettings, changes: Mapping[str, object]) -> SparseSettings:
     """``settings`` with a table's own ``changes``. Raises ConfigError for a value of the wrong type."""
     if not changes:  # most tables have none, and checking types of thousands of tables takes time
         return replace(settings)

@@ -15,11 +15,11 @@ from omegaconf import OmegaConf
 from dlrm_app.config.conf_files import choices_of, conf_dir
 from dlrm_app.config.gone_names import replacement
 from dlrm_app.config.presets import PRESETS, has_preset, register_preset
-from dlrm_app.config.schema import is_section, mapping_problems, type_of
+from dlrm_app.config.schema import Section, is_section, mapping_problems, type_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 """Dotted key, or group, → its value or choice. A choice is a name or the path of a YAML file."""
 
 HOME_IN_YAML = re.compile(r"""(?<=[\s\[,"'])~(?=/)""")
@@ -38,11 +38,11 @@ class Overrides:
     """
 
     choices: dict[str, str] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-    hydra: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
+    hydra: dict[str, object] = field(default_factory=dict)
 
 
-def overrides_of(settings: Settings, schema: type[Any], command: str) -> tuple[Overrides, list[Problem]]:
+def overrides_of(settings: Settings, schema: type[Section], command: str) -> tuple[Overrides, list[Problem]]:
     """The good ones of ``settings``, and the problems of the others.
 
     Problems are unknown keys (with the nearest known one), wrong types and unknown choices. A file that is a choice
@@ -78,13 +78,13 @@ def hydra_problems(key: str, value: object) -> list[Problem]:
     return [Problem(key, rule, f"use {', '.join(HYDRA_KEYS)}")]
 
 
-def is_group(key: str, schema: type[Any]) -> bool:
+def is_group(key: str, schema: type[Section]) -> bool:
     """True if ``key`` is a folder of conf/ that this command chooses a file from."""
     names_settings = key == "experiment" or has_preset(key, schema)
     return (is_section(type_of(key, schema)) or names_settings) and (conf_dir() / key).is_dir()
 
 
-def registered_choice(group: str, choice: str | None, schema: type[Any], command: str) -> str:
+def registered_choice(group: str, choice: str | None, schema: type[Section], command: str) -> str:
     """Hydra's name of ``choice``. Raises ConfigError if it is unknown, or its file cannot be used."""
     folder, known = choices_of(group, command)
     name = "null" if choice is None else choice
@@ -112,7 +112,7 @@ def _may_be_left_out(group: str, command: str) -> bool:
     return {group: None} in OmegaConf.load(conf_dir() / f"{command}.yaml").defaults
 
 
-def _register_file(path: Path, group: str, schema: type[Any]) -> str:
+def _register_file(path: Path, group: str, schema: type[Section]) -> str:
     """Registers the file as a choice of ``group`` and returns its name.
 
     Raises ConfigError for keys outside of the schema.
@@ -137,7 +137,7 @@ def _register_file(path: Path, group: str, schema: type[Any]) -> str:
     name = (
         f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # safe for Hydra, and unique to the file
     )
-    # a recipe's keys are at the top level; a file in conf/ says so in its first line
+    # a recipe's keys are at the top level; a file in conf/ is marked so in its first line
     return _register(name, group, content, "_global_" if is_recipe else None)
 
 

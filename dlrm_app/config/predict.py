@@ -42,7 +42,7 @@ class PredictConfig(Section):
         yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
 
     def unread(self, key: str) -> str:
-        """Of each kind of rows: the settings for the other."""
+        """Settings of raw logs are not read for a dataset's rows, and ``split`` is not read for raw logs."""
         if self.data.path is None:
             return "is for a dataset (data.path=)" * (key == "split")
         of_logs = ("encoding", "keep", "unit_mib", "rejects.max_fraction")

@@ -10,13 +10,13 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from dlrm_app.config.schema import types_of
+from dlrm_app.config.schema import Section, types_of
 
 PRESETS = ("merlin",)
 """The groups of conf/ whose choices are presets."""
 
 
-def register_preset(file: Path, schema: type[Any], command: str) -> str:
+def register_preset(file: Path, schema: type[Section], command: str) -> str:
     """Registers what ``file`` has for ``command`` as a choice of its group; returns the choice's name for Hydra."""
     conf, group, keys = file.parents[1], file.parent.name, types_of(schema)
     content: Any = OmegaConf.to_container(OmegaConf.load(file))
@@ -35,6 +35,6 @@ def register_preset(file: Path, schema: type[Any], command: str) -> str:
     return f"{command}/{file.stem}"
 
 
-def has_preset(group: str, schema: type[Any]) -> bool:
+def has_preset(group: str, schema: type[Section]) -> bool:
     """True if ``group`` is one of presets, which are for commands with tables."""
     return group in PRESETS and "tables" in types_of(schema)

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from dlrm_app.config.compose import compose_tree
 from dlrm_app.config.conf_files import BUILDS_ON, choices_of, conf_dir
 from dlrm_app.config.overrides import Overrides
-from dlrm_app.config.schema import flattened, is_section, known_keys, type_of, types_of, unknown_key
+from dlrm_app.config.schema import Section, flattened, is_section, known_keys, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
 from dlrm_app.typed import as_typed
 
@@ -23,7 +23,7 @@ Set a key with key=value; choose from a group with group=choice or group=path/to
 --help KEY                        only the keys that KEY is a part of; --version: this program's
 --cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
---shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
+--shell-completion install=bash   print the script that completes keys and choices with the Tab key; fish and zsh too"""
 
 _LEFT_OUT = re.compile(r"( *)# (\w+): (.*)")
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
@@ -78,7 +78,7 @@ def read_comments(path: Path, keys: Container[str] = ()) -> dict[str, str]:
     return {key: comment.strip() for key, comment in comments.items()}
 
 
-def read_reference(command: str, schema: type[Any], overrides: Overrides) -> Reference:
+def read_reference(command: str, schema: type[Section], overrides: Overrides) -> Reference:
     """Reads the keys of ``dlrm-<command>`` with ``overrides``, their values and their meanings. Raises ConfigError."""
     conf = conf_dir()
     tree, chosen = compose_tree(command, schema, overrides)
@@ -119,12 +119,12 @@ def _shown(value: Any) -> str:
     return f"[… {len(value)} entries]" if is_long else text
 
 
-def json_schema(command: str, schema: type[Any], overrides: Overrides) -> str:
+def json_schema(command: str, schema: type[Section], overrides: Overrides) -> str:
     """The JSON schema of ``dlrm-<command>`` with the choices of ``overrides``, for editors of YAML files."""
     reference = read_reference(command, schema, overrides)
     described = {entry.key: entry.comment for *_, entries in reference.sections for entry in entries}
 
-    def section(part: Any, prefix: str) -> dict[str, Any]:
+    def section(part: Any, prefix: str) -> dict[str, object]:
         properties = {}
         for name, kind in types_of(part).items():
             key = f"{prefix}{name}"
@@ -140,7 +140,7 @@ def json_schema(command: str, schema: type[Any], overrides: Overrides) -> str:
     )
 
 
-def help_text(command: str, schema: type[Any], overrides: Overrides, asked: Sequence[str] = ()) -> str:
+def help_text(command: str, schema: type[Section], overrides: Overrides, asked: Sequence[str] = ()) -> str:
     """The text of ``dlrm-<command> --help`` with ``overrides``: groups, and every key with its value and its meaning.
 
     ``asked``: parts of the keys to show; other keys are left out. Raises ConfigError for a part that no key has.

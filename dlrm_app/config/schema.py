@@ -70,7 +70,7 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
             yield from known_keys(annotation, f"{prefix}{name}.")
 
 
-def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
     """(dotted key, value) of nested ``values``, as far as the schema has sections: other mappings are values."""
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -80,7 +80,7 @@ def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Itera
             yield key, value
 
 
-def defaults_of(schema: Any) -> dict[str, Any]:
+def defaults_of(schema: Any) -> dict[str, object]:
     """Every key with its default, or "???" if it has none."""
     return {
         key: defaults_of(annotation) if is_section(annotation) else _default(field)
@@ -132,7 +132,9 @@ def _section_problem(key: str, value: object, section: Any) -> Problem:
     return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
 
 
-def build(schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem]) -> Schema | None:
+def build(
+    schema: Callable[..., Schema], values: Mapping[str, object], problems: list[Problem]
+) -> Schema | None:
     """Builds the configuration of these values; adds keys that are unknown, missing or of a wrong type to ``problems``.
 
     Returns None if a value cannot be converted. A missing text becomes empty, so that other problems can be found.
@@ -143,9 +145,9 @@ def build(schema: Callable[..., Schema], values: Mapping[str, Any], problems: li
 
 
 def _made(
-    schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem], prefix: str
+    schema: Callable[..., Schema], values: Mapping[str, object], problems: list[Problem], prefix: str
 ) -> Schema | None:
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for field, (name, annotation) in zip(fields(cast(Any, schema)), types_of(schema).items(), strict=True):
         key, value = f"{prefix}{name}", values.get(name, {} if is_section(annotation) else _default(field))
         if value == REQUIRED:

@@ -5,14 +5,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 
 from dlrm_app.config.overrides import is_group, is_hydras, overrides_of
-from dlrm_app.config.schema import flattened, is_free_form, is_section, type_of, unknown_key
+from dlrm_app.config.schema import Section, flattened, is_free_form, is_section, type_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.typed import quoted, setting
@@ -32,7 +32,7 @@ class Word(NamedTuple):
     """A word's key, its values (several in a sweep; none of a range, whose numbers Hydra makes) and Hydra's text."""
 
     key: str
-    values: list[Any]
+    values: list[object]
     text: str
 
 
@@ -43,10 +43,10 @@ class WordReader:
     ``positional``: the key whose values are typed without it, as the run folders of dlrm-report are.
     """
 
-    schema: type[Any]
+    schema: type[Section]
     command: str
     positional: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -54,7 +54,8 @@ class WordReader:
         """Adds the settings of ``words``."""
         for text in words:
             if _is_positional(text, self.positional):
-                self.settings[self.positional] = [*self.settings.get(self.positional, ()), text]
+                earlier = self.settings.get(self.positional)
+                self.settings[self.positional] = [*(earlier if isinstance(earlier, list) else ()), text]
                 continue
             try:
                 word = read_word(text, self.schema)
@@ -66,17 +67,22 @@ class WordReader:
                 self.problems += error.problems
         return self
 
-    def add(self, settings: Mapping[str, Any]) -> None:
+    def add(self, settings: Mapping[str, object]) -> None:
         """Adds ``settings``, whose sections may be mappings of their own."""
         for key, value in flattened(settings, self.schema):
             earlier = self.settings.pop(key, None)  # the later one comes last
-            is_more = is_free_form(type_of(key, self.schema)) and isinstance(value, Mapping)
-            self.settings[key] = {**earlier, **value} if is_more and isinstance(earlier, dict) else value
+            if (
+                is_free_form(type_of(key, self.schema))
+                and isinstance(earlier, dict)
+                and isinstance(value, Mapping)
+            ):
+                value = {**earlier, **value}
+            self.settings[key] = value
 
-    def finish(self) -> tuple[dict[str, Any], list[Problem]]:
+    def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.
 
-        Raises ConfigError if a word cannot be read: what it would set is not known then, so nothing is called missing.
+        Raises ConfigError if a word cannot be read. The key that it would set is unknown, so no key is called missing.
         """
         if self.unreadable:
             others = [*self.problems, *overrides_of(self.settings, self.schema, self.command)[1]]
@@ -90,7 +96,7 @@ def _is_positional(text: str, key: str) -> bool:
     return bool(key) and ("=" not in text or Path(text).is_dir())
 
 
-def read_word(typed: str, schema: type[Any]) -> Word:
+def read_word(typed: str, schema: type[Section]) -> Word:
     """The setting of a word. Raises HydraException if it cannot be read, ConfigError if it moves or deletes a key."""
     override, text = _parsed(HOME.sub(str(Path.home()), typed), schema)
     key = override.key_or_group
@@ -102,7 +108,7 @@ def read_word(typed: str, schema: type[Any]) -> Word:
     return Word(key, [] if override.is_sweep_override() else [override.value()], text)
 
 
-def _parsed(text: str, schema: type[Any]) -> tuple[Override, str]:
+def _parsed(text: str, schema: type[Section]) -> tuple[Override, str]:
     """The override ``text``; a text that Hydra cannot read is taken as it stands, in quotes.
 
     Raises HydraException where the key takes no text.
@@ -118,7 +124,7 @@ def _parsed(text: str, schema: type[Any]) -> tuple[Override, str]:
     return override, text
 
 
-def _with_quotes(text: str, schema: type[Any]) -> str:
+def _with_quotes(text: str, schema: type[Section]) -> str:
     """``key=value`` with quotes around the text, or the texts of the list, after the first =, if the key takes such."""
     key, equals, value = text.partition("=")
     kind = type_of(key.lstrip("+"), schema)
@@ -128,12 +134,13 @@ def _with_quotes(text: str, schema: type[Any]) -> str:
         is_group(key, schema) if is_section(kind) else type_problem(key, each, kind) is None
         for each in ("text", ["text"])
     )
+    takes_list = takes_list or is_free_form(kind)  # another command's words: train=[model=dcn]
     if takes_list and (items := re.fullmatch(r"\[([^][{}'\"]+)\]", value)):
         return f"{key}=[{','.join(quoted(item.strip()) for item in items[1].split(','))}]"
     return f"{key}={quoted(value)}" if takes_text and not value.startswith("[") else text
 
 
-def _unreadable(word: str, schema: type[Any], typed: set[str]) -> Problem:
+def _unreadable(word: str, schema: type[Section], typed: set[str]) -> Problem:
     key, equals, value = word.partition("=")
     if key and equals:
         if type_of(key, schema) is None:
@@ -169,16 +176,16 @@ class Sweep:
     ``texts``: the words for Hydra, which combines their values. Their keys are numbered: ``sweep.0``.
     """
 
-    keys: list[tuple[str, Any]]
+    keys: list[tuple[str, object]]
     texts: list[str]
 
-    def combination(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    def combination(self, values: Mapping[str, object]) -> list[tuple[str, object]]:
         """(key or group, value) of each word in one run, from Hydra's ``values`` by number."""
         return [(key, values[str(number)]) for number, (key, _) in enumerate(self.keys)]
 
 
 def read_sweep(
-    words: Sequence[str], schema: type[Any], command: str, positional: str = ""
+    words: Sequence[str], schema: type[Section], command: str, positional: str = ""
 ) -> tuple[Sweep, list[Problem]]:
     """The settings of ``words``, and the problems of those that are wrong."""
     sweep = Sweep([], [])

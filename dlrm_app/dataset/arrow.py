@@ -43,9 +43,9 @@ def numbers_of(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """A multi-hot feature: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
+    """A column of lists: row i holds ``values[offsets[i]:offsets[i + 1]]``, ids or, where it says so, weights."""
 
-    values: NDArray[np.int32]
+    values: NDArray[Any]
     offsets: NDArray[np.int32]
 
 
@@ -114,10 +114,10 @@ def read_other_label(table: pa.Table, name: str) -> NDArray[np.float32]:
     return values
 
 
-def split_keys(keys: NDArray[np.uint64]) -> list[pa.Array]:
+def split_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
     """The parts of a kept column: the lower and the upper 32 bits of its keys."""
     words = np.ascontiguousarray(keys).view(np.int32).reshape(-1, 2)  # little-endian, as Arrow's arrays are
-    return [array_of(words[:, part].copy()) for part in (0, 1)]
+    return [words[:, part].copy() for part in (0, 1)]
 
 
 def read_keys(table: pa.Table, column: KeptColumn) -> NDArray[np.uint64]:

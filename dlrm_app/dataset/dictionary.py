@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.arrow import Bags, array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import GOLDEN
 
@@ -92,17 +92,17 @@ class IndexedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Encoded rows of ``schema``: the columns of a shard, plain arrays or columns of ``indexed``."""
+    """Encoded rows of ``schema``: the columns of a shard, numbers, lists or columns of ``indexed``."""
 
     schema: pa.Schema
-    columns: Sequence[pa.Array | IndexedColumn]
+    columns: Sequence[NDArray[Any] | Bags | IndexedColumn]
     indexed: Indexed[np.uint32] | None
     num_rows: int
 
     @classmethod
     def of(cls, table: pa.Table) -> "IndexedRows":
         """Makes rows from a table of plain columns."""
-        return cls(table.schema, [column.combine_chunks() for column in table.columns], None, len(table))
+        return cls(table.schema, [_plain(column) for column in table.columns], None, len(table))
 
     def __len__(self) -> int:
         return self.num_rows
@@ -110,25 +110,35 @@ class IndexedRows:
     @property
     def table(self) -> pa.Table:
         """The rows as plain columns."""
-        return pa.Table.from_arrays([self._plain(c) for c in range(len(self.columns))], schema=self.schema)
+        columns = [
+            pa.ListArray.from_arrays(array_of(column.offsets), array_of(column.values), type=field.type)
+            if isinstance(column, Bags)
+            else array_of(self.values(number))
+            for number, (column, field) in enumerate(zip(self.columns, self.schema, strict=True))
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def values(self, number: int) -> NDArray[Any]:
         """The values of column ``number``, which must not hold lists."""
-        values: NDArray[Any] = numbers_of(self._plain(number))
-        return values
-
-    def bags(self, number: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """(ids of all rows of the sparse column ``number``, or their weights; number of ids in each row)."""
-        column: Any = self.columns[number]
-        if not pa.types.is_list(self.schema.field(number).type):
-            return self.values(number), np.ones(self.num_rows, np.int32)
-        return numbers_of(column.values), np.diff(numbers_of(column.offsets))
-
-    def _plain(self, number: int) -> pa.Array:
         column = self.columns[number]
-        if isinstance(column, IndexedColumn):
-            return array_of(column.values(self.schema.field(number).type.to_pandas_dtype()))
+        if isinstance(column, np.ndarray):
+            return column
+        assert isinstance(column, IndexedColumn), "the column holds lists"
+        return column.values(self.schema.field(number).type.to_pandas_dtype())
+
+    def bags(self, number: int) -> Bags:
+        """The lists of column ``number``, which must hold lists."""
+        column = self.columns[number]
+        assert isinstance(column, Bags), "the column holds no lists"
         return column
+
+
+def _plain(column: pa.ChunkedArray) -> NDArray[Any] | Bags:
+    if not pa.types.is_list(column.type):
+        return numbers_of(column)
+    array = column.combine_chunks()
+    offsets = numbers_of(array.offsets)
+    return Bags(numbers_of(array.flatten()), offsets - offsets[0])
 
 
 class Indexer(Generic[S]):

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import file_difference
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import file_difference, written_whole
+from dlrm_app.files import written_whole
 
 _CURE = "copy the dataset folder again from where it is whole, or preprocess again"
 

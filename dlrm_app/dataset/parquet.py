@@ -10,13 +10,14 @@ file depends only on its rows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.dictionary import (
     Indexed,
     IndexedColumn,
@@ -103,28 +104,27 @@ class _ColumnValues:
     words: NDArray[np.uint32]
 
     @classmethod
-    def of(cls, column: pa.Array | IndexedColumn, num_rows: int) -> "_ColumnValues":
+    def of(cls, column: NDArray[Any] | Bags | IndexedColumn, num_rows: int) -> "_ColumnValues":
         """The values of a plain column; only their number for an indexed one."""
         if isinstance(column, IndexedColumn):
             return cls(num_rows, b"", np.empty(0, np.uint32))
-        if pa.types.is_list(column.type):
+        if isinstance(column, Bags):
             count, levels = _levels(column)
-            return cls(count, levels, _words(column.flatten()))
+            return cls(count, levels, _words(column.values))
         return cls(num_rows, b"", _words(column))
 
 
-def _words(array: pa.Array) -> NDArray[np.uint32]:
-    """The bits of the values of ``array``."""
-    values = numbers_of(array)
+def _words(values: NDArray[Any]) -> NDArray[np.uint32]:
+    """The bits of ``values``."""
     words: NDArray[np.uint32] = values.view(np.uint32) if values.itemsize == 4 else values.astype(np.uint32)
     return words
 
 
-def _levels(array: pa.Array) -> tuple[int, bytes]:
+def _levels(bags: Bags) -> tuple[int, bytes]:
     """(number of levels of lists, the levels as stored in a page)."""
-    room = len(array.flatten()) + len(array)
+    room = len(bags.values) + len(bags.offsets) - 1
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
-    count = _list_levels(numbers_of(array.offsets), repetition, definition)
+    count = _list_levels(bags.offsets, repetition, definition)
     parts = _packed(JaggedColumns.joined([repetition[:count], definition[:count]]), None, [1, 1])
     runs = [b"".join(part) for part in parts]
     return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dlrm_app.checksums import differences, file_difference
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import differences, file_difference
 from dlrm_app.text import listed
 
 SUGGESTION = "copy the files again from an intact dataset, or preprocess again"

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import file_difference
 from dlrm_app.encoding.content import content_hashes
 from dlrm_app.encoding.sparse import once_per_file
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import file_difference, written_whole
+from dlrm_app.files import written_whole
 from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.spec import Spec
 from dlrm_app.text import percent

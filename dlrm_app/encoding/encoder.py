@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import LISTS, WEIGHT_LISTS, array_of, numbers_of, shard_schema, split_keys
+from dlrm_app.dataset.arrow import Bags, shard_schema, split_keys
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
@@ -29,14 +28,15 @@ class EncodedColumn(NamedTuple):
     objects take most of the time.
     """
 
-    values: pa.Array | IndexedColumn
+    values: NDArray[Any] | Bags | IndexedColumn
     num_missing: int
     keys: NDArray[np.uint64] | None = None
 
     def ids(self) -> NDArray[np.int32]:
         """The ids [R] of a one-hot column."""
         values = self.values
-        return values.values(np.int32) if isinstance(values, IndexedColumn) else numbers_of(values)
+        assert not isinstance(values, Bags), "the column has one value"
+        return values.values(np.int32) if isinstance(values, IndexedColumn) else values
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _BucketEncoder:
         missing = np.isnan(values)
         ids = np.searchsorted(self.boundaries, values, side="right").astype(np.int32) + 1
         ids[missing] = 0
-        return EncodedColumn(array_of(ids), int(missing.sum()))
+        return EncodedColumn(ids, int(missing.sum()))
 
 
 class Encoder:
@@ -161,14 +161,13 @@ class Encoder:
         ``folds``: the training rows' folds, for target columns.
         """
         columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys=wants_keys)
-        sparse = [column.encode(raw, columns[self._num_dense :]) for column in self._sparse]
+        one_hot = columns[self._num_dense :]
+        sparse = [column.encode(raw, one_hot) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
-        labels = [array_of(raw.labels.copy())] if self._label else []
+        labels = [raw.labels.copy()] if self._label else []
         # one NaN for all that are missing, whatever bits the log's have
-        labels += [
-            array_of(np.where(np.isnan(each), np.nan, each).astype(np.float32)) for each in raw.other_labels
-        ]
-        labels += [array_of(raw.weights.astype(np.float32))] if self._weight else []
+        labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
+        labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(
@@ -209,7 +208,7 @@ class Encoder:
         num_missing = np.where(is_plain, missing, indexed.num_missing).tolist()
         columns = [
             EncodedColumn(
-                array_of(values) if plain else IndexedColumn(encoded, c),
+                values if plain else IndexedColumn(encoded, c),
                 num_missing[c],
                 (raw if plain else distinct)[c] if wants_keys else None,
             )
@@ -235,8 +234,7 @@ class Encoder:
         columns = []
         for number, values in self._targets:
             at = sparse[number].ids()
-            column = np.asarray(values[at, folds] if self._is_folded else values[at])
-            columns.append(EncodedColumn(array_of(column), 0))
+            columns.append(EncodedColumn(np.asarray(values[at, folds] if self._is_folded else values[at]), 0))
         return columns
 
 
@@ -261,11 +259,10 @@ def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
     return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _weight_lists(lists: RawList) -> pa.Array:
+def _weight_lists(lists: RawList) -> Bags:
     ends, keys, _ = lists
-    weights = keys[: ends[-1]].view(np.float64).astype(np.float32)
-    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(weights), type=WEIGHT_LISTS)
+    return Bags(keys[: ends[-1]].view(np.float64).astype(np.float32), ends.astype(np.int32))
 
 
-def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
-    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=LISTS)
+def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> Bags:
+    return Bags(ids, ends.astype(np.int32))

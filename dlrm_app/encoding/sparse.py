@@ -76,16 +76,19 @@ class SparseEncoder:
         """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
+        if not len(ids):  # few rows have no numbered values, and calls would take most of their time
+            return ids, missing
         if not any(self._tables):
             _hash_columns(keys.values, keys.begins, keys.ends, self._sizes, ids, missing)
             return ids, missing
         at = 0
         for c, table in enumerate(self._tables):
-            out = ids[at : at + len(keys[c])]
+            its_keys = keys[c]
+            out = ids[at : at + len(its_keys)]
             if table is None:
-                missing[c] = _hashed(keys[c], self._sizes[c], out)
+                missing[c] = _hashed(its_keys, self._sizes[c], out)
             else:
-                missing[c] = look_up(keys[c], *table, out)
+                missing[c] = look_up(its_keys, *table, out)
             at += len(out)
         return ids, missing
 

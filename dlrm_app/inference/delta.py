@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import checksum, differences
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import checksum, differences
 from dlrm_app.inference.record import (
     DELTA,
     DELTA_FORMAT,

@@ -4,7 +4,7 @@ import gc
 import glob
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
-from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
+from dlrm_app.files import explained_disk_errors, folder_written_whole
+from dlrm_app.inference.delta import apply_delta, locate_rows, write_delta
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
@@ -33,7 +33,7 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.parquet_weights import write_parquet
-from dlrm_app.inference.problems import refuse_judged
+from dlrm_app.inference.problems import memory_problems, refuse_judged
 from dlrm_app.inference.record import (
     EXPORT_FORMAT,
     RECORD,
@@ -47,28 +47,20 @@ from dlrm_app.inference.record import (
     mark_files,
     write_encoding,
 )
+from dlrm_app.inference.result import Export
 from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
-from dlrm_app.inference.verification import TIMED_ROWS, refuse_loss, score_split, verify
+from dlrm_app.inference.verification import refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
+from dlrm_app.locks import held_output
 from dlrm_app.machine import machine_memory
-from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
-from dlrm_app.table import Columns, Rows
-from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
-_SMALLER = "quantize=int8 or int4"
-COPIES = {
-    "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
-    "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
-}
-"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and
-packs it), and what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 _FULL, _REBUILT = ".full", ".given"
 """Temporary folders while a delta is made: the full export, and the export that base and delta give."""
 
@@ -86,62 +78,6 @@ class _Source:
     def batches(self, batch_size: int) -> EvalBatches:
         features = self.trained.features
         return EvalBatches(self.manifest, self.split, features, batch_size=batch_size, loading=self.loading)
-
-
-@dataclass(frozen=True)
-class Export(Result):
-    """A finished export. ``path``: its folder; ``delta``: if only the difference from another export was kept.
-
-    ``verified_on``: the dataset and split that it was verified on; None if the export was rebuilt from a delta.
-    """
-
-    path: Path
-    record: ExportRecord
-    delta: DeltaRecord | None = None
-    verified_on: tuple[str, str] | None = None
-
-    def paragraphs(self) -> Iterable[Paragraph]:
-        """The tables' size before and after, and a line for each verified file."""
-        record = self.record
-        if self.verified_on is None:
-            yield (
-                f"{self.path}: {len(record.files)} files of {record.checkpoint}, step {record.step}, "
-                "verified by their checksums"
-            )
-            return
-        before, after = record.trained_bytes, sum(table.bytes for table in record.tables)
-        tables = f"{len(record.tables)} tables of {bytes_text(before)} are {bytes_text(after)} now"
-        yield f"{record.checkpoint}: {tables}"
-        if record.proofs:
-            first = record.proofs[0]
-            yield f"verified on {first.rows:,} rows of {first.split}, AUC {first.auc_trained:.6f} as trained"
-            yield proofs_table(record.proofs)
-        if self.delta is not None:
-            yield describe(self.delta)
-
-
-def proofs_table(proofs: Sequence[Verification]) -> tuple[Columns, Rows]:
-    """A line for each verified file."""
-    headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
-    headings += [f"{rows} rows" for rows in TIMED_ROWS]
-    lines = [
-        [
-            found.file,
-            bytes_text(found.bytes),
-            f"{found.auc:.6f}",
-            f"{found.auc_loss:+.6f}",
-            f"{found.auc_loss_low:+.6f} to {found.auc_loss_high:+.6f}",
-            f"{found.p_value:.3g}",
-            f"{found.max_difference:.2g}",
-            f"{found.mean_difference:.2g}",
-            *(
-                f"{found.milliseconds[str(rows)]:.3g} ms{', busy' * (str(rows) in found.busy)}"
-                for rows in TIMED_ROWS
-            ),
-        ]
-        for found in proofs
-    ]
-    return headings, lines
 
 
 def export_model(config: ExportConfig) -> Export:
@@ -338,20 +274,6 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
 def _table_bytes(source: _Source) -> int:
     """Bytes of all tables as they are exported."""
     return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
-
-
-def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[Problem]:
-    """Problems: formats that hold tables of ``table_bytes`` more often than ``memory`` bytes allow."""
-    return [
-        Problem(
-            f"format={name}",
-            f"holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} "
-            f"in all, and this machine has {bytes_text(memory)}",
-            cure,
-        )
-        for name, (copies, cure) in COPIES.items()
-        if name in formats and copies * table_bytes > memory
-    ]
 
 
 def _features_of(trained: TrainedModel) -> list[ExportedFeature]:

@@ -1,5 +1,6 @@
 """Checks exports, predictions and servers before any work starts. Does not import torch."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,16 @@ from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
+from dlrm_app.text import bytes_text
 from dlrm_app.typed import install_command
+
+_SMALLER = "quantize=int8 or int4"
+COPIES = {
+    "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
+    "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
+}
+"""Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and
+packs it), and what to do where they do not fit. Measured: docs/experiments/evaluation.md."""
 
 
 def check_export(config: ExportConfig) -> None:
@@ -112,3 +122,17 @@ def check_serve(config: ServeConfig) -> None:
             )
         )
     refuse_if(problems)
+
+
+def memory_problems(formats: Sequence[str], table_bytes: int, memory: int) -> list[Problem]:
+    """Problems: formats that hold tables of ``table_bytes`` more often than ``memory`` bytes allow."""
+    return [
+        Problem(
+            f"format={name}",
+            f"holds the tables {copies} times while it writes them, {bytes_text(copies * table_bytes)} "
+            f"in all, and this machine has {bytes_text(memory)}",
+            cure,
+        )
+        for name, (copies, cure) in COPIES.items()
+        if name in formats and copies * table_bytes > memory
+    ]

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app import machine
+from dlrm_app.checksums import checksum, describe_files, differences
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import checksum, describe_files, differences, escapes
+from dlrm_app.files import escapes
 from dlrm_app.records import ALWAYS, IF_SET, Format, R
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import WITHOUT_LABELS, ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.record import ENCODING, RECORD, is_export

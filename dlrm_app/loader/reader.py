@@ -22,6 +22,7 @@ from dlrm_app.dataset.arrow import (
     read_weights,
     with_ids,
 )
+from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.encoding_files import ids_known_on
 from dlrm_app.dataset.manifest import KeptColumn, Manifest, SparseColumn, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
@@ -97,10 +98,7 @@ class TableReader:
                 supervision = [main, *(self._read_other(table, name) for name in self.other_labels)]
                 supervision += [read_weights(table, self.weight)] if self.weight else []
             dense = [numbers_of(read_column(table, name, pa.float32())) for name in self._dense]
-            sparse = [read_ids(table, column) for column in self._sparse]
-            for number, column in enumerate(self._sparse):
-                if (known := self._known.get(column.name)) is not None:
-                    sparse[number] = with_ids(sparse[number], known)
+            sparse = self._known_ids([read_ids(table, column) for column in self._sparse])
             element_weights = [
                 read_element_weights(table, column, ids)
                 for column, ids in zip(self._sparse, sparse, strict=True)
@@ -109,6 +107,32 @@ class TableReader:
             return Columns(dense, sparse, supervision, element_weights)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
+
+    def read_encoded(self, rows: IndexedRows) -> Columns:
+        """The columns of ``rows`` without labels, as the manifest's encoder made them just now: nothing is checked."""
+        place = {name: number for number, name in enumerate(rows.schema.names)}
+        sparse = [
+            rows.bags(place[column.name]) if column.multi_hot else rows.values(place[column.name])
+            for column in self._sparse
+        ]
+        return Columns(
+            [rows.values(place[name]) for name in self._dense],
+            self._known_ids(sparse),
+            [np.zeros(len(rows), np.uint8)],
+            element_weights=[
+                Bags(weights.values.view(np.int32), weights.offsets)
+                for column in self._sparse
+                if column.weights
+                for weights in [rows.bags(place[column.weights])]
+            ],
+        )
+
+    def _known_ids(self, sparse: list[NDArray[np.int32] | Bags]) -> list[NDArray[np.int32] | Bags]:
+        """``sparse`` with the rare id in place of ids that were assigned after ``known_on``."""
+        for number, column in enumerate(self._sparse if self._known else ()):
+            if (known := self._known.get(column.name)) is not None:
+                sparse[number] = with_ids(sparse[number], known)
+        return sparse
 
     def _read_other(self, table: pa.Table, name: str) -> NDArray[np.float32]:
         if name in self._stored:

@@ -27,7 +27,7 @@ from typing import Any
 from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.labels import read_labels
-from dlrm_app.logs.read_derived import read_derived
+from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, SCORE, LogColumn, Spec
 from dlrm_app.logs.time_format import format_problems
 from dlrm_app.text import listed
@@ -88,6 +88,18 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
         labels=tuple(labels) if len(labels) > 1 else (),
     )
     return spec if spec.label is not None else spec.without_weight()
+
+
+def with_crosses(spec: Spec, crosses: Sequence[Sequence[str]] | None) -> Spec:
+    """``spec`` with ``crosses`` of its columns as last derived columns. Raises ConfigError if a name is taken."""
+    kind = DERIVED_KINDS["cross"]
+    made = [
+        LogColumn(cross_name(parts), kind.role, kind.kind, rule="cross", of=tuple(parts))
+        for parts in crosses or ()
+    ]
+    derived = (*spec.derived, *made)
+    refuse_if(_whole_faults([*spec.columns, *derived], ""))
+    return replace(spec, derived=derived)
 
 
 def _mark_faults(config: DatasetConfig) -> list[Problem]:

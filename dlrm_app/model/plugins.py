@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlrm_app.checksums import checksum
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum
 from dlrm_app.model.architectures import find_architecture, registering
 
 _MARK = "@sha256:"

@@ -4,12 +4,12 @@ The rules and the measurements behind them: docs/experiments/quality.md.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig, PreprocessConfig
 from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
 from dlrm_app.encoding.columns import MIN_COUNT, known_transform
 from dlrm_app.logs.read_spec import cross_name
@@ -34,39 +34,58 @@ BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
 """The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
+_COUNTING_KEYS = ("num_embeddings", "min_count", "top_k")
+"""The keys of ``encoding`` that say which values get an id; each may differ by column."""
 SHARED = "shared"
 """The key of ``encoding`` that is also chosen for logs with lists."""
 
 
+Reason = tuple[str, str, str]
+"""(a choice, the column that it is made for, why)."""
+
+
 @dataclass(frozen=True)
 class Choice:
-    """The sections ``encoding`` and ``dense`` with every choice made. ``reasons``: (choice, column, reason)."""
+    """The sections ``encoding`` and ``dense`` with choices made, and the reasons for these."""
 
-    encoding: dict[str, Any]
-    dense: dict[str, Any]
-    reasons: list[tuple[str, str, str]]
+    encoding: EncodingConfig
+    dense: DenseConfig
+    reasons: tuple[Reason, ...] = ()
+
+    def with_encoding(self, reasons: Iterable[Reason] = (), **values: Any) -> "Choice":
+        """This choice with other ``values`` of encoding, for ``reasons``."""
+        encoding = replace(self.encoding, **values)
+        return replace(self, encoding=encoding, reasons=(*self.reasons, *reasons))
+
+    def with_dense(self, reasons: Iterable[Reason] = (), **values: Any) -> "Choice":
+        """This choice with other ``values`` of dense, for ``reasons``."""
+        return replace(self, dense=replace(self.dense, **values), reasons=(*self.reasons, *reasons))
 
 
-def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of ``request`` with every choice made: as in the earlier run ``before``, otherwise from a sample."""
-    typed, plan = request.settings, request.rows
-    left = open_choices(typed)
-    settings = with_choices(typed, before)
-    to_choose = open_choices(settings)
+def with_all_choices(
+    request: Request, before: Mapping[str, Any]
+) -> tuple[PreprocessConfig, Mapping[str, Any] | None]:
+    """Returns (the configuration of ``request`` with every choice made, the record of the choices).
+
+    Choices are those of the earlier run whose settings were ``before``; others are made from a sample of the rows.
+    """
+    plan, left = request.rows, open_choices(request.config)
+    config = with_choices(request.config, before)
+    to_choose = open_choices(config)
     if not to_choose:
-        return {**settings, "auto": before["auto"]} if left and "auto" in before else settings
+        return config, before.get("auto") if left else None
     wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
-    summary = look_at(plan, request.threads, wants_numbers=wants_numbers)
-    encoding = EncodingConfig(**settings["encoding"])
-    if isinstance(settings["multi_hot"]["sizes"], list):  # its length is the number of columns
+    summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
+    encoding, dense = config.encoding, config.dense
+    if isinstance(config.multi_hot.sizes, list) and encoding.crosses == AUTO:
+        # its length is the number of columns
         encoding = replace(encoding, crosses=None)
-    dense = DenseConfig(**settings["dense"])
     if request.known is not None:
         new = new_numbers(request.known, plan.spec)
         summary = replace(summary, dense={name: summary.dense[name] for name in new})
-        choice = Choice(asdict(encoding), asdict(dense), [])
-        _choose_transforms(summary, choice)
-        choice.dense["transform"] = known_transform(request.known, plan.spec, choice.dense["transform"])
+        choice = _choose_transforms(summary, Choice(encoding, dense))
+        transform = known_transform(request.known, plan.spec, choice.dense.transform)
+        choice = choice.with_dense(transform=transform)
     else:
         choice = choose(summary, encoding, dense, plan.spec, plan.has_clicks)
     logger.info(
@@ -74,35 +93,34 @@ def with_all_choices(request: Request, before: Mapping[str, Any]) -> Mapping[str
     )
     reasons = [list(reason) for reason in choice.reasons]
     made = {"rows": summary.rows, "seen": summary.seen, "keys": left, "reasons": reasons}
-    return {**settings, "encoding": choice.encoding, "dense": choice.dense, "auto": made}
+    return replace(config, encoding=choice.encoding, dense=choice.dense), made
 
 
 def choose(
     summary: Summary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
 ) -> Choice:
     """Makes the choices that ``encoding`` and ``dense`` leave open, from ``summary`` alone. Typed values are kept."""
-    choice = Choice(asdict(encoding), asdict(dense), [])
+    choice = Choice(encoding, dense)
     if encoding.crosses == AUTO:
-        _choose_crosses(summary, spec, choice)
+        choice = _choose_crosses(summary, spec, choice)
     if encoding.kind == AUTO:
-        crosses = [cross_name(parts) for parts in choice.encoding["crosses"] or []]
-        _choose_ids(summary, [column.name for column in spec.sparse] + crosses, choice)
+        crosses = [cross_name(parts) for parts in choice.encoding.crosses or []]
+        choice = _choose_ids(summary, [column.name for column in spec.sparse] + crosses, choice)
     if dense.transform == AUTO:
-        _choose_transforms(summary, choice)
-    _choose_buckets(summary, choice)
+        choice = _choose_transforms(summary, choice)
+    choice = _choose_buckets(summary, choice)
     if dense.target_columns == AUTO:
-        has_columns = choice.dense["bucket_columns"] or any(c.separator is None for c in spec.sparse)
+        has_columns = choice.dense.bucket_columns or any(c.separator is None for c in spec.sparse)
         if has_clicks and has_columns and summary.rows <= STUDIED_ROWS:
-            _choose_targets(summary, spec, choice)
-        else:
-            choice.dense["target_columns"] = None
+            return _choose_targets(summary, spec, choice)
+        return choice.with_dense(target_columns=None)
     return choice
 
 
-def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> None:
+def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> Choice:
     """Takes all one-hot columns, those with the fewest ids if all have more than the memory is for."""
     names = [column.name for column in spec.sparse if column.separator is None]
-    given = per_column(choice.encoding["num_embeddings"], [column.name for column in spec.sparse])
+    given = per_column(choice.encoding.num_embeddings, [column.name for column in spec.sparse])
     sizes = dict(zip((column.name for column in spec.sparse), given, strict=True))
     most = _most_ids(summary, [name for name in names if name in summary.sparse])
     ids = {name: sizes[name] or most.get(name, 0) for name in names}
@@ -114,32 +132,30 @@ def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> None:
     ]
     why = "what a value says of a click is learnt from fewer rows than its vector"
     if len(fitting) == len(names):
-        choice.dense["target_columns"] = "all"
-        choice.reasons.append(("target column", "all one-hot columns", why))
-        return
-    taken = {*fitting}
-    choice.dense["target_columns"] = [name for name in names if name in taken] or None
-    choice.reasons.extend(("target column", name, why) for name in names if name in taken)
-    why = f"all columns may have more than {MOST_CLICKS:,} ids, whose clicks take too much memory"
-    choice.reasons.extend(("no target column", name, why) for name in names if name not in taken)
+        return choice.with_dense([("target column", "all one-hot columns", why)], target_columns="all")
+    taken = [name for name in names if name in {*fitting}]
+    why_not = f"all columns may have more than {MOST_CLICKS:,} ids, whose clicks take too much memory"
+    reasons = [("target column", name, why) for name in taken]
+    reasons += [("no target column", name, why_not) for name in names if name not in {*taken}]
+    return choice.with_dense(reasons, target_columns=taken or None)
 
 
-def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
+def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> Choice:
     """Takes the pairs that add most to their parts. Settings that are lists by column have no entry for a cross."""
-    given, known = choice.encoding, {frozenset(column.of) for column in spec.derived}
-    is_listed = any(isinstance(given[key], list) for key in ("num_embeddings", "min_count", "top_k"))
-    useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
+    declared = {frozenset(column.of) for column in spec.derived}
+    is_listed = any(isinstance(getattr(choice.encoding, key), list) for key in _COUNTING_KEYS)
+    useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in declared]
     taken = [] if is_listed else useful[:MOST_CROSSES]
-    given["crosses"] = [[*pair.names] for pair in taken] or None
     why = "together they tell more of a click than each by itself"
-    choice.reasons.extend(("cross", cross_name(pair.names), why) for pair in taken)
+    reasons = [("cross", cross_name(pair.names), why) for pair in taken]
+    return choice.with_encoding(reasons, crosses=[[*pair.names] for pair in taken] or None)
 
 
-def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
+def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> Choice:
     """Chooses vocabularies if the log is small enough to study; otherwise, and for columns of many values, hashes."""
     given = choice.encoding
-    sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
-    needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
+    sizes = dict(zip(names, per_column(given.num_embeddings, names), strict=True))
+    needs_vocabulary = any(value is not None for value in (given.min_count, given.top_k, given.shared))
     hashed, about = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
     if summary.rows <= STUDIED_ROWS or needs_vocabulary:
         unsized = [name for name in summary.sparse if sizes[name] is None]  # crosses have few values
@@ -150,34 +166,35 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     else:
         too_many, why = [name for name in names if sizes[name] is None], f"{about}: no pass over all values"
     sizes |= dict.fromkeys(too_many, HASHED_ROWS)
-    choice.reasons.extend((hashed, name, why) for name in too_many)
-    if kept := [name for name in names if sizes[name] is None]:
-        least = given["min_count"] or MIN_COUNT
-        given |= {"kind": "vocab", "min_count": least}
-        given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
-        why = f"{about}: values can be counted"
-        choice.reasons.extend((f"vocabulary, min_count {least}", name, why) for name in kept)
-        if given[SHARED] is None:
-            _choose_shared(summary, kept, choice)
-    else:
+    reasons = [(hashed, name, why) for name in too_many]
+    kept = [name for name in names if sizes[name] is None]
+    if not kept:
         same = set(sizes.values())
-        given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+        return choice.with_encoding(
+            reasons, kind="hash", num_embeddings=same.pop() if len(same) == 1 else sizes
+        )
+    least = given.min_count or MIN_COUNT
+    reasons += [(f"vocabulary, min_count {least}", name, f"{about}: values can be counted") for name in kept]
+    sized = {name: size for name, size in sizes.items() if size is not None} or None
+    choice = choice.with_encoding(reasons, kind="vocab", min_count=least, num_embeddings=sized)
+    return _choose_shared(summary, kept, choice) if given.shared is None else choice
 
 
-def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> None:
+def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> Choice:
     """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are alike."""
     groups: dict[str, list[str]] = {}
-    keys = ("num_embeddings", "min_count", "top_k")
     columns = [*summary.sparse]
     for name, column in summary.repeated.items():
-        settings = [per_column(choice.encoding[key], columns) for key in keys]
+        settings = [per_column(getattr(choice.encoding, key), columns) for key in _COUNTING_KEYS]
         own, other = ([values[columns.index(each)] for values in settings] for each in (name, column))
         if {name, column} <= {*names} and own == other:
             groups.setdefault(column, [column]).append(name)
-    choice.encoding[SHARED] = list(groups.values()) or None
-    for column, group in groups.items():
-        why = f"holds values of {column}: one vocabulary, one table"
-        choice.reasons.extend((f"shared with {column}", name, why) for name in group[1:])
+    reasons = [
+        (f"shared with {column}", name, f"holds values of {column}: one vocabulary, one table")
+        for column, group in groups.items()
+        for name in group[1:]
+    ]
+    return choice.with_encoding(reasons, shared=list(groups.values()) or None)
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
@@ -201,16 +218,17 @@ def _most_ids(summary: Summary, names: Sequence[str]) -> dict[str, int]:
     return {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
 
 
-def _choose_transforms(summary: Summary, choice: Choice) -> None:
+def _choose_transforms(summary: Summary, choice: Choice) -> Choice:
     rules: dict[str, Any] = {}
+    reasons: list[Reason] = []
     for name, numbers in summary.dense.items():
         if is_count(numbers):
             rules[name], what, why = "log1p", "log1p", "not negative, with a long tail or whole and small"
         else:
             rules[name] = {"kind": "standardize", "mean": numbers.mean, "deviation": numbers.deviation}
             what, why = "standardize", "no count or amount with a long tail"
-        choice.reasons.append((what, name, why))
-    choice.dense["transform"] = rules or "log1p"
+        reasons.append((what, name, why))
+    return choice.with_dense(reasons, transform=rules or "log1p")
 
 
 def is_count(numbers: DenseSummary) -> bool:
@@ -221,22 +239,25 @@ def is_count(numbers: DenseSummary) -> bool:
     return low >= -1 and has_tail
 
 
-def _choose_buckets(summary: Summary, choice: Choice) -> None:
-    dense = choice.dense
+def _choose_buckets(summary: Summary, choice: Choice) -> Choice:
     # with few rows in each bucket, more buckets lose more by badly learnt vectors than they gain
     most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
-    if dense["bucket_columns"] == AUTO:
+    if choice.dense.bucket_columns == AUTO:
         varied = [
             name
             for name, numbers in summary.dense.items()
             if len(set(numbers.quantiles)) > 1 and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
         ]
-        dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
         why = "an id for each part of the range: what need not rise or fall"
-        choice.reasons.extend((f"buckets by quantiles, up to {most}", name, why) for name in varied)
-    if dense["bucket_boundaries"] == AUTO:
-        wanted = chosen(dense["bucket_columns"], list(summary.dense))
-        dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
+        choice = choice.with_dense(
+            [(f"buckets by quantiles, up to {most}", name, why) for name in varied],
+            bucket_columns="all" if varied and len(varied) == len(summary.dense) else varied or None,
+        )
+    if choice.dense.bucket_boundaries == AUTO:
+        wanted = chosen(choice.dense.bucket_columns, list(summary.dense))
+        found = {name: boundaries(summary.dense[name], most) for name in wanted}
+        choice = choice.with_dense(bucket_boundaries=found)
+    return choice
 
 
 def boundaries(numbers: DenseSummary, most: int) -> list[float]:
@@ -260,38 +281,36 @@ def choice_table(choice: Choice) -> str:
     )
 
 
-def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The keys that the configuration ``typed`` leaves open, by section, with their current values."""
-    encoding, dense = typed["encoding"], typed["dense"]
-    if (
-        encoding["kind"] == "from_dataset" or encoding["grow_from"]
-    ):  # the other dataset decides all but new columns
-        rules = dense["transform"]
+def open_choices(config: PreprocessConfig) -> dict[str, dict[str, Any]]:
+    """The keys that ``config`` leaves open, by section, with their current values."""
+    encoding, dense = config.encoding, config.dense
+    if encoding.kind == "from_dataset" or encoding.grow_from:
+        # the other dataset decides all but new columns
+        rules = dense.transform
         is_open = isinstance(rules, dict) and AUTO in rules.values()
         return {"dense": {"transform": rules}} if is_open else {}
-    ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
-    ids += ["crosses"] * (encoding["crosses"] == AUTO)
-    has_lists = any(isinstance(c, dict) and c.get("separator") for c in typed["dataset"]["columns"])
-    ids += [SHARED] * (has_lists and "kind" in ids and encoding[SHARED] is None)
+    ids = [key for key in AUTO_ENCODING if encoding.kind == AUTO and getattr(encoding, key) in (AUTO, None)]
+    ids += ["crosses"] * (encoding.crosses == AUTO)
+    has_lists = any(isinstance(c, dict) and c.get("separator") for c in config.dataset.columns)
+    ids += [SHARED] * (has_lists and "kind" in ids and encoding.shared is None)
     out = {
-        "encoding": {key: encoding[key] for key in ids},
-        "dense": {k: v for k, v in dense.items() if v == AUTO},
+        "encoding": {key: getattr(encoding, key) for key in ids},
+        "dense": {key: value for key, value in asdict(dense).items() if value == AUTO},
     }
     return {section: keys for section, keys in out.items() if keys}
 
 
-def with_choices(typed: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration ``typed``, with open keys filled from ``before``, if it chose them too."""
-    made, left = before.get("auto", {}).get("keys", {}), open_choices(typed)
-    # an earlier version left shared as it was typed
+def with_choices(config: PreprocessConfig, before: Mapping[str, Any]) -> PreprocessConfig:
+    """``config`` with open keys filled from the settings ``before`` of an earlier run, if it chose them too."""
+    made, left = before.get("auto", {}).get("keys", {}), open_choices(config)
     filled = {
-        section: {
-            key: before[section][key]
-            for key in keys
-            if key in made.get(section, {}) or (made and key == SHARED)
-        }
-        for section, keys in left.items()
+        section: {key: before[section][key] for key in left.get(section, ()) if key in made.get(section, ())}
+        for section in ("encoding", "dense")
     }
-    if "bucket_boundaries" in left.get("dense", {}) and not typed["dense"]["bucket_columns"]:
+    if "bucket_boundaries" in left.get("dense", ()) and not config.dense.bucket_columns:
         filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
-    return {**typed, **{section: {**typed[section], **values} for section, values in filled.items()}}
+    return replace(
+        config,
+        encoding=replace(config.encoding, **filled["encoding"]),
+        dense=replace(config.dense, **filled["dense"]),
+    )

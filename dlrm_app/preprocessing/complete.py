@@ -11,6 +11,7 @@ from typing import Any
 
 from isal import isal_zlib
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.label_counts import label_counts
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, WeightSums
@@ -26,7 +27,7 @@ from dlrm_app.encoding.contents import (
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import checksum, sync_folder, written_whole
+from dlrm_app.files import sync_folder, written_whole
 from dlrm_app.journal import Journal
 from dlrm_app.logs.rejects import REJECTS, write_rejects
 from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_checksum

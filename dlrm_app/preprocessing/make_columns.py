@@ -155,7 +155,7 @@ class ColumnMaker:
 
     def _warn_of_empty_vocabularies(self, columns: Sequence[SparseColumn]) -> None:
         if rare := [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]:
-            least = self.plan.settings["encoding"]["min_count"]
+            least = self.plan.config.encoding.min_count
             logger.warning(
                 f"no value of {', '.join(rare)} is seen encoding.min_count={least} times: all of them share one id; "
                 "lower it"

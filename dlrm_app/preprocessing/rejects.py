@@ -36,7 +36,8 @@ class RejectLimit:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
         cure = "check dataset= and the files, or raise it to leave these lines out"
-        refuse_rejects(rejects, lines, self.max_fraction, rejects_of(self.plan, self.journal, units), cure)
+        first = ((each.file, each.line, each.reason) for each in rejects_of(self.plan, self.journal, units))
+        refuse_rejects(rejects, lines, self.max_fraction, first, cure)
 
 
 def rejects_of(

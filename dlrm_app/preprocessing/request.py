@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.datasets import DatasetConfig, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
+from dlrm_app.config.datasets import AUTO, InputConfig, PreprocessConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
@@ -17,7 +17,7 @@ from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
 from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
 from dlrm_app.logs.parser import body
-from dlrm_app.logs.read_spec import read_spec
+from dlrm_app.logs.read_spec import read_spec, with_crosses
 from dlrm_app.logs.sources.find_sources import find_sources
 from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
@@ -39,39 +39,54 @@ _EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
 class Request:
     """A command's configuration, checked, and its input. Choices of ``auto`` are open until the work begins.
 
-    settings: the configuration as the manifest keeps it, without the keys of execution
+    config: the configuration, with what other datasets and earlier runs decide
     known: the dataset whose encodings are used or grown
     rows: the input and the splits, with the columns that were typed
     """
 
-    settings: Mapping[str, Any]
+    config: PreprocessConfig
     known: Manifest | None
     rows: Plan
-    threads: int | None
-    memory_bytes: int
 
 
 @dataclass(frozen=True)
 class DatasetPlan:
     """The dataset to make, with every choice made.
 
-    settings: the configuration that the manifest keeps
+    config: the configuration
+    auto: the record of the choices; None if none were made
     rows: the input, and the split that each row goes to
     columns: the rules of the columns
     """
 
-    settings: Mapping[str, Any]
+    config: PreprocessConfig
+    auto: Mapping[str, Any] | None
     rows: Plan
     columns: ColumnRules
-    memory_bytes: int
 
     @property
-    def max_reject_fraction(self) -> float:
-        return float(self.settings["rejects"]["max_fraction"])
+    def memory_bytes(self) -> int:
+        """The memory that passes may use."""
+        return int(self.config.memory_gib * 2**30)
 
-    @property
-    def shuffled_shard_rows(self) -> int:
-        return int(self.settings["layout"]["shuffled_shard_rows"])
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plan.json and the manifest keep it."""
+        return kept_settings(self.config) | ({} if self.auto is None else {"auto": self.auto})
+
+
+def kept_settings(config: PreprocessConfig) -> dict[str, Any]:
+    """``config`` as plan.json and the manifest keep it: without the keys of execution, and without credentials.
+
+    The keys of sampling and of several labels are left out unless they are given.
+    """
+    settings = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
+    if config.sampling.negatives is None:
+        del settings["sampling"]
+    for key in ("negatives_kept", "labels"):
+        if settings["dataset"][key] is None:
+            del settings["dataset"][key]
+    kept: dict[str, Any] = json.loads(without_credentials(json.dumps(settings)))  # as it will be read back
+    return kept
 
 
 def read_request(config: PreprocessConfig) -> Request:
@@ -94,44 +109,25 @@ def read_request(config: PreprocessConfig) -> Request:
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
     sources = find_sources(given)
     refuse_if(known_click_problems(known, sources) if known else [])
-    settings = _without_unset(asdict(replace(config, encoding=encoding, dense=dense, input=given)))
-    kept = {key: value for key, value in settings.items() if key not in _EXECUTION_KEYS}
-    return Request(
-        json.loads(without_credentials(json.dumps(kept))),  # as it will be read back
-        known,
-        _plan_rows(config, spec, sources),
-        config.threads,
-        int(config.memory_gib * 2**30),
-    )
+    config = replace(config, encoding=encoding, dense=dense, input=given)
+    return Request(config, known, _plan_rows(config, spec, sources))
 
 
-def _without_unset(settings: dict[str, Any]) -> dict[str, Any]:
-    """``settings`` without the keys of sampling and of several labels unless they are given: other manifests do not
-    have them."""
-    if settings["sampling"]["negatives"] is None:
-        del settings["sampling"]
-    for key in ("negatives_kept", "labels"):
-        if settings["dataset"][key] is None:
-            del settings["dataset"][key]
-    return settings
-
-
-def plan_dataset(request: Request, settings: Mapping[str, Any]) -> DatasetPlan:
-    """The plan for ``request``, whose choices are made in ``settings``.
+def plan_dataset(request: Request, config: PreprocessConfig, auto: Mapping[str, Any] | None) -> DatasetPlan:
+    """The plan for ``request``, whose choices are made in ``config``; ``auto``: their record.
 
     Raises ConfigError if chosen columns do not fit.
     """
     rows, known = request.rows, request.known
-    if known is None:
-        spec = read_spec(DatasetConfig(**settings["dataset"]), settings["encoding"]["crosses"])
+    if request.config.encoding.crosses == AUTO:
+        spec = with_crosses(rows.spec, config.encoding.crosses)
         files = tuple(replace(each, derived=spec.derived) for each in rows.file_specs)
         rows = replace(rows, spec=spec, file_specs=files)
-    encoding, dense = EncodingConfig(**settings["encoding"]), DenseConfig(**settings["dense"])
     columns = ColumnSettings(
-        encoding, dense, settings["multi_hot"]["sizes"], settings["keep"], rows.has_clicks
+        config.encoding, config.dense, config.multi_hot.sizes, config.keep, rows.has_clicks
     )
     refuse_if(setting_problems(columns, rows.spec, None) if known is None else [])
-    return DatasetPlan(settings, rows, column_rules(columns, rows.spec, known), request.memory_bytes)
+    return DatasetPlan(config, auto, rows, column_rules(columns, rows.spec, known))
 
 
 def _with_versions(given: InputConfig, before: Mapping[str, Any]) -> InputConfig:

@@ -14,7 +14,7 @@ from dlrm_app.files import is_file, output_problems
 from dlrm_app.logs.sources.source import has_changed, other_input_problems
 from dlrm_app.preprocessing.choose import with_all_choices, with_choices
 from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.request import DatasetPlan, Request, plan_dataset
+from dlrm_app.preprocessing.request import DatasetPlan, Request, kept_settings, plan_dataset
 from dlrm_app.preprocessing.work.work_folder import (
     WORK,
     BegunRun,
@@ -50,7 +50,7 @@ def finished_dataset(request: Request) -> Manifest | None:
         return None
     manifest = read_manifest(output)
     state, sources = "a finished dataset", request.rows.sources
-    typed = with_choices(request.settings, manifest.config)
+    typed = kept_settings(with_choices(request.config, manifest.config))
     read = {source.path: source for source in manifest.sources}
     versions = {path: source.version for path, source in read.items()}
     refuse_if(
@@ -107,9 +107,9 @@ def begin_work(request: Request) -> tuple[DatasetPlan, bool]:
 
 def _plan(request: Request, before: Mapping[str, Any]) -> tuple[DatasetPlan, BegunRun]:
     """The plan for ``request``, and its record; choices are those of an earlier run, whose settings were ``before``."""
-    plan = plan_dataset(request, with_all_choices(request, before))
+    plan = plan_dataset(request, *with_all_choices(request, before))
     fingerprint = request.known.fingerprint() if request.known else None
-    return plan, BegunRun(dict(plan.settings), request.rows.sources, fingerprint)
+    return plan, BegunRun(plan.settings(), request.rows.sources, fingerprint)
 
 
 def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[Problem]:

@@ -59,7 +59,7 @@ class Stages:
             counted = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=counted + columns.sparse[num_raw:])
         shards = self.collect_shards(journal, units)
-        return complete(plan.rows, journal, units, shards, columns, dict(plan.settings))
+        return complete(plan.rows, journal, units, shards, columns, plan.settings())
 
     def _are_told_apart(self) -> bool:
         """False if rows are to be dealt by their contents, and the first unit shows that contents say too little."""
@@ -94,7 +94,7 @@ class Stages:
         learnt = learnt_rows(dense, rows.output)
         wants_contents = rows.splits_by == "content"
         work = EncodeUnits(rows, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt)
-        limit = RejectLimit(rows, journal, self.plan.max_reject_fraction)
+        limit = RejectLimit(rows, journal, self.plan.config.rejects.max_fraction)
         units = self.passes.over_units(work, rows.sources, limit.check)
         check_unchanged(rows.sources)
         limit.refuse(units)
@@ -113,7 +113,7 @@ class Stages:
         if rows.shuffle == "full" and "train" in rows.splits:
             training = [unit for unit in units if "train" in unit.splits]
             num_rows = sum(unit.splits["train"].rows for unit in training)
-            num_parts = -(-num_rows // self.plan.shuffled_shard_rows)
+            num_parts = -(-num_rows // self.plan.config.layout.shuffled_shard_rows)
             runs = tuple(encoded.path(unit.text.name, ".run") for unit in training)
             journal = self.passes.journal("gather", Shard)
             gather = Gather(runs, num_parts, rows.row_group_rows, journal)

@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import explained_disk_errors, held_lock, write_text
+from dlrm_app.files import explained_disk_errors, write_text
+from dlrm_app.locks import held_lock
 from dlrm_app.reports.chart import Axis, Chart, charts_html, line_chart
 from dlrm_app.reports.page import page
 from dlrm_app.table import html_table
 from dlrm_app.text import count, duration, percent
-from dlrm_app.tools.daily.day import read_seconds
 from dlrm_app.tools.daily.gate import rules_rows
-from dlrm_app.tools.daily.record import DAYS, LOCK, DayRecord, read_marks, read_records
+from dlrm_app.tools.daily.record import DAYS, LOCK, DayRecord, read_marks, read_records, read_seconds
 
 MODELS = {
     "full_retrain": "trained from scratch",

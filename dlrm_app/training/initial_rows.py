@@ -26,9 +26,7 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.encoding.sparse import SparseEncoder
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.logs.arrow_rows import ArrowCursor
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
-from dlrm_app.logs.spec import LogColumn, Spec
+from dlrm_app.logs.arrow_rows import keys_of
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
 from dlrm_app.tables.table import Table
 from dlrm_app.text import count
@@ -162,16 +160,14 @@ def _batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
     """The id of every value; -1 for a value that the vocabulary does not have."""
-    spec = Spec("vectors", ",", None, False, (LogColumn("value", "sparse", column.encoding["raw"]),))
-    cursor = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_batches([batch.select(["value"])]), 0, True), spec)
-    keys = [raw.one_hot[0].copy() for raw in cursor.rows(_ROWS, None)]
-    if rejects := cursor.take_rejects():
+    keys, fault = keys_of(batch.column("value"), column.encoding["raw"])
+    if fault is not None:
         raise DataError(
-            Problem(_key(table), f"has values of another kind: {rejects[0].reason}", "correct or remove them")
+            Problem(_key(table), f"has values of another kind: {fault}", "correct or remove them")
         )
     if batch.column("value").null_count:
         raise DataError(Problem(_key(table), "has vectors without a value", "remove them"))
-    ids, _ = SparseEncoder([column], folder).apply(JaggedColumns.joined(keys))
+    ids, _ = SparseEncoder([column], folder).apply(JaggedColumns.joined([keys]))
     return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError

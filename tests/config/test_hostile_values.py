@@ -7,9 +7,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_tree, resolved
-from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
+from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.report import ReportConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model

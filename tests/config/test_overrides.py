@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import read_sweep

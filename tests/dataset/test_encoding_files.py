@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.encoding_files import copy_encoding_files, read_clicks, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, spec_of
 from tests.refusals import refused

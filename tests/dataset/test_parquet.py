@@ -152,7 +152,7 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     )
     file = io.BytesIO()
     writer = ParquetWriter(file.write, SCHEMA)
-    plain = [column.combine_chunks() for column in table.columns]
+    plain = IndexedRows.of(table).columns
     writer.write(
         IndexedRows(
             SCHEMA,

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.tools.synthetic.inputs import write_inputs

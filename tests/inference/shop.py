@@ -1,7 +1,9 @@
 """A shop's raw log: its columns, and rows whose clicks depend on the user."""
 
 import csv
+import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,8 @@ def write_csv(path: Path, rows: list[Row], header: list[str] = HEADER) -> Path:
         writer.writerow(header)
         writer.writerows(rows)
     return path
+
+
+def body_of(rows: Sequence[object]) -> bytes:
+    """The body of a request to dlrm-serve."""
+    return json.dumps({"rows": rows}).encode()

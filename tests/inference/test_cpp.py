@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dlrm_app import load
+from dlrm_app.checksums import checksum
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.files import checksum
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.exported_model import open_export, to_lines
 from dlrm_app.inference.scoring_model import to_inputs

@@ -1,6 +1,5 @@
 """Weights of lists' elements from the log to scores: training, evaluation, predictions, exports, requests."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.composed import compose_config
 from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_parquet
 from tests.inference.conftest import export_here
 from tests.inference.mixed import CART, TABLES
+from tests.inference.shop import body_of
 from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
@@ -166,16 +166,15 @@ def test_exports_give_the_trained_models_scores(folder: Path, run: Path) -> None
         )
         assert record.proofs[0].max_difference < far
         assert [feature.weighted for feature in record.features] == [False, True]
-    served = open_served(folder / "fp32", 64)
+    served = open_served(folder / "fp32")
     rows = draw_rows(ROWS)[ROWS - TEST :].drop_columns(["clicked"]).to_pylist()[:64]
-    rows = json.loads(json.dumps(rows))
-    (answer,) = served.score([served.rows.lines(rows)])
+    (answer,) = served.score([served.rows.read(body_of(rows), 64)])
     expected = scores(run, folder / "dataset.parquet", f"data.path={folder}/data", "split=test")
     assert isinstance(answer, dict)
     (answered,) = answer.values()
     np.testing.assert_allclose(answered, expected["score"].to_pylist()[:64], atol=1e-6)
     del rows[1]["dwell"], rows[2]["seen"]
-    (wrong,) = served.score([served.rows.lines(rows[:2])])
+    (wrong,) = served.score([served.rows.read(body_of(rows[:2]), 64)])
     assert isinstance(wrong, RequestError)
     assert "dwell has 0 elements" in str(wrong)
     raw = scores(folder / "fp32", folder / "exported.parquet", f"input={folder}/test.csv")

@@ -19,6 +19,7 @@ from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
 from tests.composed import compose_config
+from tests.inference.shop import body_of
 from tests.labelled_log import describe_labels, draw_labelled
 from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
@@ -223,9 +224,10 @@ def test_python_gives_a_column_for_each_label(folder: Path, run: Path, export: P
 
 
 def test_the_server_answers_with_every_label(folder: Path, run: Path, export: Path) -> None:
-    served = open_served(export, 64)
+    served = open_served(export)
     rows = draw_labelled(ROWS)[0][-5:].select(["age", "shop", "user"]).to_pylist()
-    good, bad = served.score([served.rows.lines(rows), served.rows.lines([{**rows[0], "age": "old"}])])
+    requests = [rows, [{**rows[0], "age": "old"}]]
+    good, bad = served.score([served.rows.read(body_of(request), 64) for request in requests])
     assert isinstance(bad, RequestError)
     assert not isinstance(good, RequestError)
     assert [*good] == [*LABELS]

@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from dlrm_app import files
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset import shard_files
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.files import checksum
 from dlrm_app.loader.batch_order import Order, train_order
 from dlrm_app.loader.reader import SplitReader, verify_together
 from dlrm_app.loader.rows import Ranges, Rows

@@ -30,15 +30,13 @@ def spec(*columns: LogColumn) -> Spec:
     return Spec("of a test", "\t", None, False, columns)
 
 
-def unit_of(**columns: pa.Array) -> ParquetUnit:
-    return ParquetUnit(0, 0, pa.table(columns), 0, True)
+def table_of(**columns: pa.Array) -> pa.Table:
+    return pa.table(columns)
 
 
-def read(
-    unit: ParquetUnit, form: Spec, capacity: int = 3
-) -> tuple[list[reference.Row], list[int], list[str]]:
+def read(table: pa.Table, form: Spec, capacity: int = 3) -> tuple[list[reference.Row], list[int], list[str]]:
     """(rows, numbers of rejected ones, reasons)."""
-    cursor = ArrowCursor(unit, form)
+    cursor = ArrowCursor(table, form)
     rows = [row for raw in cursor.rows(capacity, None) for row in rows_of(raw, form)]
     rejects = cursor.take_rejects()
     return rows, [reject.line for reject in rejects], [reject.reason for reject in rejects]
@@ -67,7 +65,7 @@ def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | No
         ("dense", "float"),
     ):
         form = spec(LogColumn("x", role, text_kind))
-        rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+        rows, rejected, _ = read(table_of(x=pa.array(values, kind)), form)
         expected, bad = expected_of(["" if value is None else str(value) for value in values], form)
         assert rejected == bad
         assert not (bad and text_kind == "string")
@@ -93,7 +91,7 @@ def test_a_decimal_is_its_shortest_text(column: tuple[pa.DataType, list[decimal.
     texts = ["0" if text == "-0" else text for text in texts]
     for role, text_kind in (("sparse", "integer"), ("sparse", "string"), ("dense", "float")):
         form = spec(LogColumn("x", role, text_kind))
-        rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+        rows, rejected, _ = read(table_of(x=pa.array(values, kind)), form)
         expected, bad = expected_of(texts, form)
         assert rejected == bad
         assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
@@ -134,7 +132,7 @@ def test_a_string_is_a_field_of_text(
 ) -> None:
     values = [None if value is None else value.encode("utf-8", "ignore").decode() for value in values]
     form = Spec("of a test", "\t", None, False, (LogColumn("x", *role),), null_values=("NULL",))
-    rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+    rows, rejected, _ = read(table_of(x=pa.array(values, kind)), form)
     expected, bad = expected_of([value or "" for value in values], form)
     assert rejected == bad
     assert len(rows) == len(expected)
@@ -145,7 +143,7 @@ def test_a_string_is_a_field_of_text(
 def test_row_groups_have_dictionaries_of_their_own(groups: list[list[str | None]], capacity: int) -> None:
     chunks = [pa.array(values, pa.string()).dictionary_encode() for values in groups]
     form = spec(LogColumn("x", "sparse", "string"))
-    rows, rejected, _ = read(unit_of(x=pa.chunked_array(chunks)), form, capacity)
+    rows, rejected, _ = read(table_of(x=pa.chunked_array(chunks)), form, capacity)
     assert not rejected
     values = [value for group in groups for value in group]
     assert [row.sparse[0] for row in rows] == [reference.key_of(v) if v else None for v in values]
@@ -162,7 +160,7 @@ def test_nulls_in_lists_are_missing_values_and_empty_alone(
     items = [None if row is None else [None if v is None else str(v) for v in row] for row in values]
     array = pa.array(items, make(pa.string())) if as_text else pa.array(values, make(pa.int64()))
     form = spec(LogColumn("x", "sparse", "integer", "|"))
-    rows, rejected, _ = read(unit_of(x=array), form)
+    rows, rejected, _ = read(table_of(x=array), form)
     assert not rejected
     assert [row.sparse[0] for row in rows] == [
         [] if row in (None, [None]) else [v if v is None else v & reference.MASK for v in row]
@@ -172,7 +170,7 @@ def test_nulls_in_lists_are_missing_values_and_empty_alone(
 
 def test_a_text_with_separators_is_a_list() -> None:
     form = spec(LogColumn("x", "sparse", "string", "|"))
-    rows, _, _ = read(unit_of(x=pa.array(["a|b", "", None, "c"])), form)
+    rows, _, _ = read(table_of(x=pa.array(["a|b", "", None, "c"])), form)
     expected = [["a", "b"], [], [], ["c"]]
     assert [row.sparse[0] for row in rows] == [[reference.key_of(v) for v in row] for row in expected]
 
@@ -185,7 +183,7 @@ def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: 
         LogColumn("z", "dense", "integer"),
     )
     array = pa.array([large, math.nan, None, 2.5, -3.0]).cast(kind)
-    rows, rejected, reasons = read(unit_of(x=array, y=array, z=array), form)
+    rows, rejected, reasons = read(table_of(x=array, y=array, z=array), form)
     assert rejected == [3]
     assert "2.5" in reasons[0]
     whole = [int(large), None, None, -3]
@@ -209,7 +207,7 @@ def test_days_hours_and_weekdays_of_any_zone_are_utc(
     )
     form = Spec("of a test", "\t", None, False, columns, derived=derived)
     array = pa.array(moments, pa.timestamp(unit, zone))
-    rows, rejected, _ = read(unit_of(day=array, at=array), form)
+    rows, rejected, _ = read(table_of(day=array, at=array), form)
     assert not rejected
     days = [(moment.date() - datetime.date(1970, 1, 1)).days & reference.MASK for moment in moments]
     expected = [[day, moment.hour, moment.weekday()] for day, moment in zip(days, moments, strict=True)]
@@ -221,14 +219,14 @@ def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
     times = [datetime.datetime(2026, 11, 22, 23, 59, 59), datetime.datetime(1969, 12, 31, 1), None]
     array = pa.array(times, pa.timestamp(unit))
     form = spec(LogColumn("day", "sparse", "integer"), LogColumn("seconds", "dense", "float"))
-    rows, _, _ = read(unit_of(day=array, seconds=array), form)
+    rows, _, _ = read(table_of(day=array, seconds=array), form)
     epoch = datetime.datetime(1970, 1, 1)
     seconds = [None if time is None else (time - epoch).total_seconds() for time in times]
     assert [row.dense[0] for row in rows] == seconds
     days = [None if s is None else math.floor(s / 86400) & reference.MASK for s in seconds]
     assert [row.sparse[0] for row in rows] == days
     dates = array.cast(pa.date32(), safe=False)
-    assert [row.sparse[0] for row in read(unit_of(day=dates, seconds=dates), form)[0]] == days
+    assert [row.sparse[0] for row in read(table_of(day=dates, seconds=dates), form)[0]] == days
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
 )
 def test_a_label_is_0_or_1(labels: pa.Array) -> None:
     form = spec(LogColumn("y", "label"), LogColumn("x", "sparse", "integer"))
-    rows, rejected, _ = read(unit_of(y=labels, x=pa.array([1, 2, 3, 4])), form)
+    rows, rejected, _ = read(table_of(y=labels, x=pa.array([1, 2, 3, 4])), form)
     assert [row.label for row in rows] == [1, 0]
     assert rejected == [2, 3]
 
@@ -333,7 +331,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path)
     with refused(
         DamagedFileError,
         ".../clicks.parquet",
-        "cannot be read as Parquet: Unexpected end of stream: Page was smaller...",
+        "cannot be read as Parquet: ...",
     ):
         list(units)
 
@@ -353,7 +351,7 @@ SHOWN = [
 def test_a_reject_shows_its_row_whatever_stands_beside(beside: pa.Array, excerpt: str) -> None:
     form = spec(LogColumn("x", "ignore"), LogColumn("label", "label"), LogColumn("y", "sparse", "string"))
     columns = {"x": beside, "label": pa.array([7, 1]), "y": pa.array([None, "a"], pa.string())}
-    cursor = ArrowCursor(ParquetUnit(0, 0, pa.table(columns), 0, True), form)
+    cursor = ArrowCursor(pa.table(columns), form)
     assert sum(len(raw.labels) for raw in cursor.rows(10, None)) == 1
     assert [reject.excerpt for reject in cursor.take_rejects()] == [excerpt]
 
@@ -368,7 +366,7 @@ def test_nulls_at_any_place_of_a_slice_are_missing(kind: str, capacity: int) -> 
         values = pa.array([text and int(text) for text in texts], pa.int64())
     else:
         values = pa.array(texts, pa.string()).cast(pa.string_view())
-    rows, rejected, _ = read(unit_of(x=values), form, capacity)
+    rows, rejected, _ = read(table_of(x=values), form, capacity)
     expected, bad = expected_of([text or "" for text in texts], form)
     assert rejected == bad == []
     assert all(same(found, right) for found, right in zip(rows, expected, strict=True))

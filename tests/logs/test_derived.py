@@ -17,7 +17,6 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.read_spec import read_spec
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.spec import Spec
 from tests.logs.test_lines import parse, rows_of
 from tests.preprocessing import reference
@@ -116,7 +115,7 @@ def test_a_list_keeps_its_newest_elements(lists: list[list[str]], end: str, most
         table = pa.table(
             stored, pa.schema([("y", pa.int8()), ("item", pa.string()), ("items", pa.list_(pa.string()))])
         )
-        ((raw, *_),) = [(raw,) for raw in ArrowCursor(ParquetUnit(0, 0, table, 0, True), form).rows(20, None)]
+        ((raw, *_),) = [(raw,) for raw in ArrowCursor(table, form).rows(20, None)]
         found = rows_of(raw, form)
     assert [row.dense[-1] for row in found] == [float("a" in items) for items in kept]
     assert [row.sparse[-1] for row in found] == keys
@@ -146,7 +145,7 @@ def test_parquet_gives_the_same(rows: list[Row], kind: str) -> None:
             "items": pa.array(items, pa.list_(pa.string())),
         }
     )
-    cursor = ArrowCursor(ParquetUnit(0, 0, table, 0, True), spec_of())
+    cursor = ArrowCursor(table, spec_of())
     encoded = [(raw, [column.tolist() for column in raw.one_hot]) for raw in cursor.rows(20, None)]
     ((raw, one_hot),) = encoded
     assert rows_of(raw, spec_of()) == expected_rows(rows)
@@ -174,9 +173,7 @@ def test_times_match_pythons_calendar() -> None:
     assert [reason.partition(", must be a time such as")[0] for _, reason in rejects] == [
         f"t is {time!r}" for time in NO_TIMES
     ]
-    arrow = ArrowCursor(
-        ParquetUnit(0, 0, pa.table({"y": [1], "t": ["no"], "joined": [10**16], "shop": [7]}), 0, True), spec
-    )
+    arrow = ArrowCursor(pa.table({"y": [1], "t": ["no"], "joined": [10**16], "shop": [7]}), spec)
     assert [len(raw.labels) for raw in arrow.rows(5, None)] == [0]
     assert [reject.column for reject in arrow.take_rejects()] == ["t"]
 
@@ -239,7 +236,7 @@ def found_times(spec: Spec, texts: list[str], is_text: bool) -> list[float | Non
     if is_text:
         return [row.dense[-1] for row in parse("\n".join(f"1,{text},0" for text in texts).encode(), spec)[0]]
     table = pa.table({"y": [1] * len(texts), "t": texts, "joined": [0] * len(texts)})
-    cursor = ArrowCursor(ParquetUnit(0, 0, table, 0, True), spec)
+    cursor = ArrowCursor(table, spec)
     return [row.dense[-1] for raw in cursor.rows(20, None) for row in rows_of(raw, spec)]
 
 
@@ -279,7 +276,7 @@ def test_compact_times_are_the_same_from_text_and_parquet(kind: Any) -> None:
     table = pa.table(
         {"y": [1] * len(times), "t": stored, "joined": [0] * len(times), "shop": [7] * len(times)}
     )
-    cursor = ArrowCursor(ParquetUnit(0, 0, table, 0, True), spec)
+    cursor = ArrowCursor(table, spec)
     assert [row.dense for raw in cursor.rows(99, None) for row in rows_of(raw, spec)] == [[s] for s in good]
     assert len(cursor.take_rejects()) == len(rejects) == len(times) - len(good)
 

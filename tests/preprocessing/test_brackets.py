@@ -20,9 +20,9 @@ from dlrm_app.inference.serve.request import JsonRows
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.read_spec import read_spec
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.sources.text_units import PADDING
 from dlrm_app.tools.checking.raw_logs import check_raw
+from tests.inference.shop import body_of
 from tests.logs.test_lines import rows_of
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
@@ -95,7 +95,7 @@ def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
         parser = Parser(form, len(lists))
         text = np.frombuffer(lines + bytes(PADDING), np.uint8)
         _, _, rejects = parser.parse(text, 0, len(lines), len(lists))
-        cursor = ArrowCursor(ParquetUnit(0, 0, pa.table({"x": lists}), 0, True), form)
+        cursor = ArrowCursor(pa.table({"x": lists}), form)
         rows = [row for raw in cursor.rows(len(lists), None) for row in rows_of(raw, form)]
         assert [reject.line for reject in rejects] == [reject.line for reject in cursor.take_rejects()]
         assert rows_of(parser.take(), form) == rows
@@ -113,13 +113,11 @@ def test_served_lists_equal_the_logs() -> None:
     form = read_spec(DatasetConfig(**description(**BRACKETS)))
     given: list[dict[str, Any]] = [{"ids": ids, "words": words} for ids, words in ROWS[:4]]
     rows = JsonRows(form)
-    text = np.frombuffer("\n".join([*rows.lines(given), ""]).encode() + bytes(PADDING), np.uint8)
-    parser = Parser(rows.line_spec, 10)
-    parser.parse(text, 0, len(text) - PADDING, 10)
+    (served,) = ArrowCursor(rows.table(rows.read(body_of(given), 10)), rows.spec).rows(10, None)
     logged = pa.table({name: [str(row[name]) for row in given] for name in ("ids", "words")})
     bare = form.without_label()
-    (raw,) = ArrowCursor(ParquetUnit(0, 0, logged, 0, True), bare).rows(10, None)
-    assert rows_of(parser.take(), rows.line_spec) == rows_of(raw, bare)
+    (raw,) = ArrowCursor(logged, bare).rows(10, None)
+    assert rows_of(served, rows.spec) == rows_of(raw, bare)
 
 
 @pytest.mark.parametrize(

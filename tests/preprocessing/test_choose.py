@@ -107,22 +107,22 @@ def choice(summary: Summary, *more: str, has_clicks: bool = True) -> Choice:
 
 def test_few_rows_have_vocabularies_buckets_and_targets() -> None:
     made = choice(summary())
-    assert made.encoding["kind"] == "vocab"
-    assert made.dense["bucket_columns"] == ["price", "degrees", "visits"]  # not the one that is always 7
-    assert made.dense["target_columns"] == "all"
-    assert choice(summary(), has_clicks=False).dense["target_columns"] is None
+    assert made.encoding.kind == "vocab"
+    assert made.dense.bucket_columns == ["price", "degrees", "visits"]  # not the one that is always 7
+    assert made.dense.target_columns == "all"
+    assert choice(summary(), has_clicks=False).dense.target_columns is None
 
 
 def test_many_rows_are_hashed_without_a_pass_over_them() -> None:
     made = choice(summary(STUDIED_ROWS + 1))
-    assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("hash", 100_000)
-    assert made.dense["target_columns"] is None
-    assert made.dense["bucket_columns"] == ["degrees"]  # whose boundaries and moments the look gives
-    assert set(made.dense["transform"]["degrees"]) == {"kind", "mean", "deviation"}
+    assert (made.encoding.kind, made.encoding.num_embeddings) == ("hash", 100_000)
+    assert made.dense.target_columns is None
+    assert made.dense.bucket_columns == ["degrees"]  # whose boundaries and moments the look gives
+    assert set(made.dense.transform["degrees"]) == {"kind", "mean", "deviation"}
 
 
 def test_columns_with_long_tails_get_logarithms() -> None:
-    rules = choice(summary()).dense["transform"]
+    rules = choice(summary()).dense.transform
     assert rules["price"] == "log1p"
     assert rules["degrees"]["kind"] == "standardize"
     assert rules["degrees"]["deviation"] == pytest.approx(10, rel=0.05)
@@ -132,13 +132,13 @@ def test_columns_with_most_ids_have_no_target_where_clicks_take_too_much_memory(
     many = choice(
         summary(900_000, user=SparseSummary(900_000, 2_900_000)), "encoding.num_embeddings={shop:5_000_000}"
     )
-    assert many.dense["target_columns"] == ["user", "slot"]
+    assert many.dense.target_columns == ["user", "slot"]
     assert [name for what, name, _ in many.reasons if what == "no target column"] == ["shop"]
 
 
 def test_a_column_with_too_many_values_is_hashed() -> None:
     made = choice(summary(900_000, user=SparseSummary(40_000_000, 30_000_000)))
-    assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})
+    assert (made.encoding.kind, made.encoding.num_embeddings) == ("vocab", {"user": 100_000})
     assert any(name == "user" and "too many" in why for _, name, why in made.reasons)
     assert MOST_IDS < 30_000_000
 
@@ -162,7 +162,7 @@ def test_typed_settings_are_kept(typed: str, rows: int) -> None:
     config = configure(*words(Path("any"), typed)[1:], "output=x")
     made = choose(summary(rows), config.encoding, config.dense, SPEC, True)
     section, key = typed.partition("=")[0].split(".")
-    kept, wanted = getattr(made, section)[key], getattr(getattr(config, section), key)
+    kept, wanted = (getattr(getattr(each, section), key) for each in (made, config))
     assert kept == ({**kept, **wanted} if isinstance(wanted, dict) else wanted)
 
 
@@ -171,21 +171,21 @@ def test_pairs_with_the_largest_gain_become_crosses() -> None:
     gains = [CROSS_GAIN * (0.5 if number > 12 else 20 - number) for number in range(20)]
     seen = replace(summary(), pairs=[Pair(pair, gain) for pair, gain in zip(names, gains, strict=True)])
     made = choice(seen)
-    assert made.encoding["crosses"] == [[*pair] for pair in names[:MOST_CROSSES]]
+    assert made.encoding.crosses == [[*pair] for pair in names[:MOST_CROSSES]]
     assert ("cross", "c0_x_shop", "together they tell more of a click than each by itself") in made.reasons
     assert any(what.startswith("vocabulary") and name == "c0_x_shop" for what, name, _ in made.reasons)
     declared = replace(SPEC, derived=(LogColumn("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
     config = configure(*words(Path("any"))[1:], "output=x")
-    again = choose(seen, config.encoding, config.dense, declared, True).encoding["crosses"]
+    again = choose(seen, config.encoding, config.dense, declared, True).encoding.crosses
     assert again == [[*pair] for pair in names[1 : MOST_CROSSES + 1]]
-    assert choice(replace(seen, pairs=seen.pairs[13:])).encoding["crosses"] is None
+    assert choice(replace(seen, pairs=seen.pairs[13:])).encoding.crosses is None
     # a setting that lists a number for each column has none for a cross
-    assert choice(seen, "encoding.min_count=[2,2,2,2]").encoding["crosses"] is None
+    assert choice(seen, "encoding.min_count=[2,2,2,2]").encoding.crosses is None
 
 
 def test_one_number_of_embeddings_hashes_every_column() -> None:
     made = choice(summary(), "encoding.num_embeddings=1000").encoding
-    assert (made["kind"], made["num_embeddings"], made["min_count"]) == ("hash", 1000, None)
+    assert (made.kind, made.num_embeddings, made.min_count) == ("hash", 1000, None)
 
 
 def test_buckets_hold_about_as_many_rows_each() -> None:
@@ -218,11 +218,11 @@ def test_a_list_repeats_the_column_whose_values_it_holds() -> None:
 def test_a_list_shares_the_vocabulary_of_its_column() -> None:
     """Unless it is typed otherwise, or has other settings."""
     seen = replace(summary(1000), repeated={"seen": "user"})
-    assert choice(seen).encoding["shared"] == [["user", "seen"]]
-    assert choice(seen, "encoding.shared=[[user,slot]]").encoding["shared"] == [["user", "slot"]]
-    assert choice(seen, "encoding.min_count={user:3,shop:2,slot:2,seen:2}").encoding["shared"] is None
-    assert choice(seen, "encoding.num_embeddings={user:1000}").encoding["shared"] is None
-    assert choice(summary(1000)).encoding["shared"] is None
+    assert choice(seen).encoding.shared == [["user", "seen"]]
+    assert choice(seen, "encoding.shared=[[user,slot]]").encoding.shared == [["user", "slot"]]
+    assert choice(seen, "encoding.min_count={user:3,shop:2,slot:2,seen:2}").encoding.shared is None
+    assert choice(seen, "encoding.num_embeddings={user:1000}").encoding.shared is None
+    assert choice(summary(1000)).encoding.shared is None
 
 
 def test_chosen_settings_can_be_typed_and_give_the_same_dataset(

@@ -45,7 +45,7 @@ def test_target_columns_that_are_chosen_fit_into_memory(num_columns: int, distin
         spec,
         has_clicks=True,
     )
-    sizes, targets = choice.encoding["num_embeddings"] or {}, choice.dense["target_columns"]
+    sizes, targets = choice.encoding.num_embeddings or {}, choice.dense.target_columns
     ids = {name: sizes.get(name) or distinct for name in names}
     assert all(size <= distinct for size in ids.values())  # a hash that adds ids is no help
     taken = names if targets == "all" else targets or []

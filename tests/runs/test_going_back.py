@@ -8,7 +8,7 @@ import yaml
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
-from dlrm_app.files import held_lock
+from dlrm_app.locks import held_lock
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.reports.run_record import read_run
 from dlrm_app.runs.checkpoint.marker import MARKER

@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dlrm_app.checksums import describe_files
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import describe_files, write_json, write_text
+from dlrm_app.files import write_json, write_text
 from dlrm_app.reports.run_record import read_run
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.load import find_checkpoint

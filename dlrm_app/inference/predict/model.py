@@ -16,17 +16,14 @@ from torch import nn
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
-from dlrm_app.inference.predict.parts import CHUNK_ROWS, raw_spec
+from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
+from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.inference.scoring_model import trained_module
-from dlrm_app.loader.reader import TableReader
-from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.loader.rows import Rows
 from dlrm_app.logs.parquet_columns import type_faults
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.spec import Spec
 
 BATCH_ROWS = 2048
@@ -62,10 +59,8 @@ class Model:
         return raw_spec(self.manifest).without_label()
 
     @cached_property
-    def _encoder(self) -> tuple[Encoder, TableReader]:
-        manifest = self.manifest
-        encoder = Encoder(self._spec, manifest.dense, manifest.sparse, manifest.folder)
-        return encoder, TableReader(manifest, self.scorer.features)
+    def _rows(self) -> RawRows:
+        return RawRows(self._spec, self.manifest, self.scorer.features)
 
     @property
     def columns(self) -> list[str]:
@@ -92,17 +87,13 @@ class Model:
             table.column_names, False, _ROWS, "add them, with nulls where nothing is known"
         )
         refuse_if(type_faults(_ROWS, table.schema, table.column_names, spec))
-        read = [column.name for column in spec.columns if column.role != "ignore"]
-        table = table.select(read).combine_chunks()
-        cursor = ArrowCursor(ParquetUnit(0, 0, table, table.nbytes, True), spec)
-        encoder, reader = self._encoder
-        for raw in cursor.rows(CHUNK_ROWS, None):
-            if rejects := cursor.take_rejects():
+        for rows, _, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
+            if rejects:
                 faults = [
                     Problem(f"row {reject.line}", f"has no score: {reject.reason}") for reject in rejects
                 ]
                 raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(faults, MAX_SHOWN))
-            yield arrange(reader.read(encoder.encode(raw).table, _ROWS, has_label=False), None)
+            yield rows
 
     @cached_property
     def module(self) -> nn.Module:

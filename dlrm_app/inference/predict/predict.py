@@ -18,14 +18,15 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.encoding.own_clicks import own_click_share
-from dlrm_app.files import explained_disk_errors, held_output
+from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
-from dlrm_app.logs.rejects import MAX_SHOWN, RejectedLine, refuse_rejects
+from dlrm_app.locks import held_output
+from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
@@ -183,11 +184,9 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     num_lines, num_rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
     if not num_rejects:
         return
-    rejects = [
-        RejectedLine(t.origin, each.line, each.reason, None, "") for t in tallies for each in t.rejects
-    ]
+    rejects = [(t.origin, each.line, each.reason) for t in tallies for each in t.rejects]
     cure = "correct them, or raise it and run the command again; it continues with what is scored"
     refuse_rejects(num_rejects, num_lines, max_fraction, rejects, cure)
-    first = [f"{each.file}:{each.line}: {each.reason}" for each in rejects[:MAX_SHOWN]]
+    first = [f"{file}:{line}: {reason}" for file, line, reason in rejects[:MAX_SHOWN]]
     text = f"{num_rejects:,} of {num_lines:,} lines are malformed and have no score"
     logger.warning(f"{text}:\n{bullets(first)}")

@@ -1,27 +1,24 @@
-"""A request's JSON → lines for the parser, with values written as in a raw log; and problems of the request."""
+"""A request's JSON → a table of raw values, and problems of the request."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+import pyarrow as pa
 
 from dlrm_app.logs.spec import LogColumn, Spec
 
-_FIELD, _ITEM = "\x1f", "\x1e"
-"""Separators of the fields of a line and of the items of a list. No value may contain them or a line end."""
-_BREAKING = frozenset(f"{_FIELD}{_ITEM}\n\r")
+Row = dict[str, object]
+"""A row of a request: column → value."""
 MAX_PROBLEMS = 8
 """The number of bad rows that an answer names."""
 _SHOWN = 60
-_PLAIN_TYPES: dict[str, set[type]] = {
-    "string": {str, int},
-    "integer": {int, str},
-    "hex": {str},
-    "iso": {str, int},
-    "formatted": {str},
-    **{kind: {int, float, str} for kind in ("float", "score", "seconds", "milliseconds")},
-}
-"""Kind of column → types of values that ``str`` writes as in a raw log."""
+_BREAKING, _BREAKING_ITEMS = frozenset("\x1f\n\r"), frozenset("\x1e\x1f\n\r")
+"""Line ends and separators of records, which no value, or item of a list, may hold."""
+_EMPTY_LISTS = (None, [None], [""])
+"""Lists without elements: a missing element alone is none."""
+_TEXTS = ("string", "hex", "iso", "formatted")
+"""The kinds of columns whose values are texts, so that numbers among them are texts of digits."""
 
 
 @dataclass(frozen=True)
@@ -87,79 +84,151 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 class JsonRows:
     """Reads rows with the columns of ``spec``. A column that is left out or null is missing, as in training.
 
-    The label, and columns that training ignored, are allowed and not read. ``line_spec``: the format of the lines.
+    The label, and columns that training ignored, are allowed and not read. ``spec``: the format of the tables.
     """
 
     def __init__(self, spec: Spec) -> None:
         unlabelled = spec.without_label()
-        columns = [column for column in unlabelled.columns if column.role != "ignore"]
-        self._columns = {c.name: (number, c) for number, c in enumerate(columns)}
-        self._unread = {column.name for column in spec.columns} - set(self._columns)
-        fields = [c if c.separator is None else replace(c, separator=_ITEM, brackets=None) for c in columns]
-        # one field more, so that no line is blank: the parser rejects blank lines
-        fields.append(LogColumn("", "ignore"))
-        self.line_spec = replace(
-            unlabelled, delimiter=_FIELD, quote=None, header=False, columns=tuple(fields), order=()
-        )
+        # JSON has lists of its own, so brackets are not those around a text
+        columns = tuple(replace(c, brackets=None) for c in unlabelled.columns if c.role != "ignore")
+        self.spec = replace(unlabelled, columns=columns, order=())
+        self._columns = {column.name: column for column in columns}
+        self._unread = {column.name for column in spec.columns} - {*self._columns}
+        self._types = {column.name: _plain_types(column) for column in columns}
+        """Column → the types of its values, or of the items of its lists, that no rule refuses."""
+        kinds = dict.fromkeys((c.kind, c.separator is None) for c in columns)
+        self._alike = [[c for c in columns if (c.kind, c.separator is None) == kind] for kind in kinds]
+        """The columns whose values Arrow reads in the same way."""
 
-    def lines(self, rows: list[dict[str, object]]) -> list[str]:
-        """A line for each of ``rows``. Raises RequestError with the first bad value of every bad row."""
-        lines = [self._line(number, row) for number, row in enumerate(rows)]
-        if problems := [line for line in lines if isinstance(line, RowProblem)]:
+    def read(self, body: bytes, max_rows: int) -> list[Row]:
+        """The rows of a request. Raises RequestError with the first bad value of every bad row."""
+        rows = parse_body(body, max_rows)
+        # without escapes and in ASCII, no text has a line end, and all are UTF-8
+        is_plain = body.isascii() and b"\\" not in body
+        problems = [
+            problem
+            for number, row in enumerate(rows)
+            if not (is_plain and self._is_plain(row)) and (problem := self._problem(number, row))
+        ]
+        if problems:
             raise bad_rows(problems)
-        return [line for line in lines if isinstance(line, str)]
+        return rows
 
-    def _line(self, number: int, row: Mapping[str, Any], *, is_quick: bool = True) -> str | RowProblem:
-        """The line of ``row``.
-
-        ``is_quick``: texts are checked together; checking each takes longer than everything else here.
-        """
-        fields = [""] * (len(self._columns) + 1)
+    def _is_plain(self, row: Row) -> bool:
+        """True if the types of the values show that no rule refuses them; looking at each value takes longer."""
+        types = self._types
         for name, value in row.items():
-            if name not in self._columns:
+            if name not in types:
                 if name in self._unread:
                     continue
+                return False
+            separator = self._columns[name].separator
+            if separator is None:
+                if type(value) not in types[name]:
+                    return False
+            elif value is not None and not _is_plain_list(value, types[name], separator):
+                return False
+        return True
+
+    def _problem(self, number: int, row: Row) -> RowProblem | None:
+        """The first value of ``row`` that its column cannot have."""
+        for name, value in row.items():
+            if name in self._unread or value is None:
+                continue
+            if name not in self._columns:
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
-            at, column = self._columns[name]
-            try:
-                if is_quick and column.separator is None and type(value) in _PLAIN_TYPES[column.kind or ""]:
-                    fields[at] = str(value)
-                elif value is not None:
-                    fields[at] = _text(value, column)
-            except ValueError as error:
-                return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
-        line = _FIELD.join(fields)
-        is_plain = line.isascii() and line.count(_FIELD) == len(self._columns)
-        if is_quick and not (is_plain and "\n" not in line and "\r" not in line):
-            return self._line(number, row, is_quick=False)
-        return line
+            if (fault := _fault(value, self._columns[name])) is not None:
+                return RowProblem(number, name, f"{name} {fault}, got {_shown(value)}")
+        return None
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """``rows``, which ``read`` gave, as a table."""
+        arrays: dict[str, pa.Array] = {}
+        for columns in self._alike:
+            values = [row.get(column.name) for column in columns for row in rows]
+            arrays |= zip((column.name for column in columns), _arrays(values, columns), strict=True)
+        return pa.table(arrays)
 
 
-def _text(value: Any, column: LogColumn) -> str:
-    """``value`` as it is written in a raw log. Raises ValueError with the rule that it breaks."""
+def _plain_types(column: LogColumn) -> frozenset[type]:
+    texts: dict[str | None, list[type]] = {"string": [str, int, bool], "hex": [str]}
+    return frozenset([type(None), *texts.get(column.kind, [str, int, bool, float])])
+
+
+def _is_plain_list(value: object, types: frozenset[type], separator: str) -> bool:
+    if type(value) is not list or not types.issuperset(map(type, value)):
+        return False
+    return not any(type(item) is str and separator in item for item in value)
+
+
+def _fault(value: object, column: LogColumn) -> str | None:
+    """The rule that ``value`` breaks, of those that only JSON can break."""
     if column.separator is None:
-        return _scalar(value, column)
+        return _scalar_fault(value, column)
     if not isinstance(value, list):
-        raise ValueError("holds lists: put the value in [ ]")
-    return _ITEM.join("" if item is None else _scalar(item, column) for item in value)
+        return "holds lists: put the value in [ ]"
+    faults = (_scalar_fault(item, column) for item in value if item is not None)
+    return next((fault for fault in faults if fault is not None), None)
 
 
-def _scalar(value: Any, column: LogColumn) -> str:
+def _scalar_fault(value: object, column: LogColumn) -> str | None:
     if isinstance(value, str):
-        if not _BREAKING.isdisjoint(value):
-            raise ValueError("may not hold line ends or separators of records")
+        if not (_BREAKING if column.separator is None else _BREAKING_ITEMS).isdisjoint(value):
+            return "may not hold line ends or separators of records"
         if column.separator is not None and column.separator in value:
-            raise ValueError(f"holds an item with {column.separator!r}, which separates items in the raw log")
-        if value.encode(errors="ignore").decode() != value:
-            raise ValueError("is not UTF-8")
-        return value
+            return f"holds an item with {column.separator!r}, which separates items in the raw log"
+        return None if value.encode(errors="ignore").decode() == value else "is not UTF-8"
     if not isinstance(value, bool | int | float):
         rule = "must be a single value" if column.separator is None else "holds lists of single values"
-        raise ValueError(f"{rule}, as in training")
+        return f"{rule}, as in training"
     if column.kind == "hex":
-        raise ValueError("holds hex digits: put them in quotes")
+        return "holds hex digits: put them in quotes"
     if column.kind == "string" and not isinstance(value, int):
-        raise ValueError("holds text: put the number in quotes, as it was written in training")
+        return "holds text: put the number in quotes, as it was written in training"
+    return None
+
+
+def _arrays(values: Sequence[object], columns: Sequence[LogColumn]) -> list[pa.Array]:
+    """``values`` of columns alike, one column after another, each of Arrow's type for them.
+
+    A column with values of several types has them as texts. With few rows, calls take most of the time, so one call
+    makes all columns if it can.
+    """
+    if columns[0].separator is not None:
+        values = [[] if each in _EMPTY_LISTS else each for each in values]
+    kind = _kind_of(columns[0])
+    size = len(values) // len(columns)
+    try:
+        array = pa.array(values, kind)
+        return [array.slice(place * size, size) for place in range(len(columns))]
+    except (pa.ArrowException, TypeError, OverflowError):
+        if len(columns) == 1:
+            return [_as_texts(values, columns[0])]
+        return [
+            array
+            for place, column in enumerate(columns)
+            for array in _arrays(values[place * size : (place + 1) * size], [column])
+        ]
+
+
+def _kind_of(column: LogColumn) -> pa.DataType | None:
+    """The type of texts, or of lists of them; None for numbers, whose type Arrow finds."""
+    if column.kind not in _TEXTS:
+        return None
+    return pa.string() if column.separator is None else pa.list_(pa.string())
+
+
+def _as_texts(values: Sequence[object], column: LogColumn) -> pa.Array:
+    if column.separator is None:
+        return pa.array([_text(value, column) for value in values], pa.string())
+    lists = [[_text(item, column) for item in items] for items in values if isinstance(items, list)]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _text(value: object, column: LogColumn) -> str | None:
+    """``value`` as it is written in a raw log."""
+    if value is None:
+        return None
     if isinstance(value, bool):
         return str(value).lower() if column.kind == "string" else str(int(value))
     if column.kind == "integer" and isinstance(value, float) and value.is_integer():
@@ -167,7 +236,7 @@ def _scalar(value: Any, column: LogColumn) -> str:
     return str(value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     try:
         text = json.dumps(value)
     except ValueError:  # an integer with more digits than Python prints

@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.errors import DlrmError, Problem
-from dlrm_app.inference.serve.request import RequestError, parse_body
+from dlrm_app.inference.serve.request import RequestError, Row
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
 from dlrm_app.text import json_text
 
@@ -52,8 +52,7 @@ def serve(config: ServeConfig, say: Say) -> None:
     pyarrow.set_cpu_count(threads)
     # OpenMP's number of threads is a setting of each thread, so the scoring thread sets it
     thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
-    capacity = max(config.batch.rows, config.limits.rows)
-    export = thread.submit(open_served, Path(config.model), capacity).result()
+    export = thread.submit(open_served, Path(config.model)).result()
     settings = uvicorn.Config(
         Server(export, thread, config).application(),
         log_config=None,
@@ -109,7 +108,7 @@ class Server:
         identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=registry)
         identity.labels(export.identity).set(1)
 
-        async def score(requests: Sequence[list[str]]) -> list[Answer]:
+        async def score(requests: Sequence[list[Row]]) -> list[Answer]:
             return await asyncio.get_running_loop().run_in_executor(thread, export.score, requests)
 
         self._batcher = batcher = Batcher(
@@ -163,8 +162,8 @@ class Server:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
-        lines = self._export.rows.lines(parse_body(body, self._limits.rows))
-        main, *others = (await self._batcher.score(lines, seconds)).items()
+        rows = self._export.rows.read(body, self._limits.rows)
+        main, *others = (await self._batcher.score(rows, seconds)).items()
         return _json(200, {"scores": main[1], **({"labels": dict(others)} if others else {})})
 
     async def _body(self, request: Request) -> bytes:

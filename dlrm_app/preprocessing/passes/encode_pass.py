@@ -101,7 +101,7 @@ class EncodeUnits:
         contents = ContentCounter()
         splits: dict[str, EncodedSplit] = {}
         for split, stop in self.plan.segments(text):
-            splits |= self._encode(unit, split, stop, cursor, sketches, contents, rejects)
+            splits |= self._encode(unit, text, split, stop, cursor, sketches, contents, rejects)
         text_range = text.finish()
         if rejects:
             with unit.write(".rejects") as temporary:
@@ -119,6 +119,7 @@ class EncodeUnits:
     def _encode(
         self,
         unit: WorkFiles[EncodedUnit],
+        text: InputUnit,
         segment: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
@@ -130,7 +131,7 @@ class EncodeUnits:
 
         Returns its splits.
         """
-        text, first = cursor.text, 0
+        first = 0
         has_keys = self.plan.are_told_apart
         wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
         with ExitStack() as opened:
@@ -139,7 +140,7 @@ class EncodeUnits:
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for dealt in self.plan.deal(segment, raw, cursor, first, wants_keys=wants_keys):
+                for dealt in self.plan.deal(segment, raw, text, cursor, first, wants_keys=wants_keys):
                     parts[dealt.split].add(dealt)
                     if self.wants_contents and has_keys and dealt.keys is not None:
                         contents.add(dealt.keys)

@@ -185,24 +185,37 @@ class Plan:
         return [split, *self.fractions] if is_dealt else [split]
 
     def rows(
-        self, cursor: Cursor | ArrowCursor, capacity: int = _ROWS, *, wants_keys: bool = False
+        self,
+        text: InputUnit,
+        cursor: Cursor | ArrowCursor,
+        capacity: int = _ROWS,
+        *,
+        wants_keys: bool = False,
     ) -> Iterator[Dealt]:
-        """The rows of a unit by split, up to ``capacity`` at a time, valid until the next are requested."""
+        """The rows of unit ``text`` by split, up to ``capacity`` at a time, valid until the next are requested."""
         first = 0
-        for split, stop in self.segments(cursor.text):
+        for split, stop in self.segments(text):
             for raw in cursor.rows(capacity, stop):
-                yield from self.deal(split, raw, cursor, first, wants_keys=wants_keys)
+                yield from self.deal(split, raw, text, cursor, first, wants_keys=wants_keys)
                 first += len(raw.labels)
 
     def deal(
-        self, split: str, raw: RawColumns, cursor: Cursor | ArrowCursor, first: int, *, wants_keys: bool
+        self,
+        split: str,
+        raw: RawColumns,
+        text: InputUnit,
+        cursor: Cursor | ArrowCursor,
+        first: int,
+        *,
+        wants_keys: bool,
     ) -> Iterator[Dealt]:
-        """Deals the rows of segment ``split`` that ``cursor`` has just read to splits; leaves out sampled negatives.
+        """Deals the rows of segment ``split`` of unit ``text`` that ``cursor`` has just read to splits; leaves out
+        sampled negatives.
 
         ``first``: the number of the first row in its unit.
         """
-        text, names = cursor.text, self.splits_of(split)
-        is_kept = self._is_kept(raw, cursor) if split == "train" and self.sampled < 1 else None
+        names = self.splits_of(split)
+        is_kept = self._is_kept(raw, text, cursor) if split == "train" and self.sampled < 1 else None
         if len(names) == 1:
             keys = self._keys(raw, text, first) if wants_keys else None
             if is_kept is None:
@@ -220,9 +233,8 @@ class Plan:
             if len(rows):
                 yield Dealt(name, raw.take(rows), keys[rows])
 
-    def _is_kept(self, raw: RawColumns, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
+    def _is_kept(self, raw: RawColumns, text: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
         """False for negatives that sampling leaves out, by a hash of seed and line in the training input."""
-        text = cursor.text
         lines = (self.first_lines[text.source, text.unit] + cursor.row_lines()).astype(np.uint64)
         drawn = deal_keys(lines, self.seed, NEGATIVES)
         return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))

@@ -97,7 +97,7 @@ class ValueStudy:
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
         num_columns = len(spec.dense) + len(spec.sparse)
         counted = min(_COUNTED, max(_MOST_VALUES // num_columns, 1))
-        for split, raw, _ in self.plan.rows(cursor, _MEASURED if self.wants_moments else counted):
+        for split, raw, _ in self.plan.rows(text, cursor, _MEASURED if self.wants_moments else counted):
             is_studied = split in self.plan.studied
             if self.wants_counts and (is_studied or self.sees_others):
                 _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))

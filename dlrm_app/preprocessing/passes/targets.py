@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
@@ -35,7 +36,7 @@ from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import LEARNT_ROWS
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.feeds import InputUnit
@@ -75,7 +76,7 @@ class CountClicks:
         cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
-        for split, raw, row_keys in self.plan.rows(cursor, wants_keys=True):
+        for split, raw, row_keys in self.plan.rows(text, cursor, wants_keys=True):
             if split == "train" and row_keys is not None:
                 num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, read_waiting
 from dlrm_app.dataset.lineage import Growth
@@ -33,7 +34,7 @@ from dlrm_app.encoding.sparse import (
     open_table,
 )
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow

@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dlrm_app.checksums import code_checksum
 from dlrm_app.dataset.manifest import MANIFEST, read_manifest
 from dlrm_app.errors import DlrmError, Problem, refuse_if
-from dlrm_app.files import code_checksum, held_lock, is_file, write_json
+from dlrm_app.files import is_file, write_json
 from dlrm_app.journal import Journal, R
+from dlrm_app.locks import held_lock
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.records import read_record

@@ -18,8 +18,8 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems
-from dlrm_app.files import SharedLock
 from dlrm_app.kernels.install import install
+from dlrm_app.locks import SharedLock
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (

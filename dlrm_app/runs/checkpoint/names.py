@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import SharedLock, shared_lock, sync_folder, unlink_unlocked
+from dlrm_app.files import sync_folder
+from dlrm_app.locks import SharedLock, shared_lock, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
 
 REPLACED = ".replaced"

@@ -27,10 +27,11 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from dlrm_app.checksums import text_checksum, write_hashed
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import escapes, text_checksum, write_hashed, write_text
+from dlrm_app.files import escapes, write_text
 from dlrm_app.runs.checkpoint.tensors import Pieces
 from dlrm_app.text import json_text
 

@@ -185,8 +185,12 @@ def _unless_it_tells(
 
 def _feature(column: Seen, taken: str) -> Proposed:
     """Proposes how to read a feature. ``taken``: characters that cannot separate the elements of lists."""
+    return _without_role(column) or _list(column, taken) or _single(column, taken)
+
+
+def _without_role(column: Seen) -> Proposed | None:
+    """A column that is not a feature as it is: unusable, a time, an outcome or a weight; None for others."""
     name, num_values = column.name, len(column.counts)
-    is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
     if not is_column_name(name):
         return Proposed(
             name, "ignore", note="its name is empty, holds / or begins with a dot; rename it to use it"
@@ -199,7 +203,7 @@ def _feature(column: Seen, taken: str) -> Proposed:
         is_hourly = kind != "iso" or column.has(":") or column.fits(r"\d{10,}")
         makes = ("hour", "weekday") if is_hourly else ("weekday",)
         return Proposed(name, "time", kind, note="guess", makes=makes)
-    if _is_outcome(name) and not is_id and not is_list(column.stored):
+    if _is_outcome(name) and not _IDENTIFIER.search(name) and not is_list(column.stored):
         return Proposed(
             name,
             "ignore",
@@ -211,8 +215,14 @@ def _feature(column: Seen, taken: str) -> Proposed:
             "ignore",
             note="guess: if rows count by it, role: weight; if it is a feature, role: dense, kind: float",
         )
+    return None
+
+
+def _list(column: Seen, taken: str) -> Proposed | None:
+    """A column of lists, stored as such or in brackets, or of decimal commas that look like them; None for others."""
+    name = column.name
     if is_list(column.stored):
-        return Proposed(name, "sparse", "integer" if is_whole else "string", "|")
+        return Proposed(name, "sparse", "integer" if column.fits(_WHOLE) else "string", "|")
     if column.fits(COMMA) and column.has(","):
         note = "guess: decimal commas; write points for role: dense, kind: float"
         note += "; lists are role: sparse, kind: integer, separator: ','" * ("," not in taken)
@@ -225,6 +235,13 @@ def _feature(column: Seen, taken: str) -> Proposed:
             )
         kind = "integer" if all_fit(_WHOLE, elements) else "string"
         return Proposed(name, "sparse", kind, ",", "[]", "guess: lists as Python writes them")
+    return None
+
+
+def _single(column: Seen, taken: str) -> Proposed:
+    """A column of single values, or of lists with a separator."""
+    name, num_values = column.name, len(column.counts)
+    is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
     if num_values == column.counts.total() >= _FEW_ROWS and (column.fits(_DIGITS) or not column.fits(FLOAT)):
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):

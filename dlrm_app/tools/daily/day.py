@@ -20,20 +20,21 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dlrm_app.checksums import checksum
 from dlrm_app.config.days import RESERVED, DaysConfig, as_given
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dates import day_of
-from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
-from dlrm_app.files import checksum, write_json
+from dlrm_app.files import write_json
 from dlrm_app.records import read_record
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
-from dlrm_app.tools.daily.gate import Days, judge_after, judge_before, reason
+from dlrm_app.tools.daily.gate import judge_after, judge_before, reason
 from dlrm_app.tools.daily.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
 from dlrm_app.tools.daily.record import (
     RECORD,
@@ -44,10 +45,12 @@ from dlrm_app.tools.daily.record import (
     Holdout,
     LabelDay,
     Scores,
-    Vocabulary,
     holdouts_of,
     labels_of,
+    read_day_settings,
+    read_seconds,
     redo,
+    vocabulary_growth,
     write_record,
 )
 from dlrm_app.tools.daily.rows import Earlier, write_rows
@@ -60,6 +63,7 @@ from dlrm_app.tools.daily.settings import (
     settings_of,
     train_settings,
 )
+from dlrm_app.tools.daily.usual import Days
 
 if TYPE_CHECKING:
     from dlrm_app.distributed.runtime import Runtime
@@ -131,7 +135,7 @@ class Day:
         return record
 
     @property
-    def _settings(self) -> dict[str, dict[str, Any]]:
+    def _settings(self) -> dict[str, dict[str, object]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
@@ -152,7 +156,7 @@ class Day:
         settings = settings_of(self.config, called)
 
         def write() -> None:
-            before = read_settings(path)
+            before = read_day_settings(path)
             if before == settings:
                 return
             if self.folder.exists() and any(self.folder.iterdir()):
@@ -170,9 +174,11 @@ class Day:
 
         self.ranks.on_first(write)
 
-    def _changes_since_parent(self, settings: Mapping[str, Any], called: Mapping[str, Settings]) -> list[str]:
+    def _changes_since_parent(
+        self, settings: Mapping[str, object], called: Mapping[str, Settings]
+    ) -> list[str]:
         """The settings that differ from the parent's, without those that only a first day uses."""
-        before = of_later_days(read_settings(self.parent / SETTINGS)) if self.parent else {}
+        before = of_later_days(read_day_settings(self.parent / SETTINGS)) if self.parent else {}
         return setting_changes(before, of_later_days(settings), called) if before else []
 
     def _measure(self, dataset: Manifest) -> DayRecord:
@@ -185,7 +191,7 @@ class Day:
     def _record(self, dataset: Manifest, results: Mapping[str, EvaluationResult]) -> DayRecord:
         scores = {field: Scores.of(result) for field, result in results.items()}
         of_labels = labels_of(results["next_day"]) if "next_day" in results else {}
-        unseen_share, unseen, vocabulary = _growth(dataset)
+        unseen_share, unseen, vocabulary = vocabulary_growth(dataset)
         rows = read_manifest(self.folder / "rows").splits["test"]
         compared, in_window = (
             [self.days / record.day for record in self.window(size)]
@@ -343,65 +349,3 @@ def read_judgement(model: Path) -> Judgement | None:
     """The judgement of the finished run in ``model`` on its val split, the rows held back."""
     evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
     return evaluation.judgement if evaluation is not None else None
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Key → value of the settings that a day was begun with; empty if they are not known."""
-    try:
-        return read_record(path, dict[str, Any], "")
-    except (OSError, DataError):
-        return {}
-
-
-def read_seconds(folder: Path) -> dict[str, float]:
-    """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
-    try:
-        return read_record(folder / SECONDS, dict[str, float], "")
-    except (OSError, DataError):
-        return {}
-
-
-def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
-    """(share of lookups of values that the parent's vocabularies lack, the same by feature, what they gained)."""
-    growth = dataset.lineage.growth if dataset.lineage else []
-    if not growth:
-        return None, {}, None
-    share = sum(each.unseen for each in growth) / max(sum(each.lookups for each in growth), 1)
-    rows = {column.name: column.num_embeddings for column in dataset.sparse}
-    vocabulary = Vocabulary(
-        new=sum(each.new for each in growth),
-        expired=sum(each.expired for each in growth),
-        reused=sum(each.given_again for each in growth),
-        rows=sum(rows[each.features[0]] for each in growth),
-    )
-    return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary
-
-
-def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
-    """Deletes the files of days before the last ``num_kept`` published ones.
-
-    Keeps their records, and the models that later days are compared with: the first and the newest from scratch.
-    """
-    published = [record.day for record in records if record.published]
-    retrained = [record.day for record in records if record.retrained]
-    for day in (record.day for record in records if record.day < published[-num_kept:][0]):
-        parts = ["dataset", "rows", "export"]
-        parts += ["model"] if day != published[0] else []
-        parts += ["retrain"] if day not in retrained[-1:] else []
-        for part in parts:
-            shutil.rmtree(days / day / part, ignore_errors=True)
-
-
-def publish(folder: Path) -> None:
-    """Makes OUTPUT/published a link to the ``folder`` of a day, in one step. Raises DataError if it is not a link."""
-    output = folder.parents[1]
-    link, target = output / "published", folder.relative_to(output)
-    if link.exists() and not link.is_symlink():
-        raise DataError(
-            Problem(str(link), "is not a link to the published day", "remove it and run the same command")
-        )
-    if not link.is_symlink() or link.readlink() != target:
-        temporary = output / ".published.partial"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        temporary.replace(link)

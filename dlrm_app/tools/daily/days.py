@@ -8,28 +8,28 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 
+from dlrm_app.checksums import checksum
 from dlrm_app.config.days import DaysConfig, composed
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
-from dlrm_app.files import checksum, explained_disk_errors, held_lock
-from dlrm_app.logs.sources.find_sources import find_files
-from dlrm_app.logs.sources.folders import NoFilesError
+from dlrm_app.files import explained_disk_errors
+from dlrm_app.locks import held_lock
 from dlrm_app.logs.sources.lake import partition_of
-from dlrm_app.logs.sources.parquet_units import footer_of
 from dlrm_app.logs.sources.source import InputFile, has_changed
-from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, Run, prune, publish
+from dlrm_app.tools.daily.day import Day, Run
 from dlrm_app.tools.daily.gate import reason, rules_rows
+from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
+from dlrm_app.tools.daily.publish import prune, publish
 from dlrm_app.tools.daily.record import (
     DAYS,
     LOCK,
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 _COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
 _FIX = "fix its files or the settings and run the same command; a day without files is left out"
-_MIN_HELD_OUT = 5
-"""Rows that a day must hold back on average. A hash deals them: one of 150 days of that size has none."""
 Changed = Callable[[InputFile, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
@@ -143,7 +141,7 @@ def _learn(day: Day) -> DayRecord:
     except DlrmError as error:
         if (day.folder / "dataset" / MANIFEST).is_file() and not isinstance(error, ConfigError):
             raise
-        # a configuration error comes after work was started, so it is not one that started nothing
+        # exit code 2 means that nothing was started, so an error of the configuration becomes one of the data here
         raise DataError(Problem(day.day.isoformat(), "failed", _FIX), *error.problems) from error
 
 
@@ -164,9 +162,9 @@ def _end(
 
 
 def _refuse_log(config: DaysConfig) -> None:
-    """Raises ConfigError for a description of a log without clicks, from which no model can learn.
+    """Raises ConfigError for a log without clicks, from which no model can learn, and for sampled negatives.
 
-    And for samples of the negatives that differ among a day's rows, of which some are learnt a day later.
+    Rows that are held back, which are learnt a day later, would not be sampled like the others.
     """
     settings = composed("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
@@ -183,13 +181,13 @@ def _refuse_log(config: DaysConfig) -> None:
 
 
 class _NoDaysError(DataError):
-    """Raised if there is no day at all."""
+    """Raised if there are no days."""
 
     exit_code = MISSING
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
-    """Calls days.on_held for each held day for which that is still to be done."""
+    """Calls days.on_held for each held day that was not reported yet."""
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():
@@ -216,55 +214,6 @@ def _report(command: Sequence[str], record: Path) -> None:
         logger.warning(
             "days.on_held: %s %s; %s says why the day is held back", shlex.join(command), failure, record
         )
-
-
-@dataclass(frozen=True)
-class DaysPlan:
-    """``new``: days to train on; ``missing``: days without rows; ``late``: days whose files came after a later day."""
-
-    new: list[date]
-    missing: list[str]
-    late: list[str]
-
-
-def plan_days(config: DaysConfig, done: Sequence[str]) -> DaysPlan:
-    """Plans the days that are not ``done``. Raises ConfigError for a file of two days."""
-    files = {day: files_of(config, day) for day in config.list_days() if day.isoformat() not in done}
-    day_of: dict[str, date] = {}
-    for day, path in ((day, source.path) for day, sources in files.items() for source in sources):
-        if (first := day_of.setdefault(path, day)) != day:
-            cure = "write two digits, as {day} does, or a delimiter after the day"
-            raise ConfigError(Problem("input.days", f"takes {path} for {first} and for {day}", cure))
-    missing = [day.isoformat() for day in files if not _has_rows(files[day], config.days.holdout)]
-    late = [name for day in files if (name := day.isoformat()) not in missing and done and name < done[-1]]
-    return DaysPlan([day for day in files if day.isoformat() not in (*missing, *late)], missing, late)
-
-
-def files_of(config: DaysConfig, day: date) -> list[InputFile]:
-    """The current files of a day; empty if there are none. Raises ConfigError for files that cannot be input."""
-    try:
-        return find_files("input.days", config.input.files(day))
-    except NoFilesError:
-        return []
-
-
-def _has_rows(sources: Sequence[InputFile], holdout: float) -> bool:
-    """True if the share ``holdout`` of the rows is at least _MIN_HELD_OUT. Of a text, one line may be a header."""
-    rows = 0
-    try:
-        for source in sources:
-            if source.format == "parquet":
-                rows += footer_of(source).num_rows
-                continue
-            for text in beginning_of(source).items():
-                rows += (
-                    sum(int((each.text[each.start : each.stop] == 10).sum()) for each in text.blocks()) - 1
-                )
-                if not text.finish().is_last:
-                    return True
-    except DlrmError:  # a damaged file is reported when its day is encoded
-        return True
-    return rows * holdout >= _MIN_HELD_OUT
 
 
 def conclude(
@@ -307,7 +256,7 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
 
 
 def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
-    """Takes out of ``gone`` the file that ``source`` is under another path, such as one relative to another folder."""
+    """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
     for known in gone:
         keys = partition_of(known.path)
         is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name

@@ -11,12 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.splits import ManifestSource
+from dlrm_app.errors import DataError
 from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
-from dlrm_app.records import ALWAYS, IF_SET, Format, Number
+from dlrm_app.records import ALWAYS, IF_SET, Format, Number, read_record
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.text import json_text
 
@@ -259,3 +262,35 @@ def read_marks(output: Path) -> dict[str, str]:
         return {}
     values = map(json.loads, (output / LINES).read_text(encoding="utf-8").splitlines())
     return {value["day"]: value["mark"] for value in values if value["mark"]}
+
+
+def read_day_settings(path: Path) -> dict[str, Any]:
+    """Key → value of the settings that a day was begun with; empty if they are not known."""
+    try:
+        return read_record(path, dict[str, Any], "")
+    except (OSError, DataError):
+        return {}
+
+
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
+    try:
+        return read_record(folder / SECONDS, dict[str, float], "")
+    except (OSError, DataError):
+        return {}
+
+
+def vocabulary_growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
+    """The share of lookups of values that the parent's vocabularies lack, this share by feature, and the growth."""
+    growth = dataset.lineage.growth if dataset.lineage else []
+    if not growth:
+        return None, {}, None
+    share = sum(each.unseen for each in growth) / max(sum(each.lookups for each in growth), 1)
+    rows = {column.name: column.num_embeddings for column in dataset.sparse}
+    vocabulary = Vocabulary(
+        new=sum(each.new for each in growth),
+        expired=sum(each.expired for each in growth),
+        reused=sum(each.given_again for each in growth),
+        rows=sum(rows[each.features[0]] for each in growth),
+    )
+    return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary

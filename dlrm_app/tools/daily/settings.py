@@ -17,7 +17,7 @@ from dlrm_app.dates import hours_of
 from dlrm_app.records import leaves
 from dlrm_app.text import in_brief, json_text, without_credentials
 
-Typed = dict[str, Any]
+Typed = dict[str, object]
 """Settings: key or group → value."""
 FIRST_DAY_KEYS = ("encoding", "dense", "multi_hot", "experiment")
 """Settings of dlrm-preprocess that decide the encoding. Only the first day uses them; later days reuse its encoding."""
@@ -42,7 +42,7 @@ _FREE = {
 }
 """Command → groups, sections and keys that may change while a day is unfinished: they change no result."""
 _OF_DAYS = ("holdout", "replay", "replay_window", "full_retrain", "retrain_window", "export")
-"""Keys of ``days`` that decide what a day is made of."""
+"""Keys of ``days`` that decide which rows a day is made of."""
 
 
 def preprocess_settings(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> Typed:
@@ -121,7 +121,7 @@ def sample_settings(config: DaysConfig) -> dict[str, Typed]:
     return settings | exported
 
 
-def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str, Any]:
+def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str, object]:
     """Key → value of all settings that decide the result of a day, YAML files included.
 
     ``called``: command → the settings that it is called with.
@@ -134,11 +134,11 @@ def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str,
         whole = _by_name(composed(command, typed))
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
         settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
-    plain: dict[str, Any] = json.loads(without_credentials(json_text(settings)))
+    plain: dict[str, object] = json.loads(without_credentials(json_text(settings)))
     return plain
 
 
-def _by_name(value: Any) -> Any:
+def _by_name(value: object) -> Any:
     """Turns lists of named mappings, such as columns, into mappings by name, so that a change names what changed."""
     if isinstance(value, dict):
         return {key: _by_name(part) for key, part in value.items()}
@@ -149,14 +149,14 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-def of_later_days(settings: Mapping[str, Any]) -> dict[str, Any]:
+def of_later_days(settings: Mapping[str, object]) -> dict[str, object]:
     """``settings`` without those that only the first day uses."""
     first, each = ([f"preprocess.{key}" for key in keys] for keys in (FIRST_DAY_KEYS, EACH_DAY_KEYS))
     return {key: value for key, value in settings.items() if is_of(key, each) or not is_of(key, first)}
 
 
 def setting_changes(
-    before: Mapping[str, Any], now: Mapping[str, Any], called: Mapping[str, Settings]
+    before: Mapping[str, object], now: Mapping[str, object], called: Mapping[str, Settings]
 ) -> list[str]:
     """``key: value then → value now`` for each setting that differs.
 

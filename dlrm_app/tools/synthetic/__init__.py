@@ -5,7 +5,7 @@ plants the truth and scores it, ``days`` changes ids and truth day by day, ``cli
 files. ``inputs`` draws the inputs of models with given tables.
 """
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.tools.synthetic.clicks import Clicks, write_clicks
 from dlrm_app.tools.synthetic.inputs import ModelInputs, write_inputs
 

@@ -12,7 +12,7 @@ import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.loader.prefetch import map_in_order

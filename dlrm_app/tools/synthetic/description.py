@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.tools.synthetic.distribution import NUM_DENSE, NUM_SPARSE
 from dlrm_app.tools.synthetic.histories import ITEM
 

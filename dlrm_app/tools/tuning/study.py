@@ -28,7 +28,8 @@ from dlrm_app.config.like_train import TuneConfig, TuneSettings
 from dlrm_app.config.overrides import Settings
 from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import explained_disk_errors, held_lock
+from dlrm_app.files import explained_disk_errors
+from dlrm_app.locks import held_lock
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Column, Rows
 from dlrm_app.text import NONE, count, fixed

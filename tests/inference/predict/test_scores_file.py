@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import held_output
 from dlrm_app.inference.predict.scores_file import ScoresFile
+from dlrm_app.locks import held_output
 from tests.refusals import refused
 
 

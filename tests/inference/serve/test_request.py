@@ -1,6 +1,8 @@
 """A request's values are read as a raw log's are, and each bad one is refused by row, column and rule."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +11,15 @@ import pytest
 import yaml
 
 from dlrm_app.config.datasets import DatasetConfig
-from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
+from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, parse_body
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.read_spec import read_spec
-from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.sources.text_units import PADDING
 from dlrm_app.logs.spec import LogColumn, Spec
-from tests.inference.shop import SHOP
+from tests.inference.shop import SHOP, body_of
 from tests.logs.test_lines import rows_of
+from tests.preprocessing import reference
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +27,47 @@ def json_rows() -> JsonRows:
     return JsonRows(read_spec(DatasetConfig(**yaml.safe_load(SHOP))))
 
 
-def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
-    row = {
-        "hour": 7.0,
-        "price": 1.5,
-        "user": 12,
-        "last_items": ["i1", "", None, "i2"],
-        "shown_at": "2026-11-23",
-        "clicked": 1,
-        "session": 9,
-    }
-    assert json_rows.lines([row, {}]) == [
-        "7\x1f1.5\x1f12\x1fi1\x1e\x1e\x1ei2\x1f\x1f2026-11-23\x1f",
-        "\x1f\x1f\x1f\x1f\x1f\x1f",
-    ]
+def read(rows: JsonRows, given: Sequence[object]) -> list[reference.Row]:
+    """What the model reads of a request's rows."""
+    (raw,) = ArrowCursor(rows.table(rows.read(body_of(given), 100)), rows.spec).rows(100, None)
+    return rows_of(raw, rows.spec)
+
+
+def read_line(line: str, spec: Spec) -> list[reference.Row]:
+    text = np.frombuffer(f"{line}\n".encode() + bytes(PADDING), np.uint8)
+    parser = Parser(spec, 1)
+    parser.parse(text, 0, len(text) - PADDING, 1)
+    return rows_of(parser.take(), spec)
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (
+            {"hour": 7, "price": 1.5, "user": "u1", "last_items": ["i1", "i2"], "shown_at": "2026-11-23"},
+            "7,1.5,9,u1,i1|i2,,2026-11-23",
+        ),
+        (
+            {"hour": 7.0, "price": "1.5", "user": 12, "last_items": ["i1", "", None, "i2"], "item": "i2"},
+            "7,1.5,,12,i1|||i2,i2,",
+        ),
+        ({"hour": "7", "price": True, "user": True, "last_items": [3, "i1"], "item": 3}, "7,1,,true,3|i1,3,"),
+        (
+            {"hour": False, "price": 10**20, "user": "ü\\", "shown_at": 20261123, "clicked": 1},
+            "0,1e20,,ü\\,,,20261123",
+        ),
+        ({"last_items": [None], "session": [1]}, ",,,,,,"),
+        ({"last_items": None, "user": None}, ",,,,,,"),
+        ({}, ",,,,,,"),
+    ],
+)
+def test_a_row_is_read_as_its_line_in_the_log(json_rows: JsonRows, row: Row, line: str) -> None:
+    """Alone, and among rows whose values are of other types."""
+    spec = replace(read_spec(DatasetConfig(**yaml.safe_load(SHOP))).without_label(), header=False)
+    (expected,) = read_line(line, spec)
+    others = [{"hour": "3", "price": "2", "user": "u"}, {"hour": 3, "price": 2.5, "last_items": ["i", 5]}]
+    assert read(json_rows, [row]) == [expected]
+    assert read(json_rows, [*others, row])[-1] == expected
 
 
 @pytest.mark.parametrize(
@@ -67,7 +96,7 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
 )
 def test_a_bad_value_is_named(json_rows: JsonRows, row: dict[str, Any], reason: str) -> None:
     with pytest.raises(RequestError) as caught:
-        json_rows.lines([{}, row])
+        json_rows.read(body_of([{}, row]), 2)
     assert (caught.value.status, caught.value.reason) == (422, f"row 1: {reason}")
     assert caught.value.problems[0].column == next(iter(row))
 
@@ -99,7 +128,7 @@ def test_a_bad_body_is_refused(body: bytes, status: int, reason: str) -> None:
 
 def test_the_first_bad_rows_are_named_and_the_others_counted(json_rows: JsonRows) -> None:
     with pytest.raises(RequestError) as caught:
-        json_rows.lines([{"hour": []}] * 20)
+        json_rows.read(body_of([{"hour": []}] * 20), 20)
     assert caught.value.reason.endswith("(and 19 rows more)")
     assert [problem.row for problem in caught.value.problems] == list(range(8))
     assert json.dumps(caught.value.reason)
@@ -119,8 +148,5 @@ def test_values_are_what_they_are_in_parquet() -> None:
         {"user": None, "shop": 5, "items": ["-1"]},
     ]
     rows = JsonRows(form)
-    text = np.frombuffer("\n".join([*rows.lines(given), ""]).encode() + bytes(PADDING), np.uint8)
-    parser = Parser(rows.line_spec, 10)
-    parser.parse(text, 0, len(text) - PADDING, 10)
-    (raw,) = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_pylist(given), 0, True), form).rows(10, None)
-    assert rows_of(parser.take(), rows.line_spec) == rows_of(raw, form)
+    (raw,) = ArrowCursor(pa.Table.from_pylist(given), form).rows(10, None)
+    assert read(rows, given) == rows_of(raw, form)

@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.inference.serve.request import RequestError
+from dlrm_app.inference.serve.request import RequestError, Row
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ScoreRequests
 
 
-async def one_each(requests: Sequence[list[str]]) -> list[Answer]:
-    return [[float(line) for line in lines] for lines in requests]
+async def one_each(requests: Sequence[list[Row]]) -> list[Answer]:
+    return [{"click": [float(str(row["x"])) for row in rows]} for rows in requests]
 
 
-def rows_of(*values: int) -> list[str]:
-    return [str(value) for value in values]
+def rows_of(*values: int) -> list[Row]:
+    return [{"x": value} for value in values]
+
+
+def scores_of(answers: Sequence[Answer]) -> list[list[float]]:
+    return [answer["click"] for answer in answers if isinstance(answer, dict)]
 
 
 def run(
@@ -42,7 +46,7 @@ def test_concurrent_requests_are_scored_in_batches() -> None:
         return await asyncio.gather(*(batcher.score(rows, 10) for rows in requests))
 
     answers, sizes = run(work)
-    assert answers == [[1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0, 11.0], [12.0]]
+    assert scores_of(answers) == [[1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0, 11.0], [12.0]]
     assert sizes == [3, 2, 6, 1]
 
 
@@ -52,14 +56,15 @@ def test_the_first_waits_for_others_but_no_longer_than_it_may() -> None:
         await asyncio.sleep(0.05)
         return await asyncio.gather(first, batcher.score(rows_of(2), 10))
 
-    assert run(work, max_wait=5.0, max_rows=2) == ([[1.0], [2.0]], [2])
-    assert run(work, max_wait=0.001) == ([[1.0], [2.0]], [1, 1])
+    for settings, expected in (({"max_wait": 5.0, "max_rows": 2}, [2]), ({"max_wait": 0.001}, [1, 1])):
+        answers, sizes = run(work, **settings)
+        assert (scores_of(answers), sizes) == ([[1.0], [2.0]], expected)
 
 
 def test_a_full_queue_refuses_and_a_long_wait_is_reported() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(requests: Sequence[list[str]]) -> list[Answer]:
+    async def slow(requests: Sequence[list[Row]]) -> list[Answer]:
         begun.set()
         await go_on.wait()
         return await one_each(requests)
@@ -77,13 +82,13 @@ def test_a_full_queue_refuses_and_a_long_wait_is_reported() -> None:
         return await first, full.value.status, too_late.value.status
 
     answer, sizes = run(work, slow, max_queued=3)
-    assert answer == ([1.0], 503, 503)
+    assert answer == ({"click": [1.0]}, 503, 503)
     assert sizes == [1]  # the rows that nobody waits for are not scored
 
 
 def test_a_failure_reaches_its_waiters_and_later_ones_are_scored() -> None:
-    async def fail(requests: Sequence[list[str]]) -> list[Answer]:
-        if requests[0] == ["1"]:
+    async def fail(requests: Sequence[list[Row]]) -> list[Answer]:
+        if requests[0] == rows_of(1):
             raise RuntimeError("no more memory")
         return await one_each(requests)
 
@@ -92,4 +97,4 @@ def test_a_failure_reaches_its_waiters_and_later_ones_are_scored() -> None:
             await batcher.score(rows_of(1), 10)
         return await batcher.score(rows_of(2), 10)
 
-    assert run(work, fail) == ([2.0], [1, 1])
+    assert run(work, fail) == ({"click": [2.0]}, [1, 1])

@@ -17,7 +17,7 @@ import pytest
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
 from tests.commands import Typed, command, wait_until
-from tests.inference.shop import HEADER, NUM_TEST, draw_rows
+from tests.inference.shop import HEADER, NUM_TEST, body_of, draw_rows
 
 Row = dict[str, Any]
 JSON = {"content-type": "application/json"}
@@ -38,13 +38,13 @@ def json_rows() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def served(shop: Path) -> ServedExport:
-    return open_served(shop / "export", 512)
+    return open_served(shop / "export")
 
 
 @pytest.fixture(scope="module")
 def scores(served: ServedExport) -> list[float]:
     """The scores of every row of ``json_rows``, all at once."""
-    (answer,) = served.score([served.rows.lines(json_rows())])
+    (answer,) = served.score([served.rows.read(body_of(json_rows()), 512)])
     assert not isinstance(answer, RequestError)
     (scores,) = answer.values()
     return scores
@@ -59,7 +59,7 @@ def test_a_bad_row_spoils_its_own_request_alone(served: ServedExport, scores: li
     rows = json_rows()
     bad = [{**rows[3], "hour": "noon"}]
     requests = [rows[:3], [rows[0], *bad], bad * 2, rows[3:9]]
-    answers = served.score([served.rows.lines(request) for request in requests])
+    answers = served.score([served.rows.read(body_of(request), 512) for request in requests])
     for number, rows_of_it in ((0, slice(3)), (3, slice(3, 9))):
         answer = answers[number]
         assert not isinstance(answer, RequestError)
@@ -83,7 +83,7 @@ class Client:
         return response.status, text.decode() if path == "/metrics" else json.loads(text)
 
     def score(self, rows: list[Any]) -> tuple[int, Any]:
-        return self.ask("POST", "/score", json.dumps({"rows": rows}).encode())
+        return self.ask("POST", "/score", body_of(rows))
 
 
 @pytest.fixture(scope="module")

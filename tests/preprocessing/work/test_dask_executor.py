@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from dlrm_app.config.datasets import DaskConfig, GenerateConfig
+from dlrm_app.config.datasets import DaskConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.logs.sources.folders import NoFilesError
 from dlrm_app.logs.sources.source import DamagedFileError

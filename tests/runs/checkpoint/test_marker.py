@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.checksums import text_checksum
 from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import text_checksum, unlink_unlocked
+from dlrm_app.locks import unlink_unlocked
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import MARKER, read_marker, write_marker

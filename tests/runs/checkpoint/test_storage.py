@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrm_app.checksums import checksum
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import Marker, read_marker

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dlrm_app.checksums import checksum
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
 from tests import dwell_log

@@ -8,8 +8,8 @@ from typing import Any
 from dlrm_app.api import days as in_log
 from dlrm_app.api.commands import run
 from dlrm_app.config import compose
-from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.days import DaysConfig, regrouped
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.overrides import Settings
 from dlrm_app.tools.daily.days import Outcome, go_through_days
 from dlrm_app.tools.synthetic import generate

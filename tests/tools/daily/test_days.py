@@ -20,11 +20,12 @@ from dlrm_app.config.days import DaysConfig
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import held_lock
+from dlrm_app.locks import held_lock
 from dlrm_app.reports.days import write_days
 from dlrm_app.tools.daily import days as days_module
-from dlrm_app.tools.daily.day import publish
-from dlrm_app.tools.daily.days import Outcome, files_of, plan_days
+from dlrm_app.tools.daily.days import Outcome
+from dlrm_app.tools.daily.plan import files_of, plan_days
+from dlrm_app.tools.daily.publish import publish
 from dlrm_app.tools.daily.record import DayRecord
 from dlrm_app.tools.daily.settings import preprocess_settings
 from tests.commands import command, run, succeed

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
-from dlrm_app.tools.daily.gate import Days, converged, judge_after, judge_before, reason, usual
+from dlrm_app.tools.daily.gate import judge_after, judge_before, reason
 from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
+from dlrm_app.tools.daily.score_rules import converged
+from dlrm_app.tools.daily.usual import Days, usual
 from tests.composed import compose_config
 
 

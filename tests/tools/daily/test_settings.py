@@ -90,3 +90,8 @@ def test_settings_of_other_commands_are_gathered_however_they_are_given() -> Non
         assert regrouped({"output": "o", **given}) == expected
     with refused(ConfigError, "train.modle", "is not a known key"):
         regrouped({"train": ["modle=dcn", "a b"]})
+
+
+def test_words_of_another_command_may_be_typed_as_a_list() -> None:
+    typed = ["train=[model=dcn,trainer.epochs=1]", "train.trainer.epochs=2"]
+    assert configured([*WORDS, *typed]).train == {"model": "dcn", "trainer.epochs": 2}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import make_source, source_of_day
 from dlrm_app.tools.synthetic.days import Lives, drifted

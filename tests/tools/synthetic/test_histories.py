@@ -10,7 +10,7 @@ import pytest
 import yaml
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import Clicks, make_source

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.tools.synthetic import generate

@@ -1,0 +1,79 @@
+"""Checksums and sizes of files, and their differences from earlier ones."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from dlrm_app.errors import Problem
+from dlrm_app.files import escapes
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Name → (bytes, checksum) of the files on disk now."""
+    return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
+
+
+def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[Problem]:
+    """Differences between files and an earlier result of ``describe_files``. Names are not trusted."""
+    found = (
+        Problem(name, "is outside the folder")
+        if escapes(name)
+        else file_difference(folder / name, *described[name])
+        for name in described
+    )
+    return [difference for difference in found if difference]
+
+
+def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> Problem | None:
+    """The difference of the file at ``path`` from the given size and checksum; None if there is none."""
+    if not path.is_file():
+        return Problem(str(path), "is missing")
+    size = path.stat().st_size
+    if num_bytes is not None and size != num_bytes:
+        return Problem(str(path), f"has {size:,} bytes, not {num_bytes:,}")
+    if digest is not None and checksum(path) != digest:
+        return Problem(str(path), "has other bytes than were written (checksum)")
+    return None
+
+
+def checksum(path: Path) -> str:
+    """``sha256:<hex>`` of the file's bytes."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def text_checksum(text: str) -> str:
+    """``sha256:<hex>`` of ``text`` in UTF-8."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def write_hashed(
+    file: IO[bytes], blocks: Iterator[memoryview], start_thread: Callable[[], None] = lambda: None
+) -> str:
+    """Writes ``blocks`` to ``file``; returns the checksum of their bytes.
+
+    While a block is written, one thread hashes it and another one makes the next block; no more than two blocks
+    exist at a time. ``start_thread`` is called first in each thread.
+    """
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(2, initializer=start_thread) as threads:
+        following = threads.submit(next, blocks, None)
+        while (block := following.result()) is not None:
+            following = threads.submit(next, blocks, None)
+            hashed = threads.submit(digest.update, block)
+            file.write(block)
+            hashed.result()
+    return f"sha256:{digest.hexdigest()}"
+
+
+def code_checksum(package: Path) -> str:
+    """The checksum of the Python files below ``package``: other code may compute other results."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""Tables of raw rows → the rows that a model scores, encoded as those that it was trained on."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.encoding.encoder import Encoder
+from dlrm_app.loader.reader import TableReader
+from dlrm_app.loader.rows import Rows, in_given_order
+from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.rejects import RejectedLine
+from dlrm_app.logs.spec import Spec
+
+CHUNK_ROWS = 1 << 15
+"""Rows encoded at a time."""
+
+
+class ReadRows(NamedTuple):
+    """Rows to score; ``numbers``: their places in the table; ``rejects``: the rows between them that are malformed."""
+
+    rows: Rows
+    numbers: NDArray[np.int64]
+    rejects: list[RejectedLine]
+
+
+class RawRows:
+    """Encodes tables with the columns of ``spec`` by ``manifest``, for a model that reads ``features``.
+
+    One thread at a time may use it.
+    """
+
+    def __init__(self, spec: Spec, manifest: Manifest, features: Sequence[str]) -> None:
+        self._cursor = ArrowCursor(pa.table({}), spec)
+        self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
+        self._reader = TableReader(manifest, features)
+
+    def read(self, table: pa.Table) -> Iterator[ReadRows]:
+        """The rows of ``table``, many at a time."""
+        self._cursor.restart(table)
+        for raw in self._cursor.rows(CHUNK_ROWS, None):
+            rows = in_given_order(self._reader.read_encoded(self._encoder.encode(raw)))
+            yield ReadRows(rows, self._cursor.row_lines(), self._cursor.take_rejects())
