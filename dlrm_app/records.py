@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec.inspect
 from msgspec.inspect import (
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+Json: TypeAlias = dict[str, Any]
+"""The content of a JSON object."""
 Number = int | float
 """A number whose file says whether it is an integer: 900, not 900.0."""
 
@@ -157,11 +159,11 @@ def as_json(value: Any) -> Any:
     return [as_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _sealed(value: dict[str, Any]) -> dict[str, Any]:
+def _sealed(value: Json) -> Json:
     return {**value, "checksum": text_checksum(json_text(value))}
 
 
-def _unsealed(value: dict[str, Any]) -> dict[str, Any]:
+def _unsealed(value: Json) -> Json:
     """``value`` without its checksum. Raises ValueError if it has other values than were written."""
     rest = {key: part for key, part in value.items() if key != "checksum"}
     if value.get("checksum") != text_checksum(json_text(rest)):
@@ -169,7 +171,7 @@ def _unsealed(value: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def _yaml_text(value: dict[str, Any]) -> str:
+def _yaml_text(value: Json) -> str:
     """``value`` as YAML. Format and version come first, because people add entries at the end."""
     import yaml
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.random_batches import element_weights
 
 

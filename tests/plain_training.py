@@ -14,7 +14,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.runs.checkpoint.progress import Progress
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.table import Table, table_of
 from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable
 from tests.composed import compose_config

@@ -7,7 +7,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 NUM_DENSE = 5
 Ids = dict[str, list[list[int]]]

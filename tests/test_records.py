@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlrm_app.dataset.manifest import Shard
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal

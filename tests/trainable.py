@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.architectures import ModelSpec
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.training.setup import Trainable, build_trainable
 
 

@@ -228,9 +228,9 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
             reader.add({key: value})
         typed = words_of(reader.settings)
         logger.info("combination %d: %s", HydraConfig.get().job.num + 1, " ".join(typed))
-        settings = command.regroup({**more, **reader.settings})
 
         def work() -> Any:
+            settings = command.regroup({**more, **reader.settings})
             config = compose_config(name, command.schema, settings, command.check)
             return job(config, settings, typed)
 

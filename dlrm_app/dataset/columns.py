@@ -13,7 +13,7 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dlrm_app.dataset.manifest import LearntLabel, Manifest
-from dlrm_app.records import from_json
+from dlrm_app.records import Json, from_json
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def label_in(manifest: Manifest) -> Label | None:
     return Label(manifest.label) if manifest.label is not None else None
 
 
-def described_label(manifest: Manifest) -> dict[str, Any]:
+def described_label(manifest: Manifest) -> Json:
     """The entries ``label`` and, of rows with several, ``labels`` in a description of columns: those of the rows, or
     of the target columns; nothing if they have none.
     """

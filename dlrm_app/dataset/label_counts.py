@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.manifest import LabelCounts, LearntLabel, Manifest, WeightSums
+from dlrm_app.dataset.manifest import LearntLabel, Manifest
+from dlrm_app.dataset.splits import LabelCounts, WeightSums
 from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.checksums import differences, file_difference
-from dlrm_app.dataset.manifest import Manifest, Shard
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import listed
 

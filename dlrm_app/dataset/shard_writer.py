@@ -6,8 +6,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from dlrm_app.dataset.dictionary import IndexedRows
-from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
+from dlrm_app.dataset.splits import Shard
 
 
 class ShardWriter(ParquetWriter):

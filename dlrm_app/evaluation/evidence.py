@@ -29,7 +29,7 @@ from dlrm_app.loader.rows import Rows
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.model.regularization import RegularizedPerceptron
 from dlrm_app.sharding.sharder import undisturbed
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 SAMPLED_ROWS = 1 << 16
 """Rows of each split that are looked at."""

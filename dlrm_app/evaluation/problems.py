@@ -12,7 +12,7 @@ from dlrm_app.files import is_file, output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
 from dlrm_app.runs.checkpoint.trained import dataset_of
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 
 def evaluation_problems(

@@ -10,7 +10,7 @@ from torch import nn
 
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.model.attention import AttentivePooling, units_of
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 
 class AttentiveTables(nn.Module):

@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.delta import locate_rows
 from dlrm_app.inference.record import RowsAt
 from dlrm_app.inference.scoring_model import BLOCK_ROWS, CheckpointWeights
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 

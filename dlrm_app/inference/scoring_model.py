@@ -21,7 +21,7 @@ from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.runs.checkpoint.trained import TrainedModel
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.table import Table, table_of
 
 CPU = torch.device("cpu")
 BLOCK_ROWS = 1 << 17

@@ -31,7 +31,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.tables.bags import to_bag_config
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
 
 TYPES = {

@@ -10,15 +10,19 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from numba import njit
 from numba.core import event
 
 from dlrm_app.files import write_text
 
-__all__ = ["forget_other_versions", "njit", "njit_uncounted"]
+__all__ = ["Untyped", "forget_other_versions", "njit", "njit_uncounted"]
 
 logger = logging.getLogger(__name__)
+
+Untyped: TypeAlias = Any
+"""A value of numba's, LLVM's or an operator's that has no type of Python's: what compiled code and intrinsics get."""
 
 njit_uncounted = partial(njit, nogil=True, cache=True, _nrt=False)
 """``njit`` without reference counts, for a function that is called very often; the function must not create arrays."""

@@ -8,11 +8,11 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import nn
 
+from dlrm_app.kernels.compiled import Untyped
 from dlrm_app.kernels.memory import keep_freed_memory
 from dlrm_app.machine import installed
 
@@ -71,7 +71,7 @@ def replace_operators() -> None:
     from dlrm_app.kernels.lookups import make_lookup
     from dlrm_app.kernels.updates import ADAGRAD, ROWWISE_ADAGRAD, SGD, make_update
 
-    makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    makers: dict[str, Callable[[Untyped], Callable[..., Untyped]]] = {
         "split_embedding_codegen_forward_cpu": make_lookup,
         "split_embedding_backward_codegen_sgd_cpu": partial(make_update, SGD),
         "split_embedding_backward_codegen_adagrad_cpu": partial(make_update, ADAGRAD),

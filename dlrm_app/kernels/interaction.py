@@ -6,8 +6,6 @@ Shapes: B batch rows, F sparse features, V = F + 1 vectors of a row, the dense o
 pairs of them.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -18,7 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torchrec.models.dlrm import InteractionArch
 
 from dlrm_app.kernels import openmp
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 from dlrm_app.kernels.dense_layers import is_traced
 
 _OPTIONS = {"cache": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
@@ -96,16 +94,14 @@ def _dots(dense: np.ndarray, sparse: np.ndarray, crossed: np.ndarray, first: int
 
 
 @intrinsic
-def _multiply_block(
-    typing_context: Any, pairs: Any, vectors: Any, product: Any, block: Any, first: Any
-) -> Any:
+def _multiply_block(typing_context, pairs, vectors, product, block, first):  # type: ignore[no-untyped-def]  # compiled
     """Computes _BLOCK rows and _LANES columns of the product in registers, which LLVM would not do by itself.
 
     product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j, d], i from ``block`` on, d from
     ``first`` on.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         arrays = [
             context.make_array(kind)(context, builder, value)
             for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
@@ -116,14 +112,14 @@ def _multiply_block(
             builder.module, ir.FunctionType(lanes, [lanes] * 3), f"llvm.fmuladd.v{_LANES}f32"
         )
 
-        def address(array: Any, row: Any, column: Any) -> Any:
+        def address(array: Untyped, row: Untyped, column: Untyped) -> Untyped:
             width = builder.extract_value(array.shape, 1)
             return builder.gep(array.data, [builder.add(builder.mul(row, width), column)])
 
-        def whole(pointer: Any) -> Any:
+        def whole(pointer: Untyped) -> Untyped:
             return builder.bitcast(pointer, lanes.as_pointer())
 
-        def spread(pointer: Any) -> Any:
+        def spread(pointer: Untyped) -> Untyped:
             alone = builder.insert_element(ir.Constant(lanes, ir.Undefined), builder.load(pointer), _zero)
             return builder.shuffle_vector(alone, ir.Constant(lanes, ir.Undefined), ir.Constant(_SAME, None))
 

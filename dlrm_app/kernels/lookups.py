@@ -9,7 +9,6 @@ offsets are int64, values are float32, weights are float32 or float16.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from dlrm_app.kernels import openmp
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read, end_of_table
 
 _DISTANCE = 32
@@ -32,10 +31,10 @@ LANES = 4
 _POOLINGS = (PoolingMode.SUM.value, PoolingMode.MEAN.value)
 
 
-def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
+def make_lookup(of_fbgemm: Untyped) -> Callable[..., Tensor]:
     """Makes the operator, with the arguments in the order of fbgemm's schema. Unsupported cases go to ``of_fbgemm``."""
 
-    def look_up(keyset: Any, *arguments: Any) -> Tensor:
+    def look_up(keyset: Untyped, *arguments: Untyped) -> Tensor:
         if _is_ours(arguments):
             pooled = _look_up(arguments)
             if pooled is not None:
@@ -46,7 +45,7 @@ def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
     return look_up
 
 
-def _is_ours(arguments: Any) -> bool:
+def _is_ours(arguments: Untyped) -> bool:
     """True if our operator supports the call and there are several threads:
     int64 ids, sums or means without bag weights.
     """
@@ -55,7 +54,7 @@ def _is_ours(arguments: Any) -> bool:
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
 
 
-def _look_up(arguments: Any) -> Tensor | None:
+def _look_up(arguments: Untyped) -> Tensor | None:
     """The pooled rows [B, W]; None if an id is outside of its table: fbgemm's operator then raises its error."""
     weights, weight_offsets, dim_offsets, width, row_offsets, ids, offsets, pooling = arguments[:8]
     num_features = len(weight_offsets)
@@ -69,7 +68,7 @@ def _look_up(arguments: Any) -> Tensor | None:
     return None if is_outside.item() else pooled
 
 
-def _sum_of_rows(lanes: int) -> Any:
+def _sum_of_rows(lanes: int) -> Untyped:
     """Makes a compiled function that adds ``lanes`` columns at once; numba itself has no vector types."""
 
     @intrinsic
@@ -78,7 +77,7 @@ def _sum_of_rows(lanes: int) -> Any:
         from ``column`` on.
         """
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
             result, its_ids, table = (
                 context.make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 2, 5)
             )
@@ -136,7 +135,7 @@ def _pool(ids, bags, num_rows, weights, dim, pooled, at, width, is_mean):  # typ
 
 
 @njit(cache=True, error_model="numpy")
-def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
+def _look_up_share(arguments: openmp.Arguments, weights: Untyped) -> None:
     """Pools this thread's share of the batch's rows, all features."""
     num_ids, num_features, batch, width, is_mean = openmp.sizes(arguments, 5)
     weight_offsets = openmp.integers(arguments[1], num_features)

@@ -6,7 +6,7 @@ import ctypes
 import os
 from functools import cache
 from threading import Lock
-from typing import Any
+from types import ModuleType
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _OPTIONS = "_RJEM_MALLOC_CONF"
@@ -24,7 +24,7 @@ def keep_freed_memory() -> None:
 _loading = Lock()  # cache alone would let two threads change the environment at the same time
 
 
-def load_polars() -> Any:
+def load_polars() -> ModuleType:
     """The module polars. Its allocator keeps freed memory for two seconds in place of half a second.
 
     malloc keeps it too. Options of the user stay in force.
@@ -34,7 +34,7 @@ def load_polars() -> Any:
 
 
 @cache
-def _load_polars() -> Any:
+def _load_polars() -> ModuleType:
     keep_freed_memory()
     given = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = ",".join(["dirty_decay_ms:2000,muzzy_decay_ms:0", *([given] if given else [])])

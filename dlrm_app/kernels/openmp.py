@@ -6,17 +6,17 @@ operator, so the second pool would not get the cores.
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numba import carray, cfunc, types
 
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 
 __all__ = ["IS_AVAILABLE", "carray", "integers", "kernel", "run", "share", "sizes"]
 
-_LIBRARIES: Any = ctypes.CDLL(None)
+_LIBRARIES: Untyped = ctypes.CDLL(None)
 """The libraries loaded in this process; torch's OpenMP is among them."""
 
 IS_AVAILABLE = torch._C.has_openmp and all(
@@ -28,23 +28,23 @@ _thread = types.ExternalFunction("omp_get_thread_num", types.int32())
 _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
 _ARGUMENTS = types.CPointer(types.CPointer(types.float32))
 
-Arguments: TypeAlias = Any
+Arguments: TypeAlias = Untyped
 """A kernel's arguments: the address of its sizes, then the address of each tensor."""
 
 
-def kernel(function: Any) -> Any:
+def kernel(function: Untyped) -> Untyped:
     """Compiles ``function(arguments)`` for ``run``, which calls it in each thread."""
     return cfunc(types.void(_ARGUMENTS), cache=True)(function)
 
 
 @njit(cache=True, inline="always")
-def integers(pointer: Any, count: int) -> Any:
+def integers(pointer: Untyped, count: int) -> Untyped:
     """The ``count`` int64 numbers at ``pointer``."""
     return carray(pointer, 2 * count).view(np.int64)
 
 
 @njit(cache=True, inline="always")
-def sizes(arguments: Arguments, count: int) -> Any:
+def sizes(arguments: Arguments, count: int) -> Untyped:
     """The first ``count`` of the ``numbers`` given to ``run``."""
     return integers(arguments[0], count)
 
@@ -56,7 +56,7 @@ def share(rows: int) -> tuple[int, int]:
     return rows * thread // threads, rows * (thread + 1) // threads
 
 
-def run(compiled: Any, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+def run(compiled: Untyped, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
     """Calls a ``kernel`` in as many threads as torch uses. The tensors must be contiguous and on the CPU."""
     given = (ctypes.c_int64 * len(numbers))(*numbers)
     addresses = [ctypes.addressof(given), *(tensor.data_ptr() for tensor in tensors)]

@@ -2,14 +2,14 @@
 
 import platform
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 
 if TYPE_CHECKING:  # the loader copies rows without torch
     import torch
@@ -38,10 +38,10 @@ def can_read(weights: "torch.Tensor") -> bool:
 
 
 @intrinsic
-def read_weight(typing_context: Any, weights: Any, index: Any) -> Any:
+def read_weight(typing_context: Untyped, weights: Untyped, index: Untyped) -> Untyped:
     """``weights[index]`` as float32; a float16's bits are stored as uint16."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         value = builder.load(builder.gep(array.data, [arguments[1]]))
         if weights.dtype == types.uint16:
@@ -52,10 +52,10 @@ def read_weight(typing_context: Any, weights: Any, index: Any) -> Any:
 
 
 @intrinsic
-def write_weight(typing_context: Any, weights: Any, index: Any, value: Any) -> Any:
+def write_weight(typing_context: Untyped, weights: Untyped, index: Untyped, value: Untyped) -> Untyped:
     """Sets ``weights[index] = value``; for float16, the nearest value."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         value = arguments[2]
         if weights.dtype == types.uint16:
@@ -66,12 +66,12 @@ def write_weight(typing_context: Any, weights: Any, index: Any, value: Any) -> A
     return types.void(weights, types.intp, types.float32), generate
 
 
-def _bring(is_to_write: bool) -> Any:
+def _bring(is_to_write: bool) -> Untyped:
     @intrinsic
-    def bring(typing_context: Any, values: Any, index: Any) -> Any:
+    def bring(typing_context: Untyped, values: Untyped, index: Untyped) -> Untyped:
         """Prefetches the cache line of ``values[index]``."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
             pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), cgutils.voidptr_t)
             number = ir.IntType(32)
@@ -89,7 +89,7 @@ bring_to_read, bring_to_write = _bring(False), _bring(True)
 
 
 @njit(cache=True)
-def end_of_table(row_offsets: Any, feature: int) -> int:
+def end_of_table(row_offsets: Untyped, feature: int) -> int:
     """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive.
 
     ``row_offsets``: the number of each feature's first row, and of all rows. The places of weights would not tell an

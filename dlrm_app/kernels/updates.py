@@ -12,7 +12,6 @@ the id, then 32 bits for the bag (feature · B + its row).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 
 from dlrm_app.kernels import openmp
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 from dlrm_app.kernels.rows import (
     ALL_WEIGHTS,
     LINE,
@@ -41,13 +40,13 @@ SGD, ADAGRAD, ROWWISE_ADAGRAD = range(3)
 """The rules. Adagrad keeps a sum of squares for each weight, row-wise Adagrad one for each row."""
 
 
-def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
+def make_update(rule: int, of_fbgemm: Untyped) -> Callable[..., None]:
     """Makes the operator of ``rule``, with the arguments in the order of fbgemm's schema.
 
     Unsupported cases go to ``of_fbgemm``.
     """
 
-    def update(keyset: Any, *arguments: Any) -> None:
+    def update(keyset: Untyped, *arguments: Untyped) -> None:
         if not _is_ours(rule, arguments):
             of_fbgemm.call_boxed(keyset, *arguments)
             return
@@ -60,7 +59,7 @@ def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
     return update
 
 
-def _is_ours(rule: int, arguments: Any) -> bool:
+def _is_ours(rule: int, arguments: Untyped) -> bool:
     """True if our operator supports the call: readable weights, int64 ids, no bag weights, no weight decay or
     max norm.
     """
@@ -70,7 +69,7 @@ def _is_ours(rule: int, arguments: Any) -> bool:
     return can_read(weights) and is_plain and not any(decay_and_max_norm)
 
 
-def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
+def _update(rule: int, arguments: Untyped, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
     """Sums each row's gradient and steps the row. ``rates``: [lr, eps]."""
     gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
         :11
@@ -240,7 +239,7 @@ def _update_rows(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
+def _update_share(arguments: openmp.Arguments, weights: Untyped) -> None:
     """Steps the rows whose first key lies in this thread's share; the features of a table are consecutive."""
     num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
     weight_offsets = openmp.integers(arguments[1], num_features)

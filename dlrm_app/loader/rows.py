@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 from dlrm_app.kernels.rows import LINE, bring_to_read
 
 
@@ -165,10 +165,10 @@ _RANGES_AHEAD = 2
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def _pointer(typing_context: Untyped, address: Untyped) -> Untyped:
     """Turns an address into a pointer, for ``carray``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate

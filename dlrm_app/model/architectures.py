@@ -19,7 +19,7 @@ from dlrm_app.config.train import ModelConfig
 from dlrm_app.config.values import one_of
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,7 +22,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.tables.bags import meta_bags, meta_vectors, to_bag_config, torch_name
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 Vectors = Mapping[str, JaggedTensor]
 """Feature → the vectors of its ids, with the number of ids in each row."""

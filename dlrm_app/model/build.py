@@ -17,7 +17,7 @@ from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.labels import LabelTops
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 
 def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:

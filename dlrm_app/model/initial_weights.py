@@ -15,7 +15,7 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.model.labels import LabelTops
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.table import Table, table_of
 
 BLOCK_ROWS = 8192
 

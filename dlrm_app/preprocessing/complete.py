@@ -13,16 +13,8 @@ from isal import isal_zlib
 
 from dlrm_app.checksums import checksum
 from dlrm_app.dataset.label_counts import label_counts
-from dlrm_app.dataset.manifest import (
-    LabelCounts,
-    Manifest,
-    ManifestSource,
-    Shard,
-    Split,
-    WeightSums,
-    read_manifest,
-    write_manifest,
-)
+from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, WeightSums
 from dlrm_app.encoding.columns import MadeColumns
 from dlrm_app.encoding.contents import (
     CONTENTS,

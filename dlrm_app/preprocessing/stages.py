@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard
+from dlrm_app.dataset.manifest import DenseColumn, Manifest
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.columns import MadeColumns
 from dlrm_app.encoding.contents import tells_rows_apart
 from dlrm_app.encoding.own_clicks import learnt_rows

@@ -5,13 +5,13 @@ import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.machine import installed
+from dlrm_app.records import Json
 
 PACKAGES = [
     "dlrm-app",
@@ -25,7 +25,7 @@ PACKAGES = [
 ]
 
 
-def describe_dataset(manifest: Manifest) -> dict[str, Any]:
+def describe_dataset(manifest: Manifest) -> Json:
     """The manifest without its shards: rows by split, features, the best metrics that can be reached."""
     return {
         "dataset": manifest.dataset,
@@ -46,7 +46,7 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def describe_environment(runtime: Runtime) -> dict[str, Any]:
+def describe_environment(runtime: Runtime) -> Json:
     """Versions, machine and launch, as recorded beside each run."""
     return {
         "folder": str(Path.cwd()),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.records import IF_SET, from_json
+from dlrm_app.records import IF_SET, Json, from_json
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 
 PARTS = {
@@ -51,7 +51,7 @@ class TrainEvent:
 Event = TrainEvent | Evaluation
 
 
-def event_to_json(event: Event) -> dict[str, Any]:
+def event_to_json(event: Event) -> Json:
     """A line of metrics.jsonl, except the time."""
     if isinstance(event, Evaluation):
         return {"event": "eval", **event.to_json()}

@@ -28,7 +28,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import explained_disk_errors, sync_folder, write_json, write_text, written_whole
 from dlrm_app.locks import held_lock
-from dlrm_app.records import as_json, from_json
+from dlrm_app.records import Json, as_json, from_json
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import (
@@ -197,7 +197,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _values_in(path: Path) -> dict[str, Any]:
+def _values_in(path: Path) -> Json:
     """The values in a JSON file of the run; empty if it is missing or damaged: the run writes it again."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))

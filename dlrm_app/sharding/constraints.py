@@ -16,7 +16,7 @@ from dlrm_app.config.sharding import SHARDING_TYPES, UNPOOLED_TYPES, ShardingCon
 from dlrm_app.config.values import one_of
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)

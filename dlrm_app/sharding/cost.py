@@ -34,7 +34,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of, sharding_types_of
 from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
+from dlrm_app.tables.table import BYTES_PER_WEIGHT, Table
 from dlrm_app.text import listed
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")

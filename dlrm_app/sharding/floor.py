@@ -35,7 +35,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.placement import Placed
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table, table_of
+from dlrm_app.tables.table import BYTES_PER_WEIGHT, Table, table_of
 
 VALUE, INDEX = 4, 8
 """Bytes of a pooled value or a dense weight, and of an id."""

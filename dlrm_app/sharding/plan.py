@@ -30,7 +30,7 @@ from dlrm_app.sharding.cost import KINDS, Workload
 from dlrm_app.sharding.placement import Assignment, Placed, RankLoads, imbalance, rank_loads
 from dlrm_app.table import Column, Columns, Rows, share, text_table
 from dlrm_app.tables.bags import torch_name
-from dlrm_app.tables.specs import RENAMED, Table
+from dlrm_app.tables.table import RENAMED, Table
 from dlrm_app.text import memory_text, percent
 
 logger = logging.getLogger(__name__)

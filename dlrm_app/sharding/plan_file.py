@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torchrec.distributed.types import CacheParams
@@ -11,7 +10,7 @@ from torchrec.distributed.types import CacheParams
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.config.values import one_of
 from dlrm_app.errors import ConfigError, DataError, Problem, first_problems, refuse_if
-from dlrm_app.records import IF_SET, Format, as_json
+from dlrm_app.records import IF_SET, Format, Json, as_json
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import Workload, estimate_options
@@ -47,9 +46,9 @@ _FORMAT = Format(
 )
 
 
-def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
+def plan_to_dict(plan: EstimatedPlan) -> Json:
     """The content of plan.yaml, without its format and version."""
-    value: dict[str, Any] = as_json(_plan_file(plan))
+    value: Json = as_json(_plan_file(plan))
     return {key: part for key, part in value.items() if key not in ("format", "version")}
 
 

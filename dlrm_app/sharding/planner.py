@@ -33,7 +33,7 @@ from dlrm_app.sharding.search import explain_misfit, search
 from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, optimizer_kinds
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import memory_text
 
 logger = logging.getLogger(__name__)

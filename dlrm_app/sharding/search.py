@@ -19,7 +19,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems, table_names
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables, rank_loads
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import memory_text
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)

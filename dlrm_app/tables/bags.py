@@ -14,7 +14,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
-from dlrm_app.tables.specs import RENAMED, Table, table_of
+from dlrm_app.tables.table import RENAMED, Table, table_of
 
 POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}

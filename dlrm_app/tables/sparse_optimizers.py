@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from dlrm_app.config.optimizer import SparseSettings, change_settings
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 if TYPE_CHECKING:  # checks of a configuration must not wait for torch
     from torch import Tensor

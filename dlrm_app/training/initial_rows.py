@@ -28,7 +28,7 @@ from dlrm_app.encoding.sparse import SparseEncoder
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.logs.arrow_rows import keys_of
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import count
 
 logger = logging.getLogger(__name__)

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from tqdm import tqdm
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
@@ -16,7 +18,6 @@ from dlrm_app.evaluation.causes import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.model.loss import StepOutput
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import MARKER
@@ -116,14 +117,14 @@ def steps_left(run: TrainingRun, num_batches: int) -> int:
     return num_batches if max_steps is None else min(num_batches, max_steps - run.progress.step)
 
 
-def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
+def take_step(run: TrainingRun, stream: Iterator[Batch], bar: tqdm) -> None:
     """Takes one step on the next global batch: forward, backward, update."""
     progress, instruments, trainer = run.progress, run.instruments, run.config.trainer
     run.learning_rates.apply(progress.step + 1)
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
     with instruments.parts.step(may_profile=not instruments.trace.is_active):
-        output: StepOutput = run.trainable.pipeline.progress(stream)
+        output = run.trainable.pipeline.progress(stream)
     instruments.trace.after_step()
     progress.step += 1
     progress.batch += 1
@@ -238,7 +239,7 @@ def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
     )
 
 
-def epoch_bar(run: TrainingRun, num_steps: int) -> Any:
+def epoch_bar(run: TrainingRun, num_steps: int) -> AbstractContextManager[tqdm]:
     """The progress bar of an epoch, in samples; a resumed epoch begins in the middle."""
     size, first = run.config.trainer.global_batch_size, run.progress.batch
     total, is_first = (first + num_steps) * size, run.runtime.is_first
@@ -264,7 +265,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
     return TrainBatches(source, plan, choose_loading(data.prefetch_batches, data.decode_workers, runtime))
 
 
-def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
+def log_loss(run: TrainingRun, batches: TrainBatches, bar: tqdm) -> None:
     """Reports the mean loss since the last report, if steps were taken. Raises SharedError if a loss is NaN or inf."""
     meter, instruments, progress = run.state.meter, run.instruments, run.progress
     if not meter.has_unread:

@@ -28,7 +28,7 @@ from dlrm_app.runs.checkpoint.marker import EMA
 from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.tensors import Tensors
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, WEIGHT, table_settings
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.table import Table, table_of
 
 
 class TouchedRows(torch.optim.Optimizer):

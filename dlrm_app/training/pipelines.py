@@ -3,8 +3,8 @@
 Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations; prefetched batches are kept.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -58,9 +58,26 @@ class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
         return super().progress(dataloader_iter)
 
 
+class Pipeline(Protocol):
+    """A train pipeline. It trains on every batch that it reads."""
+
+    def progress(self, dataloader_iter: Iterator[Batch]) -> StepOutput:
+        """Takes a step."""
+
+    def detach(self) -> None:
+        """Restores the model's own forward; batches that were read ahead are kept."""
+
+    def attach(self, sparse_dist: bool = True) -> None:
+        """Makes the model's forward the pipeline's again."""
+
+
 def make_pipeline(
     name: str, model: DistributedModelParallel, optimizer: CombinedOptimizer, device: torch.device
-) -> Any:
-    """Makes the pipeline called ``name``. It trains on every batch that it reads."""
-    kinds: dict[str, Any] = {"base": OneByOne, "sparse_dist": TrainPipelineSparseDist, "prefetch": Prefetch}
+) -> Pipeline:
+    """Makes the pipeline called ``name``."""
+    kinds: dict[str, Callable[..., Pipeline]] = {
+        "base": OneByOne,
+        "sparse_dist": TrainPipelineSparseDist,
+        "prefetch": Prefetch,
+    }
     return kinds[name](model, optimizer, device)

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +32,9 @@ from dlrm_app.model.labels import givens
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
-from dlrm_app.tables.specs import Table, with_pooling_factors
+from dlrm_app.tables.table import Table, with_pooling_factors
 from dlrm_app.training.optimizers import combine_optimizers
-from dlrm_app.training.pipelines import make_pipeline
+from dlrm_app.training.pipelines import Pipeline, make_pipeline
 from dlrm_app.training.validation import check_training
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class Trainable:
     features: list[str]
     model: DistributedModelParallel
     optimizer: CombinedOptimizer
-    pipeline: Any
+    pipeline: Pipeline
     plan: EstimatedPlan
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.dataset.columns import describe_columns
@@ -15,6 +14,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
+from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.marker import Checkpoint, Marker
 from dlrm_app.runs.checkpoint.progress import Progress
@@ -131,7 +131,7 @@ class TrainingRun:
         return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
 
     @cached_property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Json:
         """The dataset's encoding, for evaluating the model on other rows; only the first rank reads it."""
         return describe_columns(self.manifest) if self.runtime.is_first else {}
 

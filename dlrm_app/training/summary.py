@@ -10,7 +10,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.evaluation import LEARNT, TOO_EARLY, Evaluation
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.text import duration
 from dlrm_app.training.instruments import largest_part
 from dlrm_app.training.state import TrainingRun

@@ -32,7 +32,7 @@ from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table, in_order
+from dlrm_app.tables.table import Table, in_order
 from dlrm_app.training.begin import Beginning, begin_from
 from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since

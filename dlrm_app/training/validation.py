@@ -24,7 +24,8 @@ from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_
 from dlrm_app.runs.checkpoint.names import can_continue, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems, table_problems
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Table
 from dlrm_app.training.warm_start import check_warm_start
 
 if TYPE_CHECKING:

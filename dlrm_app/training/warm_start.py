@@ -19,7 +19,7 @@ from dlrm_app.runs.checkpoint.marker import Checkpoint, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table, in_order
+from dlrm_app.tables.table import Table, in_order
 from dlrm_app.text import listed
 from dlrm_app.typed import as_typed, setting
 

@@ -10,7 +10,8 @@ from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, below, choose_rec
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import read_sweep
-from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, Split, write_manifest
+from dlrm_app.dataset.manifest import Manifest, SparseColumn, write_manifest
+from dlrm_app.dataset.splits import Shard, Split
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.validation import check_training
 from tests.composed import compose_config

@@ -8,7 +8,8 @@ import pytest
 
 from dlrm_app.api.command import Call
 from dlrm_app.cli.next_lines import next_lines
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
+from dlrm_app.dataset.manifest import DenseColumn, Manifest
+from dlrm_app.dataset.splits import Split
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 

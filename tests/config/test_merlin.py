@@ -11,7 +11,8 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)

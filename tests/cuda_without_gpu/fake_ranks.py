@@ -19,7 +19,7 @@ from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.training.validation import check_plan, plan_workload
 from tests.composed import compose_config
 

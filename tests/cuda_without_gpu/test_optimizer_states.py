@@ -13,7 +13,7 @@ from torchrec.distributed import batched_embedding_kernel
 
 from dlrm_app.sharding.sharder import fused_kernels
 from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import table_of
+from dlrm_app.tables.table import table_of
 from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta
 
 TABLES = """\

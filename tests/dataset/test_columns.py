@@ -13,7 +13,7 @@ from dlrm_app.dataset.columns import (
 )
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import Problem
-from dlrm_app.tables.specs import Attention, Table
+from dlrm_app.tables.table import Attention, Table
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import is_like
 

@@ -9,7 +9,7 @@ from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.errors import DataError
-from dlrm_app.tables.specs import Table, with_pooling_factors
+from dlrm_app.tables.table import Table, with_pooling_factors
 from dlrm_app.tools.planning.plan_cluster import plan_cluster
 from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset

@@ -27,7 +27,7 @@ from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
 from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 from tests.inference.conftest import export_here, first_rows, predicted
 from tests.loader.dataset_fixture import write_dataset

@@ -8,7 +8,7 @@ import torch
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables, table_types
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.refusals import refused
 
 QUANTIZED = [

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.initial_weights import local_parts, table_weights
-from dlrm_app.tables.specs import Table, table_of
+from dlrm_app.tables.table import Table, table_of
 from dlrm_app.training.setup import Trainable
 from tests.composed import compose_config
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

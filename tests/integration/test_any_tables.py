@@ -13,7 +13,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.sharding.planner import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 from tests.integration.sharded_losses import whole_tables
 from tests.plain_training import plain_copy, run_plain

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.dataset.manifest import ManifestSource, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import read_manifest, write_manifest
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.records import from_json

@@ -15,7 +15,7 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.model.initial_weights import draw_block
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.inference.conftest import export_here, predicted
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused

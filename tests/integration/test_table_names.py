@@ -14,7 +14,7 @@ from dlrm_app.config.predict import PredictConfig
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.tables.bags import torch_name
-from dlrm_app.tables.specs import table_of
+from dlrm_app.tables.table import table_of
 from tests.composed import compose_config
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import evaluate_here, final_bytes, losses, train_here

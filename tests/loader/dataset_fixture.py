@@ -12,15 +12,8 @@ import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.checksums import checksum
-from dlrm_app.dataset.manifest import (
-    DenseColumn,
-    Manifest,
-    Shard,
-    SparseColumn,
-    Split,
-    read_manifest,
-    write_manifest,
-)
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest, write_manifest
+from dlrm_app.dataset.splits import Shard, Split
 
 LABEL = "label"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrm_app.tables.specs import Attention, Table
+from dlrm_app.tables.table import Attention, Table
 from tests.model.test_parity import MODELS
 from tests.plain_training import assert_trains_like_plain, compose_train
 

@@ -8,7 +8,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 
 TABLES = [Table("t", 10, 8, ("a",)), Table("u", 10, 8, ("b",))]

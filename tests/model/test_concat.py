@@ -11,7 +11,7 @@ from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec, model_problems
 from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 from tests.plain_model import PlainModel
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Attention, Table
+from dlrm_app.tables.table import Attention, Table
 from tests.model.test_parity import MODELS
 from tests.plain_training import assert_trains_like_plain, compose_train, plain_copy
 from tests.random_batches import NUM_DENSE, draw, to_batch

@@ -11,7 +11,8 @@ import pytest
 
 from dlrm_app.checksums import checksum
 from dlrm_app.dataset.label_counts import label_table
-from dlrm_app.dataset.manifest import LabelCounts, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import read_manifest, write_manifest
+from dlrm_app.dataset.splits import LabelCounts
 from dlrm_app.errors import DataError
 from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
 from dlrm_app.tools.daily.rows import Earlier, write_rows

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dlrm_app
-from dlrm_app.dataset.manifest import LabelCounts, LearntLabel
+from dlrm_app.dataset.manifest import LearntLabel
+from dlrm_app.dataset.splits import LabelCounts
 from dlrm_app.errors import ConfigError
 from dlrm_app.journal import Journal
 from dlrm_app.logs.sources import parquet_units

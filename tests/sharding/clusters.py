@@ -8,7 +8,8 @@ from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.cost import Workload
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Table
 
 
 def cluster(

@@ -23,7 +23,7 @@ from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.placement import Assignment, Placed
 from dlrm_app.sharding.planner import warn_of_other_algorithms
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Attention, Table
+from dlrm_app.tables.table import Attention, Table
 from tests.random_batches import TABLES
 from tests.refusals import is_like
 from tests.sharding.clusters import cluster, workload

@@ -26,7 +26,7 @@ from dlrm_app.sharding.floor import (
 )
 from dlrm_app.sharding.placement import Placed
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.sharding.clusters import cluster, workload
 
 BATCH, NUM_DENSE, DIM = 64, 5, 8

@@ -8,7 +8,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.plan import EstimatedPlan, log_plan, plan_text, to_plan
 from dlrm_app.sharding.search import search
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.sharding.clusters import cluster, one_hot, workload
 
 

@@ -14,7 +14,7 @@ from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import to_plan
 from dlrm_app.sharding.plan_file import load_plan, plan_to_dict, write_plan
 from dlrm_app.sharding.search import search
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.refusals import is_like, refused
 from tests.sharding.clusters import cluster, one_hot, workload
 

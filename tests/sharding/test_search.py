@@ -22,7 +22,7 @@ from dlrm_app.sharding.placement import Assignment, Placed, imbalance, rank_load
 from dlrm_app.sharding.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.bags import meta_bags
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 
 TABLES = st.lists(

@@ -8,7 +8,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBat
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.sharder import ExactMeanCollection, fused_kernels, undisturbed
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.trainable import trainable_of

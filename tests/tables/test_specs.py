@@ -10,7 +10,8 @@ from dlrm_app.config.conf_files import conf_dir
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.bags import to_bag_config
-from dlrm_app.tables.specs import Attention, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Attention
 from tests.refusals import refused
 
 ROWS = {"item": 100, "last_items": 80, "user": 50}

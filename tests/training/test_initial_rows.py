@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.encoding.sparse import hash_ids
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.model.initial_weights import draw_block, init_tables
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.training.initial_rows import init_vectors, vector_problems
 from tests.preprocessing.running import run
 from tests.refusals import is_like, refused

@@ -12,7 +12,7 @@ from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.progress import Progress
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.training.optimizers import LearningRates, fit_to_run, lr_factor
 from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.random_batches import NUM_DENSE, TABLES

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.manifest import Manifest, Shard
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.content import content_hashes
 from dlrm_app.encoding.contents import Contents
 from dlrm_app.encoding.encoder import Encoder

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.label_counts import count_labels
-from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.journal import Finish, Journal, WorkFiles

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.shard_writer import ShardWriter
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.journal import Finish, Journal, R, WorkFiles
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import GOLDEN, mix

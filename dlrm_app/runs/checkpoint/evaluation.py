@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dlrm_app.records import Number
+from dlrm_app.records import Json, Number
 from dlrm_app.text import bullets
 
 LEARNT, UNDECIDED = "learnt", "undecided"
@@ -79,7 +79,7 @@ class Evaluation:
         loss = self.metrics.get("logloss", math.nan)
         return -1.0, -math.inf if math.isnan(loss) else -loss
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """A flat dict: the metrics stand beside the step."""
         judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
         labels = {"labels": self.labels} if self.labels else {}
@@ -93,7 +93,7 @@ class Evaluation:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+    def from_json(cls, value: Mapping[str, Any]) -> Json:
         """The values of the fields in what ``to_json`` gave."""
         others = ("split", "epoch", "step", "judgement", "labels")
         metrics = {name: number for name, number in value.items() if name not in others}

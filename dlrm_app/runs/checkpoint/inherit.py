@@ -33,7 +33,7 @@ from dlrm_app.runs.checkpoint.load import Places, grid, load_tensors
 from dlrm_app.runs.checkpoint.marker import MODEL
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces, table_name
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 
 
 @dataclass(frozen=True)

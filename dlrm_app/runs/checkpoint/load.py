@@ -38,7 +38,7 @@ from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.sharding.planner import plan_model, shard_model
-from dlrm_app.tables.specs import table_of
+from dlrm_app.tables.table import table_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dlrm_app.checksums import differences
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.records import ALWAYS, IF_SET, Format
+from dlrm_app.records import ALWAYS, IF_SET, Format, Json
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 
 MARKER = "complete.json"
@@ -30,11 +30,11 @@ class Marker:
     """State of torch's CPU generator."""
     dataset: str
     """The dataset's fingerprint."""
-    columns: dict[str, Any]
+    columns: Json
     """The dataset's encoding and label, by ``describe_columns``."""
-    config: dict[str, Any]
+    config: Json
     world_size: int
-    plan: dict[str, Any]
+    plan: Json
     """The sharding plan, as in plan.yaml."""
     metrics_bytes: int
     """The size of the run's metrics.jsonl."""

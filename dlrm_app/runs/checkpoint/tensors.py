@@ -23,7 +23,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.runs.checkpoint.marker import MODEL
 from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import table_of
+from dlrm_app.tables.table import table_of
 
 Tensors = dict[str, Any]
 Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
@@ -15,8 +14,10 @@ from dlrm_app.errors import DataError
 from dlrm_app.locks import SharedLock
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
+from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
-from dlrm_app.tables.specs import Table, in_order, resolve_tables
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import Table, in_order
 from dlrm_app.typed import setting
 
 
@@ -37,7 +38,7 @@ class TrainedModel:
     """While it is held, the run does not delete the checkpoint."""
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Json:
         """The encoding of the model's dataset."""
         return self.marker.columns
 

@@ -31,8 +31,9 @@ from dlrm_app.dataset.arrow import (
 )
 from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.label_counts import Counts, count_labels, label_counts
-from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.loader.prefetch import map_in_order

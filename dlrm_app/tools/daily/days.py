@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dlrm_app.checksums import checksum
 from dlrm_app.config.days import DaysConfig, composed
-from dlrm_app.dataset.manifest import MANIFEST, ManifestSource
+from dlrm_app.dataset.manifest import MANIFEST
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if

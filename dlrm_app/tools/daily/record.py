@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.dataset.manifest import Manifest, ManifestSource
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult

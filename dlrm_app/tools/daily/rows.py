@@ -31,9 +31,10 @@ from dlrm_app.dataset.arrow import (
 )
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.label_counts import add_counts, add_weights, count_labels, label_counts
-from dlrm_app.dataset.manifest import Manifest, Shard, Split, WeightSums, write_manifest
+from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dataset.shard_writer import ShardWriter
+from dlrm_app.dataset.splits import Shard, Split, WeightSums
 from dlrm_app.dates import HOURS, Hour, day_number
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole

@@ -19,7 +19,7 @@ from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.search import smallest_cluster
-from dlrm_app.tables.specs import with_pooling_factors
+from dlrm_app.tables.table import with_pooling_factors
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 

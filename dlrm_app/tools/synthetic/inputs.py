@@ -21,15 +21,8 @@ from numpy.typing import NDArray
 from dlrm_app.checksums import checksum
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.manifest import (
-    MANIFEST,
-    DenseColumn,
-    Manifest,
-    Shard,
-    SparseColumn,
-    Split,
-    write_manifest,
-)
+from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, write_manifest
+from dlrm_app.dataset.splits import Shard, Split
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import folder_written_whole, output_problems, room_problems, written_whole
 from dlrm_app.kernels.compiled import njit

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.dataset.manifest import ManifestSource
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.logs.sources.source import content_checksum, has_changed, sample_checksum
 

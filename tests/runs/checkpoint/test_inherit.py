@@ -21,7 +21,7 @@ from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_tensors, create_states, local_pieces, table_name
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.table import Table
 from dlrm_app.training.setup import Trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, Ids, draw, to_batch

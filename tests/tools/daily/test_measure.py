@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.dataset.manifest import ManifestSource, read_manifest
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.encoding.contents import CONTENTS, Contents
 from dlrm_app.errors import DataError
 from dlrm_app.tools.daily.measure import (

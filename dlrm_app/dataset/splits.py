@@ -1,0 +1,79 @@
+"""The splits of a dataset, as its manifest records them: their shards, the counts of their rows, and the input files."""
+
+from dataclasses import dataclass, field
+
+from dlrm_app.records import IF_SET
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A Parquet file. ``path`` is relative to the dataset folder; ``row_groups`` are rows per row group."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    row_groups: list[int] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """The sums of the weights of a split's rows: of ``all``, and of the ``positives``."""
+
+    all: float
+    positives: float
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """The ``rows`` of a split that have another label, those where it is 1, and the sums of their weights, if rows
+    have weights.
+
+    ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
+    rows where the label is 1 and its ``given`` is 0.
+    """
+
+    rows: int
+    positives: int
+    weights: WeightSums | None = field(default=None, metadata=IF_SET)
+    negatives: "LabelCounts | None" = field(default=None, metadata=IF_SET)
+    without_given: int = field(default=0, metadata=IF_SET)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
+    negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every other label.
+    """
+
+    rows: int
+    positives: int | None
+    rejects: int
+    shards: list[Shard]
+    left_out: int = field(default=0, metadata=IF_SET)
+    weights: WeightSums | None = field(default=None, metadata=IF_SET)
+    labels: dict[str, LabelCounts] = field(default_factory=dict, metadata=IF_SET)
+
+
+@dataclass(frozen=True)
+class ManifestSource:
+    """An input file as it was when read. ``rows`` counts the negatives that sampling left out, too."""
+
+    path: str
+    split: str
+    bytes: int
+    checksum: str
+    rows: int
+    modified_ns: int
+    """The time of the last change; 0 for an object of a store, which has a ``tag`` instead."""
+    tag: str = ""
+    """An object's version, as given by its store."""
+    sample: str = ""
+    """The checksum of some of its bytes, which are compared more often than all; empty for an object of a store."""
+
+    @property
+    def version(self) -> tuple[int, int, str]:
+        """(bytes, date, tag)"""
+        return self.bytes, self.modified_ns, self.tag
