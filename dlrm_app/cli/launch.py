@@ -92,7 +92,6 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
 
 
 def _read_options(name: str) -> argparse.Namespace:
-    """The words and options after ``dlrm-<name>``."""
     # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
     parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="key=value")

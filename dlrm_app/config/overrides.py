@@ -1,4 +1,4 @@
-"""Tells settings apart into choices of groups and values of keys, and refuses those that are wrong, all together."""
+"""Divides settings into choices of groups and values of keys; reports all that are wrong together."""
 
 import difflib
 import hashlib
@@ -43,10 +43,10 @@ class Overrides:
 
 
 def overrides_of(settings: Settings, schema: type[Section], command: str) -> tuple[Overrides, list[Problem]]:
-    """The good ones of ``settings``, and the problems of the others.
+    """The valid ones of ``settings``, and the problems of the others.
 
-    Problems are unknown keys (with the nearest known one), wrong types and unknown choices. A file that is a choice
-    (``tables=my_tables.yaml``) is read and registered.
+    Problems are unknown keys (with the nearest known one), wrong types and unknown choices. A file that is a
+    choice (``tables=my_tables.yaml``) is read and registered.
     """
     overrides = Overrides()
     problems: list[Problem] = []

@@ -51,7 +51,6 @@ class WordReader:
     unreadable: list[str] = field(default_factory=list)
 
     def read(self, words: Sequence[str]) -> "WordReader":
-        """Adds the settings of ``words``."""
         for text in words:
             if _is_positional(text, self.positional):
                 earlier = self.settings.get(self.positional)
@@ -92,7 +91,6 @@ class WordReader:
 
 
 def _is_positional(text: str, key: str) -> bool:
-    """True if ``text`` is a value of ``key``, typed without it."""
     return bool(key) and ("=" not in text or Path(text).is_dir())
 
 
@@ -159,7 +157,6 @@ def _unreadable(word: str, schema: type[Section], typed: set[str]) -> Problem:
 
 
 def _several(word: Word) -> list[Problem]:
-    """The problem of a word with several values."""
     if len(word.values) == 1:
         return []
     value = word.text.partition("=")[2]

@@ -53,7 +53,6 @@ class Predictions(Result):
     seconds: float
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The number of scores, and the time that they took."""
         speed = self.rows / self.seconds
         yield f"{self.rows:,} scores in {self.path}, {self.seconds:.1f} s, {speed:,.0f} rows/s"
 
@@ -99,7 +98,6 @@ def _with_versions(inputs: list[str], output: Path) -> list[str]:
 def _open_source(
     config: PredictConfig, inputs: list[str], manifest: Manifest, reader: TableReader
 ) -> DatasetParts | RawParts:
-    """Opens the rows to score: a split of a dataset, or raw logs."""
     if config.data.path is not None:
         return DatasetParts(manifest, config.split, reader)
     return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep)

@@ -16,7 +16,7 @@ _SHOWN = 60
 _BREAKING, _BREAKING_ITEMS = frozenset("\x1f\n\r"), frozenset("\x1e\x1f\n\r")
 """Line ends and separators of records, which no value, or item of a list, may hold."""
 _EMPTY_LISTS = (None, [None], [""])
-"""Lists without elements: a missing element alone is none."""
+"""Lists without elements; a single missing element counts as none."""
 _TEXTS = ("string", "hex", "iso", "formatted")
 """The kinds of columns whose values are texts, so that numbers among them are texts of digits."""
 

@@ -22,12 +22,12 @@ _OUTCOME = re.compile(
     r"y|label|target|click(ed)?|conver(t|ted|sion)|purchased?|bought|buy|order(ed)?|install(ed)?|liked?|follow(ed)?"
     r"|viewed?|watch(ed)?|play(ed)?|dwell|rating"
 )
-"""Words of a name that say what came of showing the row."""
+"""Words in the names of outcomes: what happened after the row was shown."""
 _BEFORE = re.compile(
     r"last|prev(ious)?|past|hist(ory)?|recent|since|days|\d+|num|number|counts?|cnt|total|sum|avg|mean|rate|ratio"
     r"|ctr|cvr"
 )
-"""Words of a name that say what was known before."""
+"""Words in the names of facts that were known before."""
 _MOMENTS = re.compile(r"time|timestamp|ts|at|date|day|dt|hour|when|unix|epoch|created|updated")
 _WEIGHT = re.compile(r"((sample|row|example|instance|importance)_?)?weight|importance", re.IGNORECASE)
 _IDENTIFIER = re.compile(
@@ -41,11 +41,13 @@ _SINCE_1970 = {"seconds": r"1\d{9}(\.\d*)?", "milliseconds": r"1\d{12}(\.\d*)?"}
 _LABEL, _LABEL_WORDS = r"[01](\.0*)?|true|false", r"yes|no|[ynft]"
 """Labels as they are read, and words that also mean one or the other."""
 _PAIRS = ({-1.0, 1.0}, {1.0, 2.0})
-"""Numbers that other programs write for 0 and 1."""
+"""Pairs of numbers that other programs write for 0 and 1."""
 _FEW_ROWS = 100
-"""The least number of rows in which values that all differ are no accident."""
+"""The least number of rows from which on it is not an accident if all values differ."""
 _TELLING, _TELLING_ROWS = 0.9, 1000
-"""The AUC of a column alone from which it may be known only afterwards, and the least rows to measure it on."""
+"""A feature that alone has at least this AUC may be known only after the click; the least rows to measure it
+on.
+"""
 _ID_DIGITS, _LARGE_ID = 4, 1e5
 _LIST_SHARE = 0.05
 """Values are read as lists if at least this share of them has a separator."""
@@ -84,7 +86,7 @@ def propose(sample: Sample) -> list[Proposed]:
 
 
 def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Proposed]:
-    """``found``; lists with the values of another column say so, for both should have one vocabulary."""
+    """Adds a note to lists that have the values of another column: both should share one vocabulary."""
     numbers: dict[str, int] = {}
 
     def keys(counts: Mapping[str, int]) -> NDArray[np.uint64]:
@@ -113,7 +115,6 @@ def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Pr
 
 
 def _elements(text: str, separator: str, brackets: str | None) -> list[str]:
-    """The elements of a list that is written as ``text``."""
     if brackets is None:
         return text.split(separator)
     items = (item.strip(" \t") for item in text.strip(" \t")[1:-1].split(separator))
@@ -125,7 +126,7 @@ def _words_of(name: str) -> list[str]:
 
 
 def _is_outcome(name: str) -> bool:
-    """True if ``name`` says what came of showing the row, and not how often that happened before."""
+    """True if ``name`` names an outcome of showing the row, and not how often it happened before."""
     words = _words_of(name)
     return any(map(_OUTCOME.fullmatch, words)) and not any(map(_BEFORE.fullmatch, words))
 
@@ -164,7 +165,9 @@ def _clicked(label: Seen) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 def _unless_it_tells(
     proposed: Proposed, column: Seen, rows: NDArray[np.int64], clicked: NDArray[np.bool_]
 ) -> Proposed:
-    """``proposed``, or to ignore a feature that tells the label so well that it may be known only afterwards."""
+    """``proposed``, or a proposal to ignore the feature if it predicts the label so well that it may be known
+    only afterwards.
+    """
     if proposed.role in ("ignore", "label") or not column.texts or len(rows) < _TELLING_ROWS:
         return proposed
     codes, values = column.codes()

@@ -22,10 +22,10 @@ _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 
 @dataclass(frozen=True)
 class Proposal(Result):
-    """A dataset's YAML for raw files, proposed from a sample of their rows. ``path``: where it was written, if it was.
+    """A dataset's YAML for raw files, proposed from a sample of their rows.
 
-    ``given``: the files as they were named; ``name``: of the dataset;
-    ``has_label``: whether the files have a label column.
+    ``path``: the file that it was written to, if any; ``given``: the files as they were named; ``name``: of
+    the dataset; ``has_label``: True if the files have a label column.
     """
 
     yaml: str
@@ -35,7 +35,6 @@ class Proposal(Result):
     has_label: bool
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The YAML, or the file that it was written to."""
         yield self.yaml if self.path is None else f"wrote {self.path}"
 
 

@@ -77,7 +77,6 @@ class Outcome(Result):
         return CHANGED if self.changed else MISSING if self.missing else 0
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The number of days."""
         yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
         if self.page is not None:
             yield f"page: {self.page}"

@@ -138,7 +138,9 @@ class Source:
         numbers: NDArray[np.int64],
         fields: Iterable[list[bytes]],
     ) -> Iterator[bytes]:
-        """The lines of ``text`` that are kept, with more ``fields``. ``numbers``: the rows' in the log."""
+        """The lines of ``text`` that are kept, with more ``fields``. ``numbers``: the rows' numbers in the
+        log.
+        """
         is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
         rows = zip(text.splitlines(), *fields, strict=True)
         for row, kept in zip(rows, is_kept.tolist(), strict=True):
@@ -147,7 +149,7 @@ class Source:
 
 
 def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
-    """Draws from [0, 1) by a hash of ``numbers``, other ones for each ``key`` and ``purpose``: SplitMix64."""
+    """Draws from [0, 1) by a hash of ``numbers`` (SplitMix64), different for each ``key`` and ``purpose``."""
     state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
     state = state * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -215,7 +217,6 @@ class Clicks(Result):
     orders: dict[Path, Best] = field(default_factory=dict)
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """A line for each label of each file."""
         for file, best in self.bests.items():
             yield f"{_line(file, best, 'clicks')} ({best_path(file)})"
             if file in self.orders:

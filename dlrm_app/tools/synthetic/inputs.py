@@ -144,7 +144,6 @@ class ModelInputs(Result):
     manifest: Manifest
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """Rows, features and size in one line."""
         manifest = self.manifest
         rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
         size = sum(shard.bytes for shard in manifest.shards) / 1e6
