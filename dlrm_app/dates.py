@@ -46,7 +46,7 @@ def is_date(day: str) -> bool:
     return "-" in day
 
 
-def are_alike(day: str, other: str) -> bool:
+def are_comparable(day: str, other: str) -> bool:
     """True if both are dates, both hours, or both numbers, so that one comes before the other."""
     return (is_date(day), "T" in day) == (is_date(other), "T" in other)
 

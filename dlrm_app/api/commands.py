@@ -238,9 +238,7 @@ def _days() -> "Command[DaysConfig]":
 
 
 def _check_days(config: "DaysConfig") -> None:
-    """Raises one error with all problems that can be found without a dataset, those of other commands'
-    settings included.
-    """
+    """Raises one error with all problems that need no dataset to find, those of other commands included."""
     from dlrm_app.config.compose import compose_config
     from dlrm_app.config.days import SCHEMAS
     from dlrm_app.files import output_problems

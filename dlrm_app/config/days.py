@@ -32,9 +32,7 @@ RESERVED = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Commands whose settings are typed after their name (``train.model=dcn``) →
-groups, sections and keys that dlrm-days sets itself.
-"""
+"""Commands with settings typed after their name (``train.model=dcn``) → keys that dlrm-days sets itself."""
 _TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
 """Word for a day → the number of days ago."""

@@ -52,7 +52,7 @@ def overrides_of(settings: Settings, schema: type[Section], command: str) -> tup
     problems: list[Problem] = []
     for key, value in settings.items():
         try:
-            if is_hydras(key):
+            if is_hydra_key(key):
                 refuse_if(hydra_problems(key, value))
                 overrides.hydra[key] = value
             elif is_group(key, schema) and isinstance(value, str | None):
@@ -65,7 +65,7 @@ def overrides_of(settings: Settings, schema: type[Section], command: str) -> tup
     return overrides, problems
 
 
-def is_hydras(key: str) -> bool:
+def is_hydra_key(key: str) -> bool:
     """True for a setting of Hydra itself."""
     return re.match(r"hydra\b", key) is not None
 

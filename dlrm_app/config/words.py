@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 
-from dlrm_app.config.overrides import is_group, is_hydras, overrides_of
+from dlrm_app.config.overrides import is_group, is_hydra_key, overrides_of
 from dlrm_app.config.schema import Section, flattened, is_free_form, is_section, type_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -202,7 +202,7 @@ def read_sweep(
             continue
         for value in word.values or [NUMBER]:
             problems += overrides_of({word.key: value}, schema, command)[1]
-        if is_hydras(word.key):
+        if is_hydra_key(word.key):
             sweep.texts.append(word.text)
         else:
             sweep.texts.append(f"+sweep.{len(sweep.keys)}={word.text.partition('=')[2]}")

@@ -39,8 +39,8 @@ class Proposal(Result):
 
 
 def check_raw(given: Any, output: str | None) -> Proposal:
-    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if
-    there is one, and logs what the files contain.
+    """Proposes a dataset's YAML for ``given`` files, writes it to ``output`` if given, and logs their
+    content.
     """
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)

@@ -258,9 +258,7 @@ class Day:
             return {field: self._evaluate("test", [model]) for field, model in models.items()}
 
     def _train(self, record: DayRecord) -> DayRecord:
-        """Trains the day's model. Returns ``record`` with the scores of this model and of the parent's on the
-        held-out rows.
-        """
+        """Trains the day's model. Returns ``record`` with its scores and the parent's on the held-out rows."""
         before, model = self.parent / "model" if self.parent else None, self.folder / "model"
         with self._timed("train"):
             self._fit(self.folder / "rows", before, model)

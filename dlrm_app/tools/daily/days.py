@@ -258,9 +258,9 @@ def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> M
     """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
     for known in gone:
         keys = partition_of(known.path)
-        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        is_same_file = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
         has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
-        if is_alike and has_keys and not changed(source, known):
+        if is_same_file and has_keys and not changed(source, known):
             gone.remove(known)
             return known
     return None

@@ -13,9 +13,7 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 
 _MIN_HELD_OUT = 5
-"""Rows that a day must hold back on average. A hash chooses them: one of 150 days of that size would have
-none.
-"""
+"""Rows that a day must hold back on average. A hash chooses them: one in 150 such days would have none."""
 
 
 @dataclass(frozen=True)

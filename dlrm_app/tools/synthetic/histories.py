@@ -23,8 +23,8 @@ _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many
 
 
 class DrawnLists(NamedTuple):
-    """Lists of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, then MISSING, and the ``counts``
-    [B, M] of bought ones.
+    """Lists of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, then MISSING; ``counts`` [B, M]
+    of the latter.
     """
 
     last: NDArray[np.int64]
@@ -33,9 +33,7 @@ class DrawnLists(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """Lists of up to ``length`` items with ``places`` [R, 3] by rank. A row's lists depend only on its
-    number.
-    """
+    """Lists of up to ``length`` items, ``places`` [R, 3] by rank. A row's lists depend only on its number."""
 
     length: int
     row_key: int
@@ -44,7 +42,7 @@ class Histories(NamedTuple):
     places: NDArray[np.float64]
 
     def lists(self, first_row: int, num_rows: int) -> DrawnLists:
-        """The lists of rows from ``first_row`` on. Each length, from none to the longest, is about equally
+        """The lists of rows from ``first_row`` on; all lengths, from none to the longest, are equally
         frequent.
         """
         key = np.uint64(self.row_key)
