@@ -67,8 +67,6 @@ _FULL, _REBUILT = ".full", ".given"
 
 @dataclass(frozen=True)
 class _Source:
-    """The model to export and the rows to verify it on."""
-
     trained: TrainedModel
     types: dict[str, str]
     manifest: Manifest
@@ -130,7 +128,6 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
 
 
 def _held_out(split: str | None, manifest: Manifest) -> str:
-    """The split to verify on."""
     wanted = [split] if split else ["test", "val"]
     for name in wanted:
         held_out = manifest.splits.get(name)
@@ -272,7 +269,6 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
 
 
 def _table_bytes(source: _Source) -> int:
-    """Bytes of all tables as they are exported."""
     return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
 
 
