@@ -18,6 +18,7 @@ from dlrm_app.config.values import Count, NonNegative, Share, Whole
 from dlrm_app.config.words import WordReader
 from dlrm_app.dates import Hour, day_of, hours_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.records import Json
 
 RESERVED = {
     "preprocess": (
@@ -221,7 +222,7 @@ SCHEMAS: dict[str, type[Any]] = {
 """Command → its schema, for the commands whose settings dlrm-days takes."""
 
 
-def composed(command: str, settings: Settings) -> dict[str, Any]:
+def composed(command: str, settings: Settings) -> Json:
     """The whole configuration of ``dlrm-<command>`` with ``settings``, the contents of YAML files included.
 
     Raises ConfigError.
@@ -247,12 +248,12 @@ def as_given(problem: Problem, command: str) -> Problem:
     return problem.within(command, ".")
 
 
-def regrouped(settings: Settings) -> dict[str, Any]:
+def regrouped(settings: Settings) -> dict[str, object]:
     """The settings of dlrm-days, with those of other commands (``train.model``) in a mapping for each command.
 
     They may also be given as a list of words: ``train=[model=dcn]``. Raises ConfigError for words that set nothing.
     """
-    rest: dict[str, Any] = {}
+    rest: dict[str, object] = {}
     readers = {command: WordReader(schema, command) for command, schema in SCHEMAS.items()}
     for key, value in settings.items():
         command, _, setting = key.partition(".")

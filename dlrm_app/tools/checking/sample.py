@@ -43,7 +43,7 @@ class SampledColumn:
     """A column of the sample. ``counts``: occurrences of each value as text; for lists, of their elements."""
 
     name: str
-    stored: Any
+    stored: pa.DataType
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     empty_lists: int = 0
@@ -114,9 +114,9 @@ class Sample(NamedTuple):
     """
 
     columns: list[SampledColumn]
-    unread: dict[str, Any]
+    unread: dict[str, pa.DataType]
     bad_lines: int
-    marks: dict[str, Any]
+    marks: dict[str, str | bool | None]
     nulls: list[str]
     """The words that mean a missing value."""
 

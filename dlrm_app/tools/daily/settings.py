@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
 from dlrm_app.config.overrides import Settings
@@ -131,14 +130,14 @@ def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str,
     of_days = asdict(config.days)
     settings = {"input.days": config.input.days} | {f"days.{key}": of_days[key] for key in _OF_DAYS}
     for command, typed in called.items():
-        whole = _by_name(composed(command, typed))
+        whole = {key: _by_name(value) for key, value in composed(command, typed).items()}
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
         settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
     plain: dict[str, object] = json.loads(without_credentials(json_text(settings)))
     return plain
 
 
-def _by_name(value: object) -> Any:
+def _by_name(value: object) -> object:
     """Turns lists of named mappings, such as columns, into mappings by name, so that a change names what changed."""
     if isinstance(value, dict):
         return {key: _by_name(part) for key, part in value.items()}
