@@ -1,6 +1,4 @@
-"""Shows progress: a bar on the first rank's terminal or notebook, nothing on other
-ranks, and a line now and then in a log file.
-"""
+"""Shows progress: a bar on the first rank's terminal or notebook, or lines now and then in a log file."""
 
 import sys
 from collections.abc import Iterable, Iterator

@@ -24,8 +24,7 @@ from dlrm_app.typed import as_typed
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on
-any log), by docs/experiments/quality.md.
+"""The most rows for kaggle_small (Criteo Kaggle) and small_clicks (any log), by docs/experiments/quality.md.
 """
 MAX_TABLE_BYTES = 2**30
 """The most bytes of a recipe's tables with optimizer state.

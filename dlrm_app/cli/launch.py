@@ -92,7 +92,6 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
 
 
 def _read_options(name: str) -> argparse.Namespace:
-    """The words and options after ``dlrm-<name>``."""
     # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
     parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="key=value")
@@ -245,12 +244,12 @@ def print_completion(asked: str, answer: Callable[[], object]) -> None:
     bash expands offered words (``compgen -W``): the name of a file ``$(rm -r x).yaml`` would be executed. So words
     with characters that mean something to a shell are left out.
     """
-    said = StringIO()
+    captured = StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(captured):
             answer()
     finally:
-        text = said.getvalue()
+        text = captured.getvalue()
         if asked.startswith("query="):
             text = re.sub(r"\S+", lambda word: word[0] if _PLAIN.fullmatch(word[0]) else "", text)
         sys.stdout.write(text)

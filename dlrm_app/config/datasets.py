@@ -46,7 +46,6 @@ class DatasetConfig(Section):
     derived: list[Any] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: a share of kept negatives that is not between 0 and 1."""
         given = self.negatives_kept
         shares = given if isinstance(given, dict) else {"all": given}
         names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}
@@ -83,7 +82,6 @@ class InputConfig(Section):
     by_position: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: splits whose value names no files, or no split at all."""
         for name in SPLITS:
             yield from file_problems(name, getattr(self, name))
         if self.train is None and self.val is None and self.test is None:
@@ -113,7 +111,6 @@ class EncodingConfig(Section):
     path: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: keys of another kind, missing keys of this one, and keys that do not fit growing vocabularies."""
         kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
         free = {
@@ -249,7 +246,6 @@ class PreprocessConfig(Section):
     output: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: splits that are made twice or from nothing, and an executor that does not fit."""
         fractions = {"val": self.split.val, "test": self.split.test}
         for name in [name for name, fraction in fractions.items() if fraction is not None]:
             if getattr(self.input, name) is not None:
@@ -292,7 +288,6 @@ class CheckConfig(Section):
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: not exactly one of a dataset and raw logs, or an output for a dataset."""
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
             yield Problem("data.path", "or input must name what to check", cure)

@@ -32,9 +32,7 @@ RESERVED = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Commands whose settings are typed after their name (``train.model=dcn``) →
-groups, sections and keys that dlrm-days sets itself.
-"""
+"""Commands with settings typed after their name (``train.model=dcn``) → keys that dlrm-days sets itself."""
 _TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
 """Word for a day → the number of days ago."""
@@ -57,7 +55,6 @@ class DaysInputConfig(Section):
         )
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: ``days`` without a place for the day, or the same files for two days."""
         dates = [date(2026, 1, 1) + timedelta(number) for number in range(_TWO_YEARS)]
         days = [hour for day in dates for hour in hours_of(day)] if self.are_hours else dates
         try:
@@ -95,7 +92,6 @@ class DaysSettings(Section):
     on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order; an unreadable command."""
         if self.on_held is not None and not self.command_on_held:
             rule = "must be a command: words as in a shell, or a list of texts"
             yield Problem(
@@ -134,7 +130,6 @@ class DaysSettings(Section):
 
     @property
     def accepted(self) -> set[str]:
-        """The texts of the days that ``accept`` names."""
         return {found.isoformat() for day in self.accept if (found := _date(day)) is not None}
 
     @property
@@ -200,7 +195,6 @@ class DaysConfig(Section):
         return self.days.hours() if self.input.are_hours else self.days.days()
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no output, hours without files of their own, or settings that each day gets anyway."""
         if not self.output:
             yield required("output")
         if not self.input.are_hours:

@@ -103,7 +103,6 @@ def unknown_key(key: str, schema: Any) -> Problem:
 
 
 def required(key: str) -> Problem:
-    """The problem of a missing ``key``."""
     return Problem(key, "is required and has no default", f"give {key}=...")
 
 

@@ -59,7 +59,6 @@ class ShardingConfig(Section):
     plan: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: constraints that no table can have."""
         yield from constraint_faults("", {"types": self.types, "kernels": self.kernels})
         for pattern, each in self.tables.items():
             yield from constraint_faults(f"tables.{pattern}", each)
@@ -103,7 +102,6 @@ class TopologyConfig(Section):
         return not (self.nodes is None and self.devices_per_node is None and self.device is None)
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: too many ranks, or an incomplete description."""
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
             yield Problem(

@@ -100,7 +100,6 @@ def _bare(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    """The annotation without None."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
     return reduce(or_, (each for each in get_args(annotation) if each is not NoneType))
@@ -119,7 +118,6 @@ def _with_text(value: Any, bare: Any) -> Any:
 
 
 def _beyond_64_bits(value: Any) -> bool:
-    """True if ``value`` holds a whole number that does not fit into 64 bits."""
     if isinstance(value, Mapping | list):
         return any(map(_beyond_64_bits, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, int) and abs(value) > _INT64_MAX

@@ -96,7 +96,6 @@ def _add_rows(found: list[RowsAt], at: RowsAt) -> None:
 
 
 def _equal_bytes(first: Bytes, second: Bytes) -> int:
-    """The number of leading bytes that are equal."""
     length = min(len(first), len(second))
     for start, stop in _blocks(DeltaPiece(length)):
         unequal = first[start:stop] != second[start:stop]

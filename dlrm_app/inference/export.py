@@ -67,8 +67,6 @@ _FULL, _REBUILT = ".full", ".given"
 
 @dataclass(frozen=True)
 class _Source:
-    """The model to export and the rows to verify it on."""
-
     trained: TrainedModel
     types: dict[str, str]
     manifest: Manifest
@@ -272,7 +270,6 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
 
 
 def _table_bytes(source: _Source) -> int:
-    """Bytes of all tables as they are exported."""
     return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
 
 

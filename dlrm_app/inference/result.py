@@ -29,7 +29,6 @@ class Export(Result):
     verified_on: tuple[str, str] | None = None
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The tables' size before and after, and a line for each verified file."""
         record = self.record
         if self.verified_on is None:
             yield (

@@ -71,7 +71,6 @@ class Page(Result):
     warning: str = ""
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The main table, the reasons why its runs cannot be compared, and the page's path."""
         if self.table is not None:
             title, table = self.table
             yield f"{title}:"

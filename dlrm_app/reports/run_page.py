@@ -30,7 +30,6 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
 
 
 def render(record: RunRecord) -> str:
-    """The HTML of the page."""
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     charts = learning_charts(record)
     sections = [
@@ -223,7 +222,6 @@ def _metric_chart(
 
 
 def _label_chart(record: RunRecord, x: Axis) -> Chart | None:
-    """The AUC of each other label on val, by step."""
     names = dict.fromkeys(name for event in record.evals for name in event.labels)
     lines = {
         name: [(e.step, e.labels[name]["auc"]) for e in record.evals if e.split == "val" and name in e.labels]

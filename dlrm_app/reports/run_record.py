@@ -35,7 +35,6 @@ class RunRecord:
         return int(self.config["trainer"]["global_batch_size"])
 
     def last_eval(self, split: str) -> Evaluation | None:
-        """The latest evaluation on ``split``."""
         return next((event for event in reversed(self.evals) if event.split == split), None)
 
 

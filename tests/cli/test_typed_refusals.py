@@ -77,7 +77,7 @@ def test_an_unreadable_dataset_is_reported_in_one_line(path: str, typed: Typed) 
     [
         (
             "predict model=empty input=x",
-            "model=empty is no export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
+            "model=empty is not an export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
         ),
         ("predict model=empty input=5", "input must be a file, a glob or a list of them, got 5"),
         ("export checkpoint=empty", "empty is neither a complete checkpoint nor a run folder that holds one"),

@@ -238,15 +238,15 @@ class RawParts:
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
-            beside = {NUMBER: array_of(lines)}
+            kept = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
-                beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}
+                kept |= {name: unit.table[name].take(kept[NUMBER]) for name in self._keep}
             if learnt is not None:
                 seen = learnt.count_of(content_hashes(raw, spec))
                 tally.num_looked, tally.num_learnt = (
                     tally.num_looked + seen.rows,
                     tally.num_learnt + seen.known,
                 )
-            yield encoder.encode(raw).table, pa.table(beside)
+            yield encoder.encode(raw).table, pa.table(kept)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines = cursor.line

@@ -52,7 +52,6 @@ class Findings(Result):
         return self.unseen[feature, split] / max(self.lookups[feature, split], 1)
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The splits, then every feature."""
         yield split_table(self)
         if self.overlap:
             yield "(also in train: the same values except the label; of train itself: more than once)"
@@ -88,7 +87,6 @@ Table = tuple[Columns, Rows]
 
 
 def split_table(findings: Findings) -> Table:
-    """The table of splits."""
     heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", "also in train")
     rows: list[list[str | Cell]] = []
     for name, split in findings.manifest.splits.items():
@@ -121,7 +119,6 @@ def overlap_note(findings: Findings) -> str:
 
 
 def sparse_table(findings: Findings) -> Table:
-    """The table of sparse features."""
     others = [name for name in findings.manifest.splits if name not in findings.studied]
     figures = ("table rows", "ids used", "values", "colliding", "missing", "unknown", "top 1", "top 10")
     columns: Columns = ("sparse feature", *figures, *(f"unseen in {name}" for name in others))
@@ -141,7 +138,6 @@ def sparse_table(findings: Findings) -> Table:
 
 
 def dense_table(findings: Findings) -> Table:
-    """The table of dense features."""
     figures = ("missing", "zero", "min", "mean", "max")
     columns: Columns = ("dense feature", *figures, Column("transform", is_words=True))
     rows: list[list[str | Cell]] = []

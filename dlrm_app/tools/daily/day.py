@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHANGES = 8
 """Changed settings that a message shows."""
 _COMPARED_DAYS = 31
-"""Published days whose rows are looked for among those of a new day."""
+"""Published days that a new day is searched for repeated rows of."""
 
 Run = Callable[[str, Settings, Path], None]
 """Runs a command with settings, and appends its output to a file. Raises DlrmError."""
@@ -258,7 +258,7 @@ class Day:
             return {field: self._evaluate("test", [model]) for field, model in models.items()}
 
     def _train(self, record: DayRecord) -> DayRecord:
-        """Trains the day's model. Returns ``record`` with its scores on the held-out rows, beside the parent's."""
+        """Trains the day's model. Returns ``record`` with its scores and the parent's on the held-out rows."""
         before, model = self.parent / "model" if self.parent else None, self.folder / "model"
         with self._timed("train"):
             self._fit(self.folder / "rows", before, model)

@@ -77,7 +77,6 @@ class Outcome(Result):
         return CHANGED if self.changed else MISSING if self.missing else 0
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The number of days."""
         yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
         if self.page is not None:
             yield f"page: {self.page}"
@@ -259,9 +258,9 @@ def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> M
     """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
     for known in gone:
         keys = partition_of(known.path)
-        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        is_same_file = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
         has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
-        if is_alike and has_keys and not changed(source, known):
+        if is_same_file and has_keys and not changed(source, known):
             gone.remove(known)
             return known
     return None

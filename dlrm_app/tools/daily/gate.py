@@ -37,7 +37,7 @@ from dlrm_app.tools.daily.score_rules import (
 from dlrm_app.tools.daily.usual import Days, Rule
 
 _OF = " of "
-"""Between a rule and the other label that it judges."""
+"""The text between a rule and the other label that it judges."""
 
 
 def judge_before(days: Days) -> list[Verdict]:

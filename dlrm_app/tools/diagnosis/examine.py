@@ -146,13 +146,12 @@ FIX_BACKEND = {
 
 @dataclass(frozen=True)
 class Examination(Result):
-    """What was found about the installation and the machine."""
+    """The findings about the installation and the machine."""
 
     findings: tuple[Finding, ...]
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
-        """The findings that need a cure."""
         return tuple(each for each in self.findings if each.state is State.WRONG)
 
     @property
@@ -161,7 +160,6 @@ class Examination(Result):
         return int(bool(self.wrong))
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """A line for each finding, then the cures."""
         for finding in self.findings:
             yield f"{finding.check:20} {finding.state.value:6} {finding.result}"
         for fix in dict.fromkeys(finding.fix for finding in self.findings if finding.fix):

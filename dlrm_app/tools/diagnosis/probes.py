@@ -92,9 +92,7 @@ def _describe_gpu(cuda: Any, index: int) -> dict[str, Any]:
 
 
 def operators(device: str) -> dict[str, Any]:
-    """Takes a step of a table on ``device`` with fbgemm and with
-    torch.nn.EmbeddingBag; returns the largest difference.
-    """
+    """Takes a step of a table on ``device`` with fbgemm and with torch; returns the largest difference."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation

@@ -58,8 +58,8 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes rows with ``num_dense`` dense features and the sparse ``features``,
-    whose ids are drawn with exponent ``alpha``.
+    """Makes rows with ``num_dense`` dense features and sparse ``features``; ids are drawn with exponent
+    ``alpha``.
     """
 
     num_dense: int
@@ -80,8 +80,8 @@ class Inputs:
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, a power of two, about GROUP_BYTES: a reader holds up to
-        two row groups of each of 64 lanes in memory.
+        """Rows of a row group: a power of two, about GROUP_BYTES. 64 lanes of a reader hold up to two groups
+        each.
         """
         rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
         return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
@@ -144,7 +144,6 @@ class ModelInputs(Result):
     manifest: Manifest
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """Rows, features and size in one line."""
         manifest = self.manifest
         rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
         size = sum(shard.bytes for shard in manifest.shards) / 1e6
@@ -160,7 +159,7 @@ def write_inputs(config: GenerateConfig) -> ModelInputs:
     output = Path(config.output)
     refuse_if(output_problems("output", output, is_folder=True))
     if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
-        refuse_if([Problem(f"output={output}", "exists and is no dataset folder", "give another name")])
+        refuse_if([Problem(f"output={output}", "exists and is not a dataset folder", "give another name")])
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)

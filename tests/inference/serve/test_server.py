@@ -186,5 +186,9 @@ def test_no_request_is_lost_at_the_end(server: Any, scores: list[float]) -> None
 def test_exports_that_cannot_be_served_are_refused_at_once(typed: Typed) -> None:
     code, text = typed("serve", "model=nowhere", "port=70000", "batch.rows=0")
     assert code == 2
-    for message in ("model=nowhere is no export", "port must be at least 0", "batch.rows must be at least 1"):
+    for message in (
+        "model=nowhere is not an export",
+        "port must be at least 0",
+        "batch.rows must be at least 1",
+    ):
         assert message in text
