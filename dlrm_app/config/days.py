@@ -49,7 +49,6 @@ class DaysInputConfig(Section):
         return "{hour" in self.days
 
     def files(self, day: date) -> str:
-        """The names of the files of ``day``, a date or an Hour."""
         hour = _TwoDigits(day.hour) if isinstance(day, Hour) else None
         return self.days.format(
             day=date(day.year, day.month, day.day), **({} if hour is None else {"hour": hour})

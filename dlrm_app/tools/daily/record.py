@@ -210,7 +210,7 @@ class DayRecord:
     version: int = field(default=1, metadata=ALWAYS)
 
     def of_label(self, name: str) -> "DayRecord":
-        """The day as its other label ``name`` shows it."""
+        """The record with the rows and scores of the other label ``name``, to judge it like the main one."""
         label = self.labels[name]
         return replace(
             self,
