@@ -60,6 +60,14 @@ def test_files_that_the_code_and_its_configuration_name_exist() -> None:
     assert named > made
 
 
+def test_the_way_in_is_twelve_files_of_some_three_thousand_lines() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## Twelve files")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| `(dlrm_app/[^`]+\.py)`", section, re.MULTILINE)
+    assert len(files) == 12
+    assert sum(len((ROOT / file).read_text().splitlines()) for file in files) < 3_300
+
+
 def test_every_place_in_the_architecture_is_there() -> None:
     """`dlrm_app/….py:function` names a function, class, method or constant of that module."""
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")

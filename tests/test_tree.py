@@ -15,6 +15,10 @@ COMPILED = "compiled: numba takes arrays and numbers, no records"
 MANY_PARAMETERS = {
     "loader/batch_order.py:train_order": "what the order of rows depends on, all of it by name",
     "loader/rows.py:copy_rows": COMPILED,
+    "logs/arrow_numbers.py:convert_numbers": COMPILED,
+    "logs/arrow_numbers.py:spread_distinct": COMPILED,
+    "logs/arrow_texts.py:parse_keys": COMPILED,
+    "logs/arrow_texts.py:parse_numbers": COMPILED,
     "logs/lines.py:parse_lines": COMPILED,
     "logs/plain_lines.py:read_batch": COMPILED,
 }

@@ -38,53 +38,17 @@ class Dataset(Result):
 
     def paragraphs(self) -> Iterable[Paragraph]:
         """Rows, positives, rejects and bytes of every split, and warnings."""
-        manifest, splits = self.manifest, self.manifest.splits
-        rejected = f"{manifest.path}/{REJECTS}"
-        yield (
-            ["split", "rows", "positives", "rejects", "size"],
-            [
-                [
-                    name,
-                    f"{split.rows:,}",
-                    NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
-                    f"{split.rejects:,}",
-                    bytes_text(sum(shard.bytes for shard in split.shards)),
-                ]
-                for name, split in splits.items()
-            ],
-        )
+        manifest = self.manifest
+        yield _split_table(manifest)
         if manifest.labels:
             yield label_table(manifest)
             yield from given_lines(manifest)
         if self.seconds is not None:
-            rows = sum(split.rows for split in splits.values())
+            rows = sum(split.rows for split in manifest.splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"
-        rejects = sum(split.rejects for split in splits.values())
-        published = manifest.config["dataset"].get("published_rows") or {}
-        for source in manifest.sources:
-            expected = published.get(Path(source.path).name.partition(".")[0], 0)
-            if expected > source.rows + rejects:
-                yield (
-                    f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
-                    "or was its copy cut short?"
-                )
-        if manifest.negatives_kept:
-            shares = [
-                f"{share:g} of {name}'s"
-                + f" ({splits[name].left_out:,} left out)" * bool(splits[name].left_out)
-                for name, share in manifest.negatives_kept.items()
-            ]
-            yield (
-                f"negatives kept: {', '.join(shares)}; the loss and metrics count with that, so predictions and "
-                "metrics are those of all rows"
-            )
-        if rejects:
-            yield f"rejected lines: {rejected}"
-            if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(Path(rejected))):
-                yield (
-                    f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
-                    "where they look like some, so join the lines of values and preprocess again"
-                )
+        yield from _short_sources(manifest)
+        yield from _sampling_lines(manifest)
+        yield from _reject_lines(manifest)
         if manifest.best is not None:
             yield f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         for label, best in manifest.further_best.items():
@@ -94,6 +58,61 @@ class Dataset(Result):
             yield growth_table(manifest.lineage)
         yield from _unknown_lookups(manifest)
         yield from _own_click_lines(manifest)
+
+
+def _split_table(manifest: Manifest) -> Paragraph:
+    rows = [
+        [
+            name,
+            f"{split.rows:,}",
+            NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
+            f"{split.rejects:,}",
+            bytes_text(sum(shard.bytes for shard in split.shards)),
+        ]
+        for name, split in manifest.splits.items()
+    ]
+    return ["split", "rows", "positives", "rejects", "size"], rows
+
+
+def _num_rejects(manifest: Manifest) -> int:
+    return sum(split.rejects for split in manifest.splits.values())
+
+
+def _short_sources(manifest: Manifest) -> Iterator[str]:
+    """A warning for each file with fewer rows than were published."""
+    published = manifest.config["dataset"].get("published_rows") or {}
+    for source in manifest.sources:
+        expected = published.get(Path(source.path).name.partition(".")[0], 0)
+        if expected > source.rows + _num_rejects(manifest):
+            yield (
+                f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, "
+                "or was its copy cut short?"
+            )
+
+
+def _sampling_lines(manifest: Manifest) -> Iterator[str]:
+    if manifest.negatives_kept:
+        left_out = {name: split.left_out for name, split in manifest.splits.items()}
+        shares = [
+            f"{share:g} of {name}'s" + f" ({left_out[name]:,} left out)" * bool(left_out[name])
+            for name, share in manifest.negatives_kept.items()
+        ]
+        yield (
+            f"negatives kept: {', '.join(shares)}; the loss and metrics count with that, so predictions and "
+            "metrics are those of all rows"
+        )
+
+
+def _reject_lines(manifest: Manifest) -> Iterator[str]:
+    rejected = Path(f"{manifest.path}/{REJECTS}")
+    if not _num_rejects(manifest):
+        return
+    yield f"rejected lines: {rejected}"
+    if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(rejected)):
+        yield (
+            f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
+            "where they look like some, so join the lines of values and preprocess again"
+        )
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:

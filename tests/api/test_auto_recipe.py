@@ -142,7 +142,7 @@ def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
 @pytest.mark.parametrize(
     "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )
-def test_what_chooses_is_left_as_it_is(small: Manifest, word: str) -> None:
+def test_words_that_choose_for_themselves_get_no_recipe(small: Manifest, word: str) -> None:
     assert auto_settings(typed_of([f"data.path='{small.path}'", word])) == {}
 
 

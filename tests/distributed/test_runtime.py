@@ -44,7 +44,7 @@ def test_ranks_know_that_they_lost_each_other() -> None:
         assert all(is_lost_peer(RuntimeError(text)) for text in told), told
 
 
-def test_an_allocation_that_fails_is_told_with_what_to_do() -> None:
+def test_a_failed_allocation_is_reported_with_its_cure() -> None:
     with (
         refused(
             DlrmError,

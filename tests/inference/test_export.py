@@ -56,7 +56,7 @@ def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:
     assert record.trained_bytes == 4 * 8 * 50 + 2 * 8 * 1000 + 4 * 8 * 30
 
 
-def test_what_is_opened_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
+def test_an_opened_export_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
     model = open_export(script_export)
     scores, logits = model.score(first_rows(trained, 701))
     assert scores.shape == (701,)
@@ -291,7 +291,7 @@ def test_writing_torchscript_keeps_no_table_alive(tmp_path: Path) -> None:
     assert logits.tolist() == [32, 64]
 
 
-def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
+def test_plain_weights_equal_the_checkpoints(trained: Path, tmp_path: Path) -> None:
     export_here(f"checkpoint={trained}/run", "format=parquet", f"output={tmp_path}/plain")
     with start_runtime(1) as runtime:
         weights = CheckpointWeights(open_trained(trained / "run", runtime))
@@ -341,7 +341,7 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         ],
     ],
 )
-def test_what_cannot_work_is_refused_at_once(
+def test_impossible_settings_are_refused_at_once(
     tmp_path: Path, overrides: list[str], key: str, rule: str
 ) -> None:
     words = [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]

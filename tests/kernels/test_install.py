@@ -87,7 +87,7 @@ def test_a_gpus_model_stays_as_it_is(calls: list[str]) -> None:
     assert "LinearRelu" not in {type(module).__name__ for module in model.modules()}
 
 
-def test_another_fbgemm_is_left_to_itself_and_said_so_once(
+def test_another_fbgemm_is_left_alone_with_one_warning(
     calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(door.WRITTEN_FOR, "fbgemm", ("1.4", "1.5"))

@@ -133,7 +133,7 @@ def test_ids_outside_the_table_touch_no_memory() -> None:
 
 @pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_it_is_left_to_fbgemm(
+def test_fbgemm_makes_none_of_these_updates(
     kind: EmbOptimType, precision: SparseType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not on one thread, and not where bags hold several ids."""

@@ -331,7 +331,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path)
     with refused(
         DamagedFileError,
         ".../clicks.parquet",
-        "cannot be read as Parquet: Unexpected end of stream: Page was smaller...",
+        "cannot be read as Parquet: ...",
     ):
         list(units)
 

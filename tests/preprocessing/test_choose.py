@@ -158,7 +158,7 @@ def test_a_column_with_too_many_values_is_hashed() -> None:
     ],
 )
 @pytest.mark.parametrize("rows", [ROWS, 10 * STUDIED_ROWS])
-def test_what_is_typed_is_kept(typed: str, rows: int) -> None:
+def test_typed_settings_are_kept(typed: str, rows: int) -> None:
     config = configure(*words(Path("any"), typed)[1:], "output=x")
     made = choose(summary(rows), config.encoding, config.dense, SPEC, True)
     section, key = typed.partition("=")[0].split(".")
@@ -225,7 +225,7 @@ def test_a_list_shares_the_vocabulary_of_its_column() -> None:
     assert choice(summary(1000)).encoding.shared is None
 
 
-def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(
+def test_chosen_settings_can_be_typed_and_give_the_same_dataset(
     shop: Path, auto: Path, tmp_path: Path
 ) -> None:
     made = read_manifest(auto)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.journal import Journal
 from dlrm_app.logs.sources import text_units
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.work import executor, work_folder
 from dlrm_app.preprocessing.work.executor import LocalExecutor
 from dlrm_app.preprocessing.work.work_folder import WORK
 from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import AUTO, content, run
 from tests.refusals import refused
 
@@ -64,26 +64,7 @@ def test_threads_and_interruptions_give_the_same_bytes(
     assert len(first.splits["train"].shards) >= 3
     run(clicks / "four", *given, "threads=4")
     assert content(clicks / "four") == content(clicks / "whole")
-    commit = Journal.commit
-    left = 0
-
-    def commit_or_die(self: Journal, name: str, record: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        commit(self, name, record)
-
-    monkeypatch.setattr(Journal, "commit", commit_or_die)
-    interruptions = 0
-    while True:
-        left = 7
-        try:
-            run(clicks / "pieces", *given, "threads=1")
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions >= 1
+    assert run_in_pieces(lambda: run(clicks / "pieces", *given, "threads=1"), monkeypatch, commits=7) >= 1
     assert content(clicks / "pieces") == content(clicks / "whole")
 
 

@@ -56,7 +56,7 @@ def train_as_it_is(dataset: str, output: str, *overrides: str) -> None:
     ],
     ids=lambda overrides: overrides[0],
 )
-def test_training_without_the_search_is_that_with_it(overrides: list[str], tmp_path: Path) -> None:
+def test_training_without_the_search_gives_the_same_bits(overrides: list[str], tmp_path: Path) -> None:
     """On two ranks to the bit: two gradients have one sum. An unused parameter would end the second step."""
     write_dataset(tmp_path / "data", rows={"train": 1000, "val": 200})
     for name, work in (("with", train_as_it_is), ("without", train_with_ddp_of_gpus)):

@@ -80,7 +80,7 @@ def test_a_checkpoint_of_the_cpu_has_no_state_of_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_units_are_told_by_what_the_cpu_can(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
+def test_bf16_units_are_found_by_the_cpus_capabilities(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True, "avx2": True})
     assert multiplies_bf16(cpu)

@@ -298,7 +298,7 @@ def test_reading_ends_with_the_reason_after_some_patience(
         ("whole", "is on a server that does not give parts of files"),
     ],
 )
-def test_what_will_not_pass_is_refused_at_once(flaky: FlakyServer, fault: Any, said: str) -> None:
+def test_permanent_errors_are_refused_at_once(flaky: FlakyServer, fault: Any, said: str) -> None:
     url = flaky.put("/bucket/log", TEXT)
     flaky.faults[:] = [fault, fault]  # the beginning is asked for twice
     with pytest.raises(ConfigError) as caught:
@@ -347,7 +347,7 @@ def test_other_schemes_are_refused_with_those_that_can_be_read() -> None:
     assert "SECRET" not in str(caught.value)
 
 
-def test_folders_and_globs_of_a_store_are_those_of_a_disk(
+def test_folders_and_globs_of_a_store_work_like_those_of_a_disk(
     bucket: TaggedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / "bucket")

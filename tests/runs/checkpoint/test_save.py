@@ -139,7 +139,7 @@ def test_a_background_save_lets_training_continue(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("place", [0, 7, 99])
 @pytest.mark.parametrize("countable", [7, 1 << 30])
-def test_one_value_that_is_no_number_is_found_wherever_it_lies(
+def test_a_single_nan_is_found_wherever_it_lies(
     value: float, place: int, countable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any of the parts in which the values are looked at."""

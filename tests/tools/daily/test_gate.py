@@ -81,7 +81,7 @@ USUAL = {
     ],
 )
 @pytest.mark.parametrize("num_before", [1, 2, 9])
-def test_each_rule_holds_what_it_is_for(
+def test_each_rule_holds_the_days_it_is_for(
     gate: GateConfig, num_before: int, change: dict[str, Any], rule: str | None
 ) -> None:
     before = [a_day(**USUAL) for _ in range(num_before)]
@@ -127,7 +127,7 @@ def test_a_fall_as_large_as_the_usual_changes_is_honest(gate: GateConfig) -> Non
     assert held(a_day(auc=0.69), calm, gate) == ["auc"]
 
 
-def test_the_first_days_of_a_model_are_no_usual_change(gate: GateConfig) -> None:
+def test_the_first_days_of_a_model_do_not_count_as_usual(gate: GateConfig) -> None:
     aucs = [0.52, 0.60, 0.65, 0.68, 0.672, 0.676, 0.674, 0.677]
     assert converged(aucs, 0.05) == aucs[2:]
     assert held(a_day(auc=0.594), [a_day(auc=auc) for auc in aucs], gate) == ["auc"]

@@ -99,7 +99,7 @@ def test_a_too_old_driver_is_wrong_for_cuda_and_a_note_for_cpu():
     assert examine._judge_driver(DRIVER, True).state is State.OK
 
 
-def test_a_gpu_without_kernels_is_told_by_its_capability():
+def test_a_gpu_without_kernels_is_recognized_by_its_capability():
     memory = {"free": 2**30, "total": 2**31}
     turing = examine._describe_gpu(0, {"name": "Tesla T4", "capability": [7, 5], **memory})
     assert (turing.check, turing.state) == ("cuda:0", State.NOTE)
