@@ -76,7 +76,7 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> Json:
         name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
         return {}
-    taken = below(recipe, typed)
+    taken = without_typed(recipe, typed)
     logger.info(
         "experiment=auto takes %s for %s: %s; what is typed wins, experiment=null takes none",
         name,
@@ -115,7 +115,7 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
     return name, recipe
 
 
-def below(recipe: Json, typed: Mapping[str, object]) -> Json:
+def without_typed(recipe: Json, typed: Mapping[str, object]) -> Json:
     """The values of ``recipe`` that the ``typed`` keys do not replace.
 
     A typed choice of a group or of a kind drops all of the recipe's values there: they belong to the recipe's

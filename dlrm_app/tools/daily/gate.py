@@ -89,7 +89,7 @@ def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
     return found
 
 
-def reason(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
+def why_held(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
     """The reasons why the day is held back, in one line; None if it is not.
 
     ``is_accepted``: the user accepts the day, which overrules all rules but COMPARED.

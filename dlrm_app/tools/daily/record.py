@@ -236,7 +236,7 @@ def read_records(output: Path) -> list[DayRecord]:
     return [_FORMAT.read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
-def redo(paths: Sequence[Path]) -> str:
+def redo_hint(paths: Sequence[Path]) -> str:
     """A hint: how to make these days again."""
     return f"delete {' '.join(map(str, paths))} and run the same command"
 
