@@ -33,11 +33,12 @@ MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 MOST_DOTS = 200
-"""The most sparse features for dot products of all pairs: 1,400 have a million, which cost a hundred cross layers."""
+"""The most sparse features whose dot products of all pairs are worth their time: 1,400 have a million pairs.
+"""
 OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 ATTENTION = {"tables.pooling": "attention"}
-"""For logs with lists that repeat a column, of rows that are few enough to find them."""
+"""Settings for logs with lists that repeat a column, if they have few enough rows to find such lists."""
 GROUPS = ("tables", "model", "optimizer", "schedule")
 KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
 """Keys, or their prefixes, that a warm-started run takes from the earlier run where they are not typed."""
@@ -75,7 +76,7 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> Json:
         name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
         return {}
-    taken = below(recipe, typed)
+    taken = without_typed(recipe, typed)
     logger.info(
         "experiment=auto takes %s for %s: %s; what is typed wins, experiment=null takes none",
         name,
@@ -114,11 +115,12 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
     return name, recipe
 
 
-def below(recipe: Json, typed: Mapping[str, object]) -> Json:
+def without_typed(recipe: Json, typed: Mapping[str, object]) -> Json:
     """The values of ``recipe`` that the ``typed`` keys do not replace.
 
-    Another choice of a group, or another kind, drops all of the recipe's values there: they belong to its own choice.
-    An ensemble's tables must be as wide as its models together; if typed widths do not fit, there is one model.
+    A typed choice of a group or of a kind drops all of the recipe's values there: they belong to the recipe's
+    choice. An ensemble's tables must be as wide as its models together; if a typed width does not fit, there
+    is one model.
     """
     typed = dict(leaves(typed))
     scopes = []

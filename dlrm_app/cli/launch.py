@@ -86,10 +86,10 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
 
     code: str | int | None = 0
     try:
-        or_explain(work)
+        run_or_explain(work)
     except SystemExit as leaving:
         code = leaving.code
-    leave(code)
+    end_process(code)
 
 
 def _read_options(name: str) -> argparse.Namespace:
@@ -151,7 +151,7 @@ def run_hydra(
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 
 
-def or_explain(work: Callable[[], object]) -> object:
+def run_or_explain(work: Callable[[], object]) -> object:
     """The result of ``work``. For an error that a user can fix, ends the process with a message instead of a traceback.
 
     The process also ends if this rank failed alone: other ranks may wait for it in a collective.
@@ -192,7 +192,7 @@ def _or_end_rank(work: Callable[[], object]) -> object:
         os._exit(code)  # without destructors, so that the launcher ends the other ranks
 
 
-def leave(code: str | int | None) -> NoReturn:
+def end_process(code: str | int | None) -> NoReturn:
     """Ends the process, without Python's finalisation if torch is loaded.
 
     gloo's worker threads outlive destroy_process_group while anything holds the group (DDP does), and free the
@@ -234,7 +234,7 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
             config = compose_config(name, command.schema, settings, command.check)
             return job(config, settings, typed)
 
-        return or_explain(work)
+        return run_or_explain(work)
 
     run_hydra(name, command.schema, ["--multirun", *sweep.texts], run_one)
 

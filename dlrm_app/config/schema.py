@@ -140,10 +140,10 @@ def build(
     Values outside of their range or choices are kept: ``Section.problems`` finds them.
     """
     problems += mapping_problems(values, schema, is_resolved=True)
-    return _made(schema, values, problems, "")
+    return _build(schema, values, problems, "")
 
 
-def _made(
+def _build(
     schema: Callable[..., Schema], values: Mapping[str, object], problems: list[Problem], prefix: str
 ) -> Schema | None:
     made: dict[str, object] = {}
@@ -156,7 +156,8 @@ def _made(
             with suppress(msgspec.ValidationError):
                 made[field.name] = converted(value, annotation)
         elif (
-            isinstance(value, Mapping) and (part := _made(annotation, value, problems, f"{key}.")) is not None
+            isinstance(value, Mapping)
+            and (part := _build(annotation, value, problems, f"{key}.")) is not None
         ):
             made[field.name] = part
     return schema(**made) if len(made) == len(types_of(schema)) else None

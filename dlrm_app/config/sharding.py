@@ -21,7 +21,7 @@ ShardingType = Literal[
 ]
 SHARDING_TYPES: tuple[str, ...] = get_args(ShardingType)
 UNPOOLED_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")
-"""Those that torchrec has for tables whose vectors are not pooled before the exchange."""
+"""Types that torchrec supports for tables whose vectors are not pooled before the exchange."""
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching", "dense"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
 CollectiveType = Literal["fp32", "fp16", "bf16"]

@@ -81,7 +81,7 @@ def file_problems(key: str, value: object) -> Iterator[Problem]:
         yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
-def one_of(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
+def choice_problems(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
     """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
     return [] if value in choices else [Problem(key, f"must be one of {', '.join(choices)}", value=value)]
 

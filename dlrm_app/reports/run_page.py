@@ -112,7 +112,6 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
 
 
 def evaluations(record: RunRecord) -> str:
-    """The table of all evaluations, with all their numbers."""
     if not record.evals:
         return ""
     columns = {

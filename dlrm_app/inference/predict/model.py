@@ -46,7 +46,6 @@ class Model:
 
     @property
     def path(self) -> Path:
-        """The folder of the checkpoint or the export."""
         return self.scorer.path
 
     @property

@@ -80,7 +80,6 @@ class PartTally:
     """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
 
     def leave_out(self, rejects: Sequence[RejectedLine]) -> None:
-        """Adds rejected lines."""
         self.num_rejects += len(rejects)
         room = MAX_REJECTS - len(self.rejects)
         self.rejects += [RejectedRow(reject.line, reject.reason) for reject in rejects[:room]]

@@ -89,7 +89,6 @@ class ScoresFile:
         return False
 
     def has(self, name: str) -> bool:
-        """True if the part ``name`` is written."""
         return self._journal.is_done(name)
 
     def write(self, name: str, chunks: Sequence[pa.Table], tally: PartTally) -> None:

@@ -145,11 +145,13 @@ def dense_table(findings: Findings) -> Table:
         values = findings.dense[column.name]
         numbers = [short(v) if values.count else NONE for v in (values.low, values.mean, values.high)]
         zeros = share(values.zeros / max(values.count, 1))
-        rows.append([column.name, share(column.missing_rate), zeros, *numbers, recipe(column.transform)])
+        rows.append(
+            [column.name, share(column.missing_rate), zeros, *numbers, transform_text(column.transform)]
+        )
     return columns, rows
 
 
-def recipe(transform: Json) -> str:
+def transform_text(transform: Json) -> str:
     """A transform in a few words."""
     words = [
         f"{key} {short(part) if isinstance(part, float) else part}"

@@ -299,7 +299,6 @@ def _separator(column: SampledColumn, taken: str) -> tuple[str | None, str]:
 
 
 def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample) -> str:
-    """The dataset's YAML."""
     labels = [each.name for each in proposed if each.role == "label"]
     lines = [f"# Proposed by dlrm-check from {origin}"]
     lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]

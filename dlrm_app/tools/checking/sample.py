@@ -51,7 +51,6 @@ class SampledColumn:
     """The value of each row as bytes of text, null where it is missing; empty for lists."""
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Adds the ``values`` of a file to the counts."""
         self.rows += len(values)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -94,7 +93,6 @@ class SampledColumn:
         return (self.empty_lists if is_list(self.stored) else self.rows - self.counts.total()) / self.rows
 
     def cells(self) -> list[str | Cell]:
-        """The column's row in the table."""
         often = [
             f"{value[:24]!r} {percent(count / self.counts.total())}"
             for value, count in self.counts.most_common(1)

@@ -210,7 +210,7 @@ class DayRecord:
     version: int = field(default=1, metadata=ALWAYS)
 
     def of_label(self, name: str) -> "DayRecord":
-        """The day as its other label ``name`` shows it."""
+        """The record with the rows and scores of the other label ``name``, to judge it like the main one."""
         label = self.labels[name]
         return replace(
             self,
@@ -236,7 +236,7 @@ def read_records(output: Path) -> list[DayRecord]:
     return [_FORMAT.read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
-def redo(paths: Sequence[Path]) -> str:
+def redo_hint(paths: Sequence[Path]) -> str:
     """A hint: how to make these days again."""
     return f"delete {' '.join(map(str, paths))} and run the same command"
 
