@@ -160,7 +160,7 @@ def write_inputs(config: GenerateConfig) -> ModelInputs:
     output = Path(config.output)
     refuse_if(output_problems("output", output, is_folder=True))
     if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
-        refuse_if([Problem(f"output={output}", "exists and is no dataset folder", "give another name")])
+        refuse_if([Problem(f"output={output}", "exists and is not a dataset folder", "give another name")])
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -251,7 +251,7 @@ def test_what_does_not_fit_the_disk_or_is_in_the_way_is_refused(tmp_path: Path, 
         generate(configure(tmp_path / "data", tables, "rows=4_000_000_000_000"))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "letter.txt").write_text("keep me")
-    with refused(ConfigError, "output=.../notes", "exists and is no dataset folder"):
+    with refused(ConfigError, "output=.../notes", "exists and is not a dataset folder"):
         generate(configure(tmp_path / "notes", tables, "overwrite=true"))
     with refused(ConfigError, "output=.../notes/letter.txt", "is a file"):
         configure(tmp_path / "notes" / "letter.txt", tables)
