@@ -18,6 +18,11 @@ from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
+Wanted = str | list[str] | None
+"""A choice of columns: null, auto, all, one name or a list of names."""
+_RawColumn = tuple[str, tuple[object, ...]]
+"""(name of a column of the log, everything that its values depend on)."""
+
 
 @dataclass(frozen=True)
 class ColumnSettings:
@@ -25,14 +30,14 @@ class ColumnSettings:
 
     encoding: EncodingConfig
     dense: DenseConfig
-    sizes: Any
+    sizes: object
     keep: Sequence[str]
     has_clicks: bool
 
 
-def setting_problems(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> list[Problem]:
-    """All problems of the settings by column. ``known``: the dataset whose encodings are used or grown."""
-    problems = _encoding_problems(settings.encoding, settings.dense, settings.sizes, spec, known)
+def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None) -> list[Problem]:
+    """All problems of the settings by column. ``base``: the dataset whose encodings are used or grown."""
+    problems = _encoding_problems(settings.encoding, settings.dense, settings.sizes, spec, base)
     if settings.dense.target_columns not in (None, AUTO) and not settings.has_clicks:
         problems.append(
             Problem(
@@ -43,14 +48,14 @@ def setting_problems(settings: ColumnSettings, spec: Spec, known: Manifest | Non
         )
     one_hot = [column.name for column in spec.sparse if column.separator is None]
     return problems + [
-        Problem(f"keep={name}", "is no sparse column of one value", f"name one of {listed(one_hot, 12)}")
+        Problem(f"keep={name}", "is not a sparse column of one value", f"name one of {listed(one_hot, 12)}")
         for name in settings.keep
         if name not in one_hot
     ]
 
 
 def _encoding_problems(
-    encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec, known: Manifest | None
+    encoding: EncodingConfig, dense: DenseConfig, sizes: object, spec: Spec, base: Manifest | None
 ) -> list[Problem]:
     """Problems of encoding, dense and multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
@@ -68,12 +73,12 @@ def _encoding_problems(
     problems += [] if problems else _shared_problems(encoding, spec)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
     buckets = dense_names if dense.bucket_columns == AUTO else chosen(dense.bucket_columns, dense_names)
-    open_names = dense_names if known is None else new_numbers(known, spec)
+    open_names = dense_names if base is None else new_numbers(base, spec)
     problems += _mapping_problems("dense.transform", dense.transform, dense_names, open_names)
     problems += _mapping_problems("dense.bucket_boundaries", dense.bucket_boundaries, dense_names, buckets)
-    if known is not None:
-        problems += _known_problems(known, encoding, dense, sizes, spec)
-        return problems or (_growth_problems(known, encoding, spec) if encoding.grow_from else [])
+    if base is not None:
+        problems += _base_problems(base, encoding, dense, sizes, spec)
+        return problems or (_growth_problems(base, encoding, spec) if encoding.grow_from else [])
     if problems:
         return problems
     is_wide = dict(zip(names, (size not in (None, 1) for size in per_column(sizes, names)), strict=True))
@@ -97,7 +102,7 @@ def _encoding_problems(
 
 
 def _number_problems(
-    key: str, value: Any, names: Sequence[str], low: int, high: int, *, needs_all: bool
+    key: str, value: object, names: Sequence[str], low: int, high: int, *, needs_all: bool
 ) -> list[Problem]:
     """Problems of a setting that is one number for all columns, a list in their order, or a mapping."""
     if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
@@ -121,7 +126,7 @@ def _number_problems(
 
 
 def _mapping_problems(
-    key: str, value: Any, names: Sequence[str], needed: Sequence[str], role: str = "dense"
+    key: str, value: object, names: Sequence[str], needed: Sequence[str], role: str = "dense"
 ) -> list[Problem]:
     """Problems of ``value`` if it is a mapping: it may name only ``names`` and must name all of ``needed``."""
     if not isinstance(value, Mapping):
@@ -136,7 +141,7 @@ def _mapping_problems(
     return problems
 
 
-def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[Problem]:
+def _name_problems(key: str, wanted: Wanted, names: Sequence[str]) -> list[Problem]:
     """Problems of ``wanted``, which may be null, auto, all, or a list of ``names`` without duplicates."""
     given = chosen(wanted, names)
     return [
@@ -175,16 +180,16 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     ]
 
 
-def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
-    """Reasons why the vocabularies of the dataset ``known`` cannot grow according to ``encoding``."""
-    key, names = f"encoding.grow_from={known.path}", [column.name for column in spec.sparse]
-    grown = [column for column in known.sparse if column.encoding["kind"] == "vocab"]
+def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
+    """Reasons why the vocabularies of the dataset ``base`` cannot grow according to ``encoding``."""
+    key, names = f"encoding.grow_from={base.path}", [column.name for column in spec.sparse]
+    grown = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
     if not grown:
         return [
             Problem(
                 key,
                 "has no vocabulary that could grow, because its ids are hashes",
-                f"give encoding=from_dataset encoding.path={known.path}",
+                f"give encoding=from_dataset encoding.path={base.path}",
             )
         ]
     capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
@@ -206,8 +211,8 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
         for column in grown
         if "multi_hot" in column.encoding
     ]
-    if encoding.day is not None and known.lineage is not None:
-        before, day = known.lineage.day, str(encoding.day)
+    if encoding.day is not None and base.lineage is not None:
+        before, day = base.lineage.day, str(encoding.day)
         if not are_comparable(day, before) or day_number(day) <= day_number(before):
             problems.append(
                 Problem(
@@ -219,88 +224,113 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
     return problems
 
 
-def _known_problems(
-    known: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec
+def _base_problems(
+    base: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: object, spec: Spec
 ) -> list[Problem]:
-    """Reasons why the encoding of the dataset ``known`` cannot be used for files of this format."""
+    """Reasons why the encoding of the dataset ``base`` cannot be used for files of this format."""
     key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
+    if base.dataset != spec.name:
+        logger.warning(
+            f"the ids of {base.path} were made from dataset={base.dataset}, this is dataset={spec.name}: "
+            "each column takes the ids of the column of the same name there"
+        )
+    folder = f"{key}={base.path}"
+    return [
+        *_typed_problems(key, dense, sizes),
+        *_column_problems(folder, base, spec),
+        *_label_problems(folder, base, spec),
+    ]
+
+
+def _typed_problems(key: str, dense: DenseConfig, sizes: object) -> list[Problem]:
+    """Problems of typed settings that the dataset named by setting ``key`` decides."""
     settings = {
         "multi_hot.sizes": sizes,
         "dense.bucket_columns": dense.bucket_columns,
         "dense.target_columns": dense.target_columns,
     }
-    problems = [
+    return [
         Problem(setting, f"comes with the dataset at {key}", "leave it out")
         for setting, value in settings.items()
         if value not in (None, AUTO)
     ]
-    if known.dataset != spec.name:
-        logger.warning(
-            f"the ids of {known.path} were made from dataset={known.dataset}, this is dataset={spec.name}: "
-            "each column takes the ids of the column of the same name there"
-        )
-    there: list[Any] = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
-    there += [
-        (
-            *(c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding),
-            *(c.encoding.get("derived"), c.weights),
-        )
-        for c in known.sparse
-        if "raw" in c.encoding
-    ]
-    given: list[Any] = [(c.name, c.derivation) for c in spec.dense]
+
+
+def _column_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
+    """A problem if ``spec`` lacks a raw column of ``base``, or differs in their order or in how one is made."""
+    base_columns = _raw_columns(base)
     weights = {column.weights_of: column.name for column in spec.element_weights}
-    given += [
-        (c.name, c.kind, c.separator is not None, c.derivation, weights.get(c.name)) for c in spec.sparse
+    spec_columns: list[_RawColumn] = [(c.name, (c.derivation,)) for c in spec.dense]
+    spec_columns += [
+        (c.name, (c.kind, c.separator is not None, c.derivation, weights.get(c.name))) for c in spec.sparse
     ]
-    raw = {column[0] for column in there}
-    made = {column.name for column in known.dense} | {column.name for column in known.sparse}
-    if [column for column in given if column[0] in made] != there:
-        other = [column[0] for column in there if column not in given]
-        other += [column[0] for column in given if column[0] in made - raw]
-        problems.append(
-            Problem(
-                f"{key}={known.path}",
-                f"has other columns than dataset={spec.name} ({listed(other) or 'in another order'})",
-                f"give the dataset= it was made with ({known.dataset}), or that with more columns",
-            )
+    names = {column.name for column in base.dense} | {column.name for column in base.sparse}
+    if [column for column in spec_columns if column[0] in names] == base_columns:
+        return []
+    made_names = names - {column[0] for column in base_columns}
+    differing = [column[0] for column in base_columns if column not in spec_columns]
+    differing += [column[0] for column in spec_columns if column[0] in made_names]
+    return [
+        Problem(
+            folder,
+            f"has other columns than dataset={spec.name} ({listed(differing) or 'in another order'})",
+            f"give the dataset= it was made with ({base.dataset}), or that with more columns",
         )
+    ]
+
+
+def _raw_columns(base: Manifest) -> list[_RawColumn]:
+    """The columns of ``base`` that its format describes, in order: all except buckets and target columns."""
+    columns: list[_RawColumn] = [
+        (c.name, (c.transform.get("derived"),)) for c in base.dense if not is_target(c)
+    ]
+    for c in base.sparse:
+        if "raw" in c.encoding:
+            is_list = c.multi_hot and "multi_hot" not in c.encoding
+            columns.append((c.name, (c.encoding["raw"], is_list, c.encoding.get("derived"), c.weights)))
+    return columns
+
+
+def _label_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
+    """A problem if the target columns of ``base`` were made from another label."""
+    if not any(map(is_target, base.dense)):
+        return []
     label = Label(spec.label) if spec.label is not None else None
-    differ = other_labels(label, describe_columns(known)) if any(map(is_target, known.dense)) else None
-    if differ:
-        given_label, then = differ
-        problems.append(
-            Problem(
-                f"{key}={known.path}",
-                f"has target columns that are shares of {then.text}, the label here is {given_label.text}",
-                f"give dataset.label={then.name}, or a dataset of rows with the label {given_label.text}",
-            )
+    labels = other_labels(label, describe_columns(base))
+    if labels is None:
+        return []
+    given, earlier = labels
+    return [
+        Problem(
+            folder,
+            f"has target columns that are shares of {earlier.text}, the label here is {given.text}",
+            f"give dataset.label={earlier.name}, or a dataset of rows with the label {given.text}",
         )
-    return problems
+    ]
 
 
-def new_columns(known: Manifest, spec: Spec) -> list[str]:
-    """The sparse columns of ``spec`` that the dataset ``known`` lacks."""
-    there = {column.name for column in known.sparse}
-    return [column.name for column in spec.sparse if column.name not in there]
+def new_columns(base: Manifest, spec: Spec) -> list[str]:
+    """The sparse columns of ``spec`` that the dataset ``base`` lacks."""
+    base_names = {column.name for column in base.sparse}
+    return [column.name for column in spec.sparse if column.name not in base_names]
 
 
-def new_numbers(known: Manifest, spec: Spec) -> list[str]:
-    """The dense columns of ``spec`` that the dataset ``known`` lacks, without other models' scores."""
-    there = {column.name for column in known.dense}
-    return [column.name for column in spec.numbers if column.name not in there]
+def new_numbers(base: Manifest, spec: Spec) -> list[str]:
+    """The dense columns of ``spec`` that the dataset ``base`` lacks, without other models' scores."""
+    base_names = {column.name for column in base.dense}
+    return [column.name for column in spec.numbers if column.name not in base_names]
 
 
-def per_column(value: Any, names: Sequence[str]) -> list[Any]:
+def per_column(value: object, names: Sequence[str]) -> list[Any]:
     """The value for each of ``names``. ``value`` may be one for all, a list in their order, or a mapping."""
     if isinstance(value, Mapping):
         return [value.get(name) for name in names]
     return list(value) if isinstance(value, list) else [value] * len(names)
 
 
-def chosen(wanted: Any, names: Sequence[str]) -> list[Any]:
+def chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
     """The columns that ``wanted`` names: none (also for auto), all of ``names``, those of a list, or one."""
-    if wanted in (None, AUTO, "all"):
+    if wanted is None or wanted in (AUTO, "all"):
         return list(names) if wanted == "all" else []
     return list(wanted) if isinstance(wanted, list) else [wanted]
 

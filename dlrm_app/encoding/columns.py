@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns, is_opinion
@@ -48,7 +47,7 @@ class VocabularyRule:
 class ColumnRules:
     """The rules by which the columns are made, from the settings alone.
 
-    known: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
+    base: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
     day: the day of vocabularies that grow
     counted: sparse columns whose distinct values are counted while rows are encoded; vocabularies count their own
     groups: the sparse columns, by number, that share each vocabulary to make
@@ -60,7 +59,7 @@ class ColumnRules:
     targets: the sparse columns that also get a dense column with their click rate
     """
 
-    known: Manifest | None
+    base: Manifest | None
     day: str | None
     counted: frozenset[str]
     groups: tuple[tuple[int, ...], ...]
@@ -73,8 +72,8 @@ class ColumnRules:
 
     @property
     def grows_from(self) -> Manifest | None:
-        """The known dataset, if its vocabularies grow."""
-        return self.known if self.day is not None else None
+        """The base dataset, if its vocabularies grow."""
+        return self.base if self.day is not None else None
 
 
 @dataclass(frozen=True)
@@ -86,48 +85,46 @@ class MadeColumns:
     lineage: Lineage | None = None
 
 
-def read_known(config: EncodingConfig) -> Manifest | None:
+def read_base(config: EncodingConfig) -> Manifest | None:
     """The manifest of the dataset at encoding.path or encoding.grow_from."""
     path = config.path if config.kind == "from_dataset" else config.grow_from
     return read_manifest(Path(path)) if path else None
 
 
-def known_transform(known: Manifest, spec: Spec, typed: Any) -> Any:
-    """The value of dense.transform for the dataset ``known``. Warns if another one was ``typed``.
+def base_transform(base: Manifest, spec: Spec, typed: object) -> object:
+    """The value of dense.transform for the dataset ``base``. Warns if another one was ``typed``.
 
-    If ``known`` lacks dense columns of ``spec``, it is a mapping that has the ``typed`` values for them.
+    If ``base`` lacks dense columns of ``spec``, it is a mapping that has the ``typed`` values for them.
     """
-    kinds = {c.name: c.transform["kind"] for c in known.dense if not is_opinion(c)}
-    if new := new_numbers(known, spec):
+    kinds = {c.name: c.transform["kind"] for c in base.dense if not is_opinion(c)}
+    if new := new_numbers(base, spec):
         return {**kinds, **dict(zip(new, per_column(typed, new), strict=True))}
     one = [*set(kinds.values())]
     transform = one[0] if len(one) == 1 else kinds or typed
     if typed not in (AUTO, transform):
-        logger.warning(f"dense.transform={typed} is not used: {known.path} has {listed(one)}")
+        logger.warning(f"dense.transform={typed} is not used: {base.path} has {listed(one)}")
     return transform
 
 
-def column_rules(settings: ColumnSettings, spec: Spec, known: Manifest | None) -> ColumnRules:
+def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) -> ColumnRules:
     """The rules that ``settings``, without open choices, set for the columns of ``spec``.
 
-    ``known``: from ``read_known``.
+    ``base``: from ``read_base``.
     """
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
     day = None if encoding.day is None else str(encoding.day)
-    if known is not None:
+    if base is not None:
         if day is None and encoding.grow_from:
-            day = day_after(known.lineage.day) if known.lineage else "1"
-        has_vocabulary = {
-            c.name for c in known.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from
-        }
-        new = new_columns(known, spec)
+            day = day_after(base.lineage.day) if base.lineage else "1"
+        has_vocabulary = {c.name for c in base.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from}
+        new = new_columns(base, spec)
         counted = frozenset(names) - has_vocabulary - {*new}
-        groups = tuple(known_groups(known, names)) if encoding.grow_from else ()
+        groups = tuple(base_groups(base, names)) if encoding.grow_from else ()
         groups += tuple((names.index(name),) for name in new)
-        there = {column.name for column in known.dense}
-        added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in there)
-        return ColumnRules(known, day, counted, groups, vocabulary_rules(encoding, day, names), added)
+        base_names = {column.name for column in base.dense}
+        added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in base_names)
+        return ColumnRules(base, day, counted, groups, vocabulary_rules(encoding, day, names), added)
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)
@@ -165,13 +162,15 @@ def vocabulary_rules(
     )
 
 
-def sharing_groups(shared: Any, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+def sharing_groups(
+    shared: Sequence[Sequence[str]] | None, names: Sequence[str]
+) -> tuple[tuple[int, ...], ...]:
     """The numbers of all columns in groups; columns that ``shared`` (encoding.shared) joins form one group."""
     groups = {name: tuple(map(names.index, group)) for group in shared or [] for name in group}
     return tuple(dict.fromkeys(groups.get(name, (number,)) for number, name in enumerate(names)))
 
 
-def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
+def dense_columns(transform: object, spec: Spec) -> list[DenseColumn]:
     """The dense columns with their transforms. ``transform`` (dense.transform): one for all, or by column."""
     names = [column.name for column in spec.numbers]
     rules = dict(zip(names, per_column(transform, names), strict=True))
@@ -181,7 +180,7 @@ def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
     ]
 
 
-def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
+def hash_columns(num_embeddings: object, spec: Spec) -> list[SparseColumn]:
     """The sparse columns with hashed ids. ``num_embeddings``: one for all, or by column, null for the other columns."""
     sizes = per_column(num_embeddings, [column.name for column in spec.sparse])
     encoding = {"kind": "hash", "function": "mix64", "missing_id": MISSING_ID}
@@ -224,45 +223,45 @@ def with_sizes(columns: Sequence[SparseColumn], sizes: Sequence[int | None]) -> 
     return out
 
 
-def columns_of(known: Manifest) -> MadeColumns:
+def columns_of(base: Manifest) -> MadeColumns:
     """The columns of an existing dataset, for encoding other rows in the same way; without statistics of rows."""
-    dense = [DenseColumn(column.name, column.transform) for column in known.dense]
+    dense = [DenseColumn(column.name, column.transform) for column in base.dense]
     sparse = [
         SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot, weights=c.weights)
-        for c in known.sparse
+        for c in base.sparse
     ]
-    return MadeColumns(dense, sparse, known.encoding_lineage)
+    return MadeColumns(dense, sparse, base.encoding_lineage)
 
 
-def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """The numbers, among ``names``, of the columns that share each vocabulary of ``known``."""
+def base_groups(base: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The numbers, among ``names``, of the columns that share each vocabulary of ``base``."""
     groups: dict[str, list[int]] = {}
-    for column in known.sparse:
+    for column in base.sparse:
         if column.encoding["kind"] == "vocab":
             groups.setdefault(column.encoding["file"], []).append(names.index(column.name))
     return [tuple(group) for group in groups.values()]
 
 
-def lineage_beside(known: Manifest, sparse: Sequence[SparseColumn]) -> Lineage | None:
-    """The lineage of the vocabularies of ``sparse``: those of ``known``, unchanged, and others beside them."""
-    lineage = known.encoding_lineage
-    if lineage is None or {column.name for column in sparse} <= {column.name for column in known.sparse}:
+def lineage_with_new_vocabularies(base: Manifest, sparse: Sequence[SparseColumn]) -> Lineage | None:
+    """The lineage of the vocabularies of ``sparse``: those of ``base``, unchanged, and others beside them."""
+    lineage = base.encoding_lineage
+    if lineage is None or {column.name for column in sparse} <= {column.name for column in base.sparse}:
         return lineage
-    return replace(lineage, ancestors=[*lineage.ancestors, _as_ancestor(known, lineage.day)])
+    return replace(lineage, ancestors=[*lineage.ancestors, _as_ancestor(base, lineage.day)])
 
 
-def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
-    """The lineage of vocabularies that were grown from those of ``known`` on ``day``."""
-    before = known.lineage or Lineage(day_after(day, -1))
+def lineage_after(base: Manifest, day: str, growth: list[Growth]) -> Lineage:
+    """The lineage of vocabularies that were grown from those of ``base`` on ``day``."""
+    before = base.lineage or Lineage(day_after(day, -1))
     again = {name: day for each in growth if each.given_again for name in each.features}
     return Lineage(
         day,
-        known.fingerprint(),
-        [*before.ancestors, _as_ancestor(known, before.day)],
+        base.fingerprint(),
+        [*before.ancestors, _as_ancestor(base, before.day)],
         {**before.given_again, **again},
         growth,
     )
 
 
-def _as_ancestor(known: Manifest, day: str) -> Ancestor:
-    return Ancestor(vocabulary_of(describe_columns(known)), day)
+def _as_ancestor(base: Manifest, day: str) -> Ancestor:
+    return Ancestor(vocabulary_of(describe_columns(base)), day)

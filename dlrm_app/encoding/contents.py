@@ -97,8 +97,8 @@ class Contents:
         parts = list(others)
         bits = max([self.bits, *(part.bits for part in parts)])
         own = self.thinned(bits)
-        known = [own.hashes[:0], *(part.thinned(bits).hashes for part in parts)]
-        is_known = np.isin(own.hashes, np.concatenate(known))
+        other_hashes = [own.hashes[:0], *(part.thinned(bits).hashes for part in parts)]
+        is_known = np.isin(own.hashes, np.concatenate(other_hashes))
         return KnownShare(own.rows, int(own.counts[is_known].sum()))
 
     def count_of(self, hashes: NDArray[np.uint64]) -> "KnownShare":
@@ -198,7 +198,7 @@ class ContentCounter:
         return self._sample
 
 
-def tells_rows_apart(raw: Iterable[RawColumns], spec: Spec) -> bool:
+def contents_identify_rows(raw: Iterable[RawColumns], spec: Spec) -> bool:
     """False if these rows cannot be dealt by their contents: most have the content of another row, with both labels.
 
     Copies of a row have its label too. Different rows of a log with few columns and few values often have equal

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from dlrm_app.dataset.encoding_files import read_clicks
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.encoding.sparse import once_per_file
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.records import Json
 
 _TABLE_SIZE = 1 << 16
 TARGET, LOGIT = "target", "logit"
@@ -44,7 +44,7 @@ class DenseTransforms:
     Logarithms of small integers come from a table.
     """
 
-    def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, transforms: Sequence[Json]) -> None:
         self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
 
     def apply(self, columns: JaggedColumns[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -56,7 +56,7 @@ class DenseTransforms:
         return out, missing
 
 
-def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
+def _rule(transform: Json) -> tuple[float, float, float]:
     """Returns (the addend of a logarithm, 0 without one, -1 for the logit; shift; scale)."""
     kind = transform["kind"]
     if kind in _ADDENDS:
@@ -146,9 +146,7 @@ def folded_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-def target_values(
-    transform: dict[str, Any], num_ids: int, folder: Path, folded: Path | None
-) -> NDArray[np.float32]:
+def target_values(transform: Json, num_ids: int, folder: Path, folded: Path | None) -> NDArray[np.float32]:
     """The values of a target column by id [ids], from the dataset in ``folder``.
 
     ``folded``: the folder with the values for training rows, by id and fold [ids, folds], which are returned instead.

@@ -37,16 +37,16 @@ def score_pairs(columns: Mapping[str, NDArray[np.uint64]], labels: NDArray[np.ui
     """
     rate = (labels.sum() + 0.5) / (len(labels) + 1)
     entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-    few: dict[str, tuple[NDArray[np.int64], int]] = {}
+    candidates: dict[str, tuple[NDArray[np.int64], int]] = {}
     for name, keys in columns.items():
         values, numbers = np.unique(keys, return_inverse=True)
         if 2 <= len(values) <= len(labels) // (2 * _ROWS_PER_CELL):
-            few[name] = numbers, len(values)
-    telling = sorted(few, key=lambda name: -_information(*few[name], labels))[:_MAX_COLUMNS]
+            candidates[name] = numbers, len(values)
+    informative = sorted(candidates, key=lambda name: -_information(*candidates[name], labels))[:_MAX_COLUMNS]
     cells = folds_of_rows(len(labels)) * 2 + labels
     pairs = []
-    for left, right in combinations([name for name in few if name in telling], 2):
-        (a, num_a), (b, num_b) = few[left], few[right]
+    for left, right in combinations([name for name in candidates if name in informative], 2):
+        (a, num_a), (b, num_b) = candidates[left], candidates[right]
         if num_a * num_b * _ROWS_PER_CELL <= len(labels):
             shape = NUM_FOLDS, 2, num_a, num_b
             counts = np.bincount((cells * num_a + a) * num_b + b, minlength=int(np.prod(shape)))

@@ -9,7 +9,7 @@ Both can be made multi-hot by ``expand``.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import empty_slots, find_slot, mix, reduce_hash
 from dlrm_app.logs.fields import MISSING_KEY, parse_string
+from dlrm_app.records import Json
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
@@ -83,17 +84,17 @@ class SparseEncoder:
             return ids, missing
         at = 0
         for c, table in enumerate(self._tables):
-            its_keys = keys[c]
-            out = ids[at : at + len(its_keys)]
+            column_keys = keys[c]
+            out = ids[at : at + len(column_keys)]
             if table is None:
-                missing[c] = _hashed(its_keys, self._sizes[c], out)
+                missing[c] = _hashed(column_keys, self._sizes[c], out)
             else:
-                missing[c] = look_up(its_keys, *table, out)
+                missing[c] = look_up(column_keys, *table, out)
             at += len(out)
         return ids, missing
 
 
-def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
+def once_per_file(path: Path, rule: Json, num_ids: int, load: Callable[[], T]) -> T:
     """Calls ``load`` once per process, as long as ``path`` is the same file with the checksum of ``rule``."""
     status = path.stat() if path.is_file() else None  # load raises if it is missing
     version = (path, rule["checksum"], num_ids, status and (status.st_mtime_ns, status.st_ino))

@@ -4,18 +4,19 @@ The rules and the measurements behind them: docs/experiments/quality.md.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig, PreprocessConfig
 from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
-from dlrm_app.encoding.columns import MIN_COUNT, known_transform
+from dlrm_app.encoding.columns import MIN_COUNT, base_transform
 from dlrm_app.logs.read_spec import cross_name
 from dlrm_app.logs.spec import Spec
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, Summary, look_at
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, SampleSummary, look_at
 from dlrm_app.preprocessing.request import Request
+from dlrm_app.records import Json
 from dlrm_app.table import Column, text_table
 from dlrm_app.text import listed
 
@@ -62,29 +63,27 @@ class Choice:
         return replace(self, dense=replace(self.dense, **values), reasons=(*self.reasons, *reasons))
 
 
-def with_all_choices(
-    request: Request, before: Mapping[str, Any]
-) -> tuple[PreprocessConfig, Mapping[str, Any] | None]:
+def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, Json | None]:
     """Returns (the configuration of ``request`` with every choice made, the record of the choices).
 
     Choices are those of the earlier run whose settings were ``before``; others are made from a sample of the rows.
     """
-    plan, left = request.rows, open_choices(request.config)
+    plan, open_keys = request.rows, open_choices(request.config)
     config = with_choices(request.config, before)
     to_choose = open_choices(config)
     if not to_choose:
-        return config, before.get("auto") if left else None
+        return config, before.get("auto") if open_keys else None
     wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
     summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
     encoding, dense = config.encoding, config.dense
     if isinstance(config.multi_hot.sizes, list) and encoding.crosses == AUTO:
         # its length is the number of columns
         encoding = replace(encoding, crosses=None)
-    if request.known is not None:
-        new = new_numbers(request.known, plan.spec)
+    if request.base is not None:
+        new = new_numbers(request.base, plan.spec)
         summary = replace(summary, dense={name: summary.dense[name] for name in new})
         choice = _choose_transforms(summary, Choice(encoding, dense))
-        transform = known_transform(request.known, plan.spec, choice.dense.transform)
+        transform = base_transform(request.base, plan.spec, choice.dense.transform)
         choice = choice.with_dense(transform=transform)
     else:
         choice = choose(summary, encoding, dense, plan.spec, plan.has_clicks)
@@ -92,12 +91,12 @@ def with_all_choices(
         f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
     )
     reasons = [list(reason) for reason in choice.reasons]
-    made = {"rows": summary.rows, "seen": summary.seen, "keys": left, "reasons": reasons}
-    return replace(config, encoding=choice.encoding, dense=choice.dense), made
+    record = {"rows": summary.rows, "seen": summary.seen, "keys": open_keys, "reasons": reasons}
+    return replace(config, encoding=choice.encoding, dense=choice.dense), record
 
 
 def choose(
-    summary: Summary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
+    summary: SampleSummary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
 ) -> Choice:
     """Makes the choices that ``encoding`` and ``dense`` leave open, from ``summary`` alone. Typed values are kept."""
     choice = Choice(encoding, dense)
@@ -117,7 +116,7 @@ def choose(
     return choice
 
 
-def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> Choice:
+def _choose_targets(summary: SampleSummary, spec: Spec, choice: Choice) -> Choice:
     """Takes all one-hot columns, those with the fewest ids if all have more than the memory is for."""
     names = [column.name for column in spec.sparse if column.separator is None]
     given = per_column(choice.encoding.num_embeddings, [column.name for column in spec.sparse])
@@ -140,7 +139,7 @@ def _choose_targets(summary: Summary, spec: Spec, choice: Choice) -> Choice:
     return choice.with_dense(reasons, target_columns=taken or None)
 
 
-def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> Choice:
+def _choose_crosses(summary: SampleSummary, spec: Spec, choice: Choice) -> Choice:
     """Takes the pairs that add most to their parts. Settings that are lists by column have no entry for a cross."""
     declared = {frozenset(column.of) for column in spec.derived}
     is_listed = any(isinstance(getattr(choice.encoding, key), list) for key in _COUNTING_KEYS)
@@ -151,7 +150,7 @@ def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> Choice:
     return choice.with_encoding(reasons, crosses=[[*pair.names] for pair in taken] or None)
 
 
-def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> Choice:
+def _choose_ids(summary: SampleSummary, names: Sequence[str], choice: Choice) -> Choice:
     """Chooses vocabularies if the log is small enough to study; otherwise, and for columns of many values, hashes."""
     given = choice.encoding
     sizes = dict(zip(names, per_column(given.num_embeddings, names), strict=True))
@@ -180,7 +179,7 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> Choic
     return _choose_shared(summary, kept, choice) if given.shared is None else choice
 
 
-def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> Choice:
+def _choose_shared(summary: SampleSummary, names: Sequence[str], choice: Choice) -> Choice:
     """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are alike."""
     groups: dict[str, list[str]] = {}
     columns = [*summary.sparse]
@@ -197,7 +196,7 @@ def _choose_shared(summary: Summary, names: Sequence[str], choice: Choice) -> Ch
     return choice.with_encoding(reasons, shared=list(groups.values()) or None)
 
 
-def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
+def _too_many(summary: SampleSummary, names: Sequence[str]) -> list[str]:
     """The columns among ``names`` with the most values: without them, vocabularies have at most MOST_IDS ids.
 
     Columns that may have fewer ids than a hash stay: it would only add some.
@@ -212,14 +211,14 @@ def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
     return taken
 
 
-def _most_ids(summary: Summary, names: Sequence[str]) -> dict[str, int]:
+def _most_ids(summary: SampleSummary, names: Sequence[str]) -> dict[str, int]:
     """The number of ids that the vocabulary of each of ``names`` may have, at most, about."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
     return {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
 
 
-def _choose_transforms(summary: Summary, choice: Choice) -> Choice:
-    rules: dict[str, Any] = {}
+def _choose_transforms(summary: SampleSummary, choice: Choice) -> Choice:
+    rules: Json = {}
     reasons: list[Reason] = []
     for name, numbers in summary.dense.items():
         if is_count(numbers):
@@ -239,7 +238,7 @@ def is_count(numbers: DenseSummary) -> bool:
     return low >= -1 and has_tail
 
 
-def _choose_buckets(summary: Summary, choice: Choice) -> Choice:
+def _choose_buckets(summary: SampleSummary, choice: Choice) -> Choice:
     # with few rows in each bucket, more buckets lose more by badly learnt vectors than they gain
     most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
     if choice.dense.bucket_columns == AUTO:
@@ -281,7 +280,7 @@ def choice_table(choice: Choice) -> str:
     )
 
 
-def open_choices(config: PreprocessConfig) -> dict[str, dict[str, Any]]:
+def open_choices(config: PreprocessConfig) -> dict[str, Json]:
     """The keys that ``config`` leaves open, by section, with their current values."""
     encoding, dense = config.encoding, config.dense
     if encoding.kind == "from_dataset" or encoding.grow_from:
@@ -300,14 +299,18 @@ def open_choices(config: PreprocessConfig) -> dict[str, dict[str, Any]]:
     return {section: keys for section, keys in out.items() if keys}
 
 
-def with_choices(config: PreprocessConfig, before: Mapping[str, Any]) -> PreprocessConfig:
+def with_choices(config: PreprocessConfig, before: Json) -> PreprocessConfig:
     """``config`` with open keys filled from the settings ``before`` of an earlier run, if it chose them too."""
-    made, left = before.get("auto", {}).get("keys", {}), open_choices(config)
+    chosen_before, open_keys = before.get("auto", {}).get("keys", {}), open_choices(config)
     filled = {
-        section: {key: before[section][key] for key in left.get(section, ()) if key in made.get(section, ())}
+        section: {
+            key: before[section][key]
+            for key in open_keys.get(section, ())
+            if key in chosen_before.get(section, ())
+        }
         for section in ("encoding", "dense")
     }
-    if "bucket_boundaries" in left.get("dense", ()) and not config.dense.bucket_columns:
+    if "bucket_boundaries" in open_keys.get("dense", ()) and not config.dense.bucket_columns:
         filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
     return replace(
         config,

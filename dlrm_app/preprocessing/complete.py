@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isal import isal_zlib
 
@@ -34,8 +33,9 @@ from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_che
 from dlrm_app.logs.sources.store import in_threads
 from dlrm_app.logs.sources.units import FileExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan
 from dlrm_app.preprocessing.rejects import rejects_of
+from dlrm_app.records import Json
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
 """Split → (temporary path, shard) for each of its shards, in order."""
 
 
-def refuse_empty(plan: Plan, empty: Mapping[str, int]) -> None:
+def refuse_empty(plan: RowPlan, empty: Mapping[str, int]) -> None:
     """Raises DataError for the first of the splits without rows. ``empty``: split → its malformed lines.
 
     Malformed lines of a split that is dealt by contents count as train's: their values say no split.
@@ -60,12 +60,12 @@ def refuse_empty(plan: Plan, empty: Mapping[str, int]) -> None:
 
 
 def complete(
-    plan: Plan,
+    plan: RowPlan,
     journal: Journal[EncodedUnit],
     units: Sequence[EncodedUnit],
     shards: MadeShards,
     columns: MadeColumns,
-    config: dict[str, Any],
+    config: Json,
 ) -> Manifest:
     """Completes the dataset from ``units``, in order. ``config``: the configuration to keep in the manifest."""
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
@@ -79,7 +79,7 @@ def complete(
     rates = [sum(counts) / max(rows, 1) for counts in missing]
     num_dense = len(columns.dense)
     label = plan.spec.label if any(split.positives is not None for split in splits.values()) else None
-    labels, bests = [*plan.spec.labels] if label is not None else [], _bests(plan)
+    labels, best_scores = [*plan.spec.labels] if label is not None else [], _best_scores(plan)
     manifest = Manifest(
         dataset=plan.spec.name,
         label=label,
@@ -88,8 +88,10 @@ def complete(
         splits=splits,
         sources=_sources(plan, journal, units),
         config=config,
-        best=bests.get(plan.spec.label or ""),
-        further_best={label.name: bests[label.name] for label in labels[1:] if label.name in bests},
+        best=best_scores.get(plan.spec.label or ""),
+        further_best={
+            label.name: best_scores[label.name] for label in labels[1:] if label.name in best_scores
+        },
         lineage=columns.lineage,
         kept=list(plan.kept),
         own_clicks=_own_clicks(plan, units, columns),
@@ -105,7 +107,7 @@ def complete(
 
 
 def _summarize(
-    plan: Plan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
+    plan: RowPlan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
 ) -> Split:
     parts = [unit.splits[split] for unit in units if split in unit.splits]
     return Split(
@@ -122,7 +124,7 @@ def _summarize(
     )
 
 
-def _count_labels(plan: Plan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
+def _count_labels(plan: RowPlan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
     return label_counts(
         plan.spec.labels,
         [part.labels for part in parts],
@@ -152,7 +154,9 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
     sync_folder((output / shards[0].path).parent)
 
 
-def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]) -> list[ManifestSource]:
+def _sources(
+    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> list[ManifestSource]:
     """The manifest's sources. ``checksum``: of the text, the same for a file and its .gz; for Parquet, of all bytes."""
     read = {source.index: (0, 0) for source in plan.sources}  # the crc of the text, and the rows
     for unit in units:
@@ -169,7 +173,9 @@ def _sources(plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedU
     return in_threads(describe, plan.sources)
 
 
-def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iterator[tuple[int, FileExtent]]:
+def _parts(
+    plan: RowPlan, journal: Journal[EncodedUnit], unit: EncodedUnit
+) -> Iterator[tuple[int, FileExtent]]:
     """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
 
     Negatives that sampling left out are rows too.
@@ -183,7 +189,7 @@ def _parts(plan: Plan, journal: Journal[EncodedUnit], unit: EncodedUnit) -> Iter
         yield source, replace(part, lines=part.lines - rejects[plan.sources[source].path])
 
 
-def _bests(plan: Plan) -> dict[str, dict[str, float]]:
+def _best_scores(plan: RowPlan) -> dict[str, dict[str, float]]:
     """Label → the mean, by rows, of the best reachable scores that dlrm-generate wrote beside the sources.
 
     Labels are left out if a file is missing or damaged, or does not name them.
@@ -202,7 +208,7 @@ def _bests(plan: Plan) -> dict[str, dict[str, float]]:
         return {}
 
 
-def _mean(scores: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+def _mean(scores: Sequence[Json]) -> dict[str, float] | None:
     """The mean of best ``scores``, by rows; None if one is not known."""
     keys = ("auc", "logloss")
     if any(each.get(key) is None for each in scores for key in keys):
@@ -212,7 +218,7 @@ def _mean(scores: Sequence[dict[str, Any]]) -> dict[str, float] | None:
     return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
 
 
-def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
+def _own_clicks(plan: RowPlan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
     """Split → the share of its rows whose own clicks are in the target columns that encode them.
 
     Splits with a share that chance explains are left out.
@@ -225,7 +231,7 @@ def _own_clicks(plan: Plan, units: Sequence[EncodedUnit], columns: MadeColumns) 
     return shares
 
 
-def _target_label(columns: MadeColumns, config: dict[str, Any]) -> str | None:
+def _target_label(columns: MadeColumns, config: Json) -> str | None:
     """The label whose shares the target columns of unlabelled rows are; None without such columns.
 
     They come from another dataset.
@@ -233,15 +239,15 @@ def _target_label(columns: MadeColumns, config: dict[str, Any]) -> str | None:
     if not any(map(is_target, columns.dense)):
         return None
     encoding = config["encoding"]
-    known = read_manifest(Path(encoding["path"] or encoding["grow_from"]))
-    return known.label or known.target_label
+    base = read_manifest(Path(encoding["path"] or encoding["grow_from"]))
+    return base.label or base.target_label
 
 
 def _write_contents(
-    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> dict[str, str] | None:
     """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
-    if plan.splits_by != "content" or not plan.are_told_apart:
+    if plan.splits_by != "content" or not plan.contents_identify_rows:
         return None
     paths = [journal.path(unit.text.name, ".contents") for unit in units]
     sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)

@@ -12,7 +12,7 @@ from dlrm_app.encoding.columns import (
     MadeColumns,
     columns_of,
     lineage_after,
-    lineage_beside,
+    lineage_with_new_vocabularies,
     with_derivations,
     with_sizes,
 )
@@ -28,7 +28,12 @@ from dlrm_app.preprocessing.passes.targets import (
     refuse_if_clicks_are_too_many,
     write_learnt,
 )
-from dlrm_app.preprocessing.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
+from dlrm_app.preprocessing.passes.vocabulary import (
+    BYTES_PER_VALUE,
+    MadeVocabulary,
+    MakeVocabularies,
+    refuse_if_too_large,
+)
 from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.text import listed
 
@@ -44,8 +49,8 @@ class ColumnMaker:
 
     def make(self) -> MadeColumns:
         """The columns, with their vocabularies, moments and targets."""
-        known = self.plan.columns.known
-        return self._make_new() if known is None else self._make_from(known)
+        base = self.plan.columns.base
+        return self._make_new() if base is None else self._make_from(base)
 
     def _make_new(self) -> MadeColumns:
         """Columns that no other dataset has."""
@@ -63,21 +68,21 @@ class ColumnMaker:
         dense += self._make_targets(dense, sparse)
         return MadeColumns(dense, sparse, None if rules.day is None else Lineage(rules.day, growth=growth))
 
-    def _make_from(self, known: Manifest) -> MadeColumns:
-        """The columns of ``known``, and those that it lacks, in the order of the format; made columns come last.
+    def _make_from(self, base: Manifest) -> MadeColumns:
+        """The columns of ``base``, and those that it lacks, in the order of the format; made columns come last.
 
         If its vocabularies grow, the values of these rows are added to them.
         """
         rules, spec, output = self.plan.columns, self.plan.rows.spec, self.plan.rows.output
         grows = rules.grows_from is not None
         if not grows:
-            copy_encoding_files(known, output)
-        elif not (known.lineage and known.lineage.growth):
+            copy_encoding_files(base, output)
+        elif not (base.lineage and base.lineage.growth):
             logger.info(
-                f"{known.path} keeps no values that wait for an id: values that it saw too seldom are counted from "
+                f"{base.path} keeps no values that wait for an id: values that it saw too seldom are counted from "
                 "today on"
             )
-        columns = columns_of(known)
+        columns = columns_of(base)
         numbers = {column.name: column for column in (*rules.dense, *columns.dense)}
         dense = [numbers.pop(column.name) for column in spec.dense]
         lack_moments = any(column.transform == {"kind": "standardize"} for column in rules.dense)
@@ -95,22 +100,22 @@ class ColumnMaker:
             else before[name]
             for name in (column.name for column in spec.sparse)
         ]
-        self._report_new_columns(known, [*rules.dense, *(c for c in sparse if c.name not in before)])
+        self._report_new_columns(base, [*rules.dense, *(c for c in sparse if c.name not in before)])
         dense, sparse = with_derivations(dense, sparse, spec)
         raw = {column.name for column in sparse}
         sparse += [column for column in columns.sparse if column.name not in raw]
         targets = [column for column in numbers.values() if is_target(column)]
         if not grows:
-            return MadeColumns([*dense, *targets], sparse, lineage_beside(known, sparse))
+            return MadeColumns([*dense, *targets], sparse, lineage_with_new_vocabularies(base, sparse))
         day = rules.day or ""
-        grown = [grow_target(column, known, output, sparse, day_number(day)) for column in targets]
-        return MadeColumns([*dense, *grown], sparse, lineage_after(known, day, growth))
+        grown = [grow_target(column, base, output, sparse, day_number(day)) for column in targets]
+        return MadeColumns([*dense, *grown], sparse, lineage_after(base, day, growth))
 
-    def _report_new_columns(self, known: Manifest, new: Sequence[DenseColumn | SparseColumn]) -> None:
+    def _report_new_columns(self, base: Manifest, new: Sequence[DenseColumn | SparseColumn]) -> None:
         if new:
             names = listed([column.name for column in new], 8)
             logger.info(
-                f"{known.path} lacks {names}: its columns keep their ids, and sparse ones among these get a "
+                f"{base.path} lacks {names}: its columns keep their ids, and sparse ones among these get a "
                 "vocabulary of their own"
             )
 
@@ -129,7 +134,7 @@ class ColumnMaker:
         if not rules.groups:
             return {}, []
         studied = self.passes.journal("study", StudiedUnit)
-        add_up = AddUp(
+        add_up = MakeVocabularies(
             self.plan.rows,
             tuple(studied.path(unit.text.name, ".counts") for unit in units),
             tuple(map(sum, zip(*(unit.entries for unit in units), strict=True))),
@@ -138,7 +143,7 @@ class ColumnMaker:
             rules.day is not None,
             rules.grows_from,
             self.plan.memory_bytes,
-            self.passes.journal("vocab", AddedUp),
+            self.passes.journal("vocab", MadeVocabulary),
         )
         added = self.passes.over_numbers(add_up, len(rules.groups))
         self._warn_of_empty_vocabularies([each.column for each in added])
@@ -175,7 +180,7 @@ class ColumnMaker:
         count = CountClicks(rows, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self.passes.over_units(count, rows.sources_of({"train"})))
         samples = [counted.path(unit.text.name, ".contents") for unit in units]
-        contents = write_learnt(samples, rows.output) if rows.are_told_apart else {}
+        contents = write_learnt(samples, rows.output) if rows.contents_identify_rows else {}
         add_up = AddUpClicks(
             rows, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)
         )

@@ -12,7 +12,7 @@ from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
-from dlrm_app.preprocessing.passes.plan import CountedUnit, Plan
+from dlrm_app.preprocessing.passes.plan import CountedUnit, RowPlan
 from dlrm_app.preprocessing.passes.study import StudiedUnit
 from dlrm_app.preprocessing.work.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
 from dlrm_app.preprocessing.work.work_folder import begun_passes, pass_journal
@@ -26,7 +26,7 @@ U = TypeVar("U", CountedUnit, StudiedUnit, EncodedUnit)
 class PassRunner:
     """Runs passes over the rows of ``plan``, in the threads or processes of ``executor``."""
 
-    plan: Plan
+    plan: RowPlan
     executor: Executor
 
     def journal(self, name: str, record: type[R]) -> Journal[R]:
@@ -57,7 +57,7 @@ class PassRunner:
             for feed in missing_units(self.plan, bundle, names[bundle[0]], work.journal)
         ]
         total = sum(source.bytes for source in sources)
-        done = sum(work.journal.load(str(name)).text.file_bytes for its in names.values() for name in its)
+        done = sum(work.journal.load(str(name)).text.file_bytes for units in names.values() for name in units)
         with work_bar(
             desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
@@ -98,7 +98,7 @@ def _done(bundles: Sequence[tuple[InputFile, ...]], journal: Journal[U]) -> dict
 
 
 def missing_units(
-    plan: Plan, bundle: tuple[InputFile, ...], done: Sequence[UnitName], journal: Journal[U]
+    plan: RowPlan, bundle: tuple[InputFile, ...], done: Sequence[UnitName], journal: Journal[U]
 ) -> Sequence[InputFeed]:
     """Feeds of the units of ``bundle`` that are not ``done``."""
     source, numbers = bundle[0], frozenset(name.unit for name in done)

@@ -7,14 +7,14 @@ from dlrm_app.journal import Journal
 from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan
 
 
 @dataclass
 class RejectLimit:
     """Checks units as they are encoded, to fail as soon as the share of malformed lines must become too large."""
 
-    plan: Plan
+    plan: RowPlan
     journal: Journal[EncodedUnit]
     max_fraction: float
     _units: list[EncodedUnit] = field(default_factory=list)
@@ -41,7 +41,7 @@ class RejectLimit:
 
 
 def rejects_of(
-    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> Iterator[RejectedLine]:
     """Every reject of ``units`` (in order), with its file and its line number there, from 1."""
     source, first_line = -1, 1
@@ -53,6 +53,6 @@ def rejects_of(
         path = journal.path(unit.text.name, ".rejects")
         if path.exists():
             for reject in read_rejects(path):
-                its, line = unit.text.place_of(reject.line)
-                yield reject._replace(file=plan.sources[its].path, line=first_line + line)
+                index, line = unit.text.place_of(reject.line)
+                yield reject._replace(file=plan.sources[index].path, line=first_line + line)
         first_line += unit.lines

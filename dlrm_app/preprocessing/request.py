@@ -2,16 +2,15 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.datasets import AUTO, InputConfig, PreprocessConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
-from dlrm_app.encoding.columns import ColumnRules, column_rules, known_transform, read_known
+from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
@@ -24,9 +23,10 @@ from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.spec import Cures, Spec
-from dlrm_app.preprocessing.passes.plan import Plan
-from dlrm_app.preprocessing.passes.targets import known_click_problems
+from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.targets import base_click_problems
 from dlrm_app.preprocessing.work.work_folder import begun_config
+from dlrm_app.records import Json
 from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)
@@ -40,13 +40,13 @@ class Request:
     """A command's configuration, checked, and its input. Choices of ``auto`` are open until the work begins.
 
     config: the configuration, with what other datasets and earlier runs decide
-    known: the dataset whose encodings are used or grown
+    base: the dataset whose encodings are used or grown
     rows: the input and the splits, with the columns that were typed
     """
 
     config: PreprocessConfig
-    known: Manifest | None
-    rows: Plan
+    base: Manifest | None
+    rows: RowPlan
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class DatasetPlan:
     """
 
     config: PreprocessConfig
-    auto: Mapping[str, Any] | None
-    rows: Plan
+    auto: Json | None
+    rows: RowPlan
     columns: ColumnRules
 
     @property
@@ -69,12 +69,12 @@ class DatasetPlan:
         """The memory that passes may use."""
         return int(self.config.memory_gib * 2**30)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The configuration as plan.json and the manifest keep it."""
         return kept_settings(self.config) | ({} if self.auto is None else {"auto": self.auto})
 
 
-def kept_settings(config: PreprocessConfig) -> dict[str, Any]:
+def kept_settings(config: PreprocessConfig) -> Json:
     """``config`` as plan.json and the manifest keep it: without the keys of execution, and without credentials.
 
     The keys of sampling and of several labels are left out unless they are given.
@@ -85,16 +85,16 @@ def kept_settings(config: PreprocessConfig) -> dict[str, Any]:
     for key in ("negatives_kept", "labels"):
         if settings["dataset"][key] is None:
             del settings["dataset"][key]
-    kept: dict[str, Any] = json.loads(without_credentials(json.dumps(settings)))  # as it will be read back
+    kept: Json = json.loads(without_credentials(json.dumps(settings)))  # as it will be read back
     return kept
 
 
 def read_request(config: PreprocessConfig) -> Request:
     """Checks ``config`` and finds its input files. Raises ConfigError with every problem."""
     config = replace(config, dataset=with_one_label(config.dataset))
-    known, encoding, dense = read_known(config.encoding), config.encoding, config.dense
-    if known is not None:
-        encoding = replace(encoding, crosses=known.config.get("encoding", {}).get("crosses"))
+    base, encoding, dense = read_base(config.encoding), config.encoding, config.dense
+    if base is not None:
+        encoding = replace(encoding, crosses=base.config.get("encoding", {}).get("crosses"))
     spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
@@ -103,22 +103,22 @@ def read_request(config: PreprocessConfig) -> Request:
         Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
     ]
     is_sampled = config.sampling.negatives is not None
-    refuse_if(setting_problems(columns, spec, known) + unlabelled * (is_sampled and not has_clicks))
-    if known is not None:
-        dense = replace(dense, transform=known_transform(known, spec, dense.transform))
+    refuse_if(setting_problems(columns, spec, base) + unlabelled * (is_sampled and not has_clicks))
+    if base is not None:
+        dense = replace(dense, transform=base_transform(base, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
     sources = find_sources(given)
-    refuse_if(known_click_problems(known, sources) if known else [])
+    refuse_if(base_click_problems(base, sources) if base else [])
     config = replace(config, encoding=encoding, dense=dense, input=given)
-    return Request(config, known, _plan_rows(config, spec, sources))
+    return Request(config, base, _plan_rows(config, spec, sources))
 
 
-def plan_dataset(request: Request, config: PreprocessConfig, auto: Mapping[str, Any] | None) -> DatasetPlan:
+def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) -> DatasetPlan:
     """The plan for ``request``, whose choices are made in ``config``; ``auto``: their record.
 
     Raises ConfigError if chosen columns do not fit.
     """
-    rows, known = request.rows, request.known
+    rows, base = request.rows, request.base
     if request.config.encoding.crosses == AUTO:
         spec = with_crosses(rows.spec, config.encoding.crosses)
         files = tuple(replace(each, derived=spec.derived) for each in rows.file_specs)
@@ -126,21 +126,21 @@ def plan_dataset(request: Request, config: PreprocessConfig, auto: Mapping[str, 
     columns = ColumnSettings(
         config.encoding, config.dense, config.multi_hot.sizes, config.keep, rows.has_clicks
     )
-    refuse_if(setting_problems(columns, rows.spec, None) if known is None else [])
-    return DatasetPlan(config, auto, rows, column_rules(columns, rows.spec, known))
+    refuse_if(setting_problems(columns, rows.spec, None) if base is None else [])
+    return DatasetPlan(config, auto, rows, column_rules(columns, rows.spec, base))
 
 
-def _with_versions(given: InputConfig, before: Mapping[str, Any]) -> InputConfig:
+def _with_versions(given: InputConfig, before: Json) -> InputConfig:
     """``given`` with versions of lake tables: those of an earlier run's input, ``before``, otherwise the newest."""
     names = {split: getattr(given, split) for split in SPLITS}
     versions = {split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS}
     return replace(given, **versions)
 
 
-def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> Plan:
+def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> RowPlan:
     fractions = {"val": config.split.val, "test": config.split.test}
     sparse = {column.name: column for column in spec.sparse}
-    return Plan(
+    return RowPlan(
         spec=spec,
         sources=tuple(sources),
         unlabelled=frozenset(config.input.unlabelled),
@@ -172,8 +172,8 @@ def with_file_specs(request: Request) -> Request:
     drop_beginnings(plan.sources)
     refuse_other_types(plan.sources, specs)
     warn_of_rounded_ids(plan.sources, specs)
-    known = {column.name for column in plan.spec.columns}
-    others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
+    names = {column.name for column in plan.spec.columns}
+    others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in names)
     if others:
         logger.info(
             f"columns that dataset={plan.spec.name} does not name are left out: {listed([*others], 8)}"
@@ -181,7 +181,7 @@ def with_file_specs(request: Request) -> Request:
     return replace(request, rows=replace(plan, file_specs=tuple(specs)))
 
 
-def _empty_splits(plan: Plan) -> list[Problem]:
+def _empty_splits(plan: RowPlan) -> list[Problem]:
     """A problem for each split whose files have no line."""
     by_split: dict[str, list[InputFile]] = {}
     for source in plan.sources:

@@ -2,9 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
@@ -13,7 +12,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_pr
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.logs.sources.source import has_changed, other_input_problems
 from dlrm_app.preprocessing.choose import with_all_choices, with_choices
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan
 from dlrm_app.preprocessing.request import DatasetPlan, Request, kept_settings, plan_dataset
 from dlrm_app.preprocessing.work.work_folder import (
     WORK,
@@ -27,7 +26,7 @@ from dlrm_app.preprocessing.work.work_folder import (
     remove_temporary_files,
     write_run,
 )
-from dlrm_app.records import leaves
+from dlrm_app.records import Json, leaves
 from dlrm_app.text import in_brief
 
 logger = logging.getLogger(__name__)
@@ -105,14 +104,14 @@ def begin_work(request: Request) -> tuple[DatasetPlan, bool]:
     return plan, False
 
 
-def _plan(request: Request, before: Mapping[str, Any]) -> tuple[DatasetPlan, BegunRun]:
+def _plan(request: Request, before: Json) -> tuple[DatasetPlan, BegunRun]:
     """The plan for ``request``, and its record; choices are those of an earlier run, whose settings were ``before``."""
     plan = plan_dataset(request, *with_all_choices(request, before))
-    fingerprint = request.known.fingerprint() if request.known else None
+    fingerprint = request.base.fingerprint() if request.base else None
     return plan, BegunRun(plan.settings(), request.rows.sources, fingerprint)
 
 
-def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[Problem]:
+def _other_run_problems(before: BegunRun, now: BegunRun, plan: RowPlan) -> list[Problem]:
     """The differences of the unfinished run ``before`` from ``now``.
 
     Files without finished units may have been replaced, for example damaged ones.
@@ -135,7 +134,7 @@ def _other_run_problems(before: BegunRun, now: BegunRun, plan: Plan) -> list[Pro
 
 
 def _other_setting_problems(
-    before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, free_keys: Sequence[str]
+    before: Json, now: Json, output: Path, state: str, free_keys: Sequence[str]
 ) -> list[Problem]:
     """The keys that differ. ``state``: a description of ``output``.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.columns import MadeColumns
-from dlrm_app.encoding.contents import tells_rows_apart
+from dlrm_app.encoding.contents import contents_identify_rows
 from dlrm_app.encoding.own_clicks import learnt_rows
 from dlrm_app.journal import Journal
 from dlrm_app.logs.arrow_rows import open_cursor
@@ -46,8 +46,8 @@ class Stages:
         cuts = cut_lines(lines, rows.fractions) if rows.fractions and by_end else None
         firsts = dict(zip(lines, accumulate(lines.values(), initial=0), strict=False))
         first_lines = firsts if rows.sampled < 1 else {}
-        told_apart = self._are_told_apart()
-        rows = replace(rows, cuts=cuts, first_lines=first_lines, are_told_apart=told_apart)
+        are_identified = self._contents_identify_rows()
+        rows = replace(rows, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
         return replace(self, plan=replace(self.plan, rows=rows))._make()
 
     def _make(self) -> Manifest:
@@ -61,7 +61,7 @@ class Stages:
         shards = self.collect_shards(journal, units)
         return complete(plan.rows, journal, units, shards, columns, plan.settings())
 
-    def _are_told_apart(self) -> bool:
+    def _contents_identify_rows(self) -> bool:
         """False if rows are to be dealt by their contents, and the first unit shows that contents say too little."""
         rows, rules = self.plan.rows, self.plan.columns
         bundle = next(iter(rows.bundles(rows.sources_of({"train"}))), None)
@@ -70,7 +70,7 @@ class Stages:
         feed = rows.feeds(bundle, lambda unit: unit == 0)[0]
         spec = rows.file_specs[bundle[0].index]
         for text in feed.items():
-            return tells_rows_apart(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
+            return contents_identify_rows(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
         return True
 
     def count_lines(self) -> dict[tuple[int, int], int]:

@@ -119,7 +119,7 @@ def test_kept_values_change_nothing_else(log: Path, tmp_path: Path) -> None:
 
 
 def test_columns_that_cannot_be_kept_are_refused(log: Path, tmp_path: Path) -> None:
-    with refused(ConfigError, "keep=price", "is no sparse column of one value"):
+    with refused(ConfigError, "keep=price", "is not a sparse column of one value"):
         made(log, tmp_path / "data", *HASH, "keep=[price]")
 
 

@@ -22,10 +22,10 @@ from dlrm_app.preprocessing.passes import look
 from dlrm_app.preprocessing.passes.look import (
     STUDIED_ROWS,
     DenseSummary,
+    SampleSummary,
     SparseSummary,
-    Summary,
-    numbers_of_column,
     repeated_column,
+    summarize_numbers,
 )
 from dlrm_app.typed import as_typed
 from tests.preprocessing.running import AUTO, configure, content, run, table_of
@@ -87,7 +87,7 @@ def words(shop: Path, *more: str) -> list[str]:
     return [*files, *left, *more]
 
 
-def summary(rows: int = ROWS, **values: SparseSummary) -> Summary:
+def summary(rows: int = ROWS, **values: SparseSummary) -> SampleSummary:
     """Of ``rows`` rows of SPEC, all seen; ``values`` in place of few ones."""
     draw = np.random.default_rng(1)
     dense = {
@@ -97,10 +97,10 @@ def summary(rows: int = ROWS, **values: SparseSummary) -> Summary:
         "always": np.full(5000, 7.0),
     }
     sparse = {column.name: SparseSummary(rows, 100) for column in SPEC.sparse} | values
-    return Summary(rows, rows, {name: numbers_of_column(v) for name, v in dense.items()}, sparse)
+    return SampleSummary(rows, rows, {name: summarize_numbers(v) for name, v in dense.items()}, sparse)
 
 
-def choice(summary: Summary, *more: str, has_clicks: bool = True) -> Choice:
+def choice(summary: SampleSummary, *more: str, has_clicks: bool = True) -> Choice:
     config = configure(*words(Path("any"), *more)[1:], "output=x")
     return choose(summary, config.encoding, config.dense, SPEC, has_clicks)
 
@@ -190,14 +190,14 @@ def test_one_number_of_embeddings_hashes_every_column() -> None:
 
 def test_buckets_hold_about_as_many_rows_each() -> None:
     values = np.random.default_rng(2).normal(size=20_000)
-    bounds = boundaries(numbers_of_column(values), 32)
+    bounds = boundaries(summarize_numbers(values), 32)
     sizes = np.bincount(np.searchsorted(bounds, values, side="right"))
     assert len(sizes) == 32
     assert sizes == pytest.approx(np.full(32, 20_000 / 32), rel=0.1)
 
 
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
-    assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
+    assert boundaries(summarize_numbers(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
     assert boundaries(DenseSummary((), 0.0, 1.0, is_whole=True), 32) == [0.0]
 
 

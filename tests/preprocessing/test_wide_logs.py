@@ -8,7 +8,7 @@ from dlrm_app.config.datasets import DenseConfig, EncodingConfig
 from dlrm_app.logs import parser
 from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.preprocessing.choose import MOST_CLICKS, choose
-from dlrm_app.preprocessing.passes.look import SparseSummary, Summary
+from dlrm_app.preprocessing.passes.look import SampleSummary, SparseSummary
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import content, run
 
@@ -37,7 +37,7 @@ def test_target_columns_that_are_chosen_fit_into_memory(num_columns: int, distin
     names = [f"s{number}" for number in range(num_columns)]
     spec = Spec("wide", ",", None, False, tuple(LogColumn(name, "sparse", "string") for name in names))
     rows = 1_000_000
-    summary = Summary(rows, rows, {}, dict.fromkeys(names, SparseSummary(rows, distinct)))
+    summary = SampleSummary(rows, rows, {}, dict.fromkeys(names, SparseSummary(rows, distinct)))
     choice = choose(
         summary,
         EncodingConfig(kind="auto"),

@@ -102,8 +102,8 @@ class Sketch:
             return
         self.keep(-1)
         assert self.registers is not None, "keep(-1) leaves registers"
-        theirs = np.frombuffer(file.read(_NUM_REGISTERS), np.uint8, _NUM_REGISTERS)
-        np.maximum(self.registers, theirs, out=self.registers)
+        other_registers = np.frombuffer(file.read(_NUM_REGISTERS), np.uint8, _NUM_REGISTERS)
+        np.maximum(self.registers, other_registers, out=self.registers)
 
     def distinct(self) -> int:
         """The number of distinct keys; an estimate if there are registers."""

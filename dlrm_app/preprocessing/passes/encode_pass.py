@@ -22,7 +22,7 @@ from dlrm_app.logs.rejects import RejectedLine, write_rejects
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
-from dlrm_app.preprocessing.passes.plan import Dealt, Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan, SplitRows
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocessing.passes.targets import folds_of
 
@@ -81,7 +81,7 @@ class EncodeUnits:
     """
 
     title: ClassVar[str] = "encoding"
-    plan: Plan
+    plan: RowPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     wants_sketch: bool
@@ -132,7 +132,7 @@ class EncodeUnits:
         Returns its splits.
         """
         first = 0
-        has_keys = self.plan.are_told_apart
+        has_keys = self.plan.contents_identify_rows
         wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
         with ExitStack() as opened:
             parts = {
@@ -140,10 +140,10 @@ class EncodeUnits:
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for dealt in self.plan.deal(segment, raw, text, cursor, first, wants_keys=wants_keys):
-                    parts[dealt.split].add(dealt)
-                    if self.wants_contents and has_keys and dealt.keys is not None:
-                        contents.add(dealt.keys)
+                for split_rows in self.plan.deal(segment, raw, text, cursor, first, wants_keys=wants_keys):
+                    parts[split_rows.split].add(split_rows)
+                    if self.wants_contents and has_keys and split_rows.keys is not None:
+                        contents.add(split_rows.keys)
                 first += len(raw.labels)
             found = {split: part.finish() for split, part in parts.items()}
         rejected = cursor.take_rejects()
@@ -182,7 +182,7 @@ class _SplitPart:
         spec = plan.file_specs[text.source]
         self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept)
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
-        self._learnt = work.learnt if self._folded is None and plan.are_told_apart else None
+        self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
@@ -194,16 +194,16 @@ class _SplitPart:
             writer = open_shard(unit, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
             self._writer = opened.enter_context(writer)
 
-    def add(self, dealt: Dealt) -> None:
+    def add(self, split_rows: SplitRows) -> None:
         """Encodes rows and writes them."""
-        encoded = self._encode(dealt)
+        encoded = self._encode(split_rows)
         if self._writer is None:
             self._tables.append(encoded.table)
         else:
             self._writer.write(encoded)
 
-    def _encode(self, dealt: Dealt) -> Encoded:
-        raw, keys, plan = dealt.raw, dealt.keys, self._work.plan
+    def _encode(self, split_rows: SplitRows) -> Encoded:
+        raw, keys, plan = split_rows.raw, split_rows.keys, self._work.plan
         folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
         if self._learnt is not None and keys is not None:
             self._seen += self._learnt.count_of(keys)

@@ -25,7 +25,7 @@ OWNERS = np.dtype([*_HISTORY, ("generation", np.int32), ("given_day", np.int32),
 
 
 @dataclass(frozen=True)
-class Grown:
+class GrownVocabulary:
     """A vocabulary after a day: the OWNERS of its ids, and the WAITING values.
 
     ``num_expired``: the number of values that lost their ids, for either reason.
@@ -43,7 +43,7 @@ class Grown:
 
 def grow(
     old: Records, today: NDArray[np.int64], is_seen: NDArray[np.bool_], waiting: Records, rule: VocabularyRule
-) -> Grown:
+) -> GrownVocabulary:
     """The vocabulary of the V OWNERS ``old`` after a day with ``today`` [V] rows of each value.
 
     ``is_seen`` [V]: True for a value of any row of the day, including val and test. ``waiting``: all values without an
@@ -80,4 +80,4 @@ def grow(
     owners["given_day"][new] = owners["last_seen"][new] = rule.day
     owners["is_living"][new] = True
     still_waiting = np.concatenate([np.delete(waiting, chosen), evicted])
-    return Grown(owners, still_waiting, new, ~free, int(expired.sum()) + len(displaced), len(again))
+    return GrownVocabulary(owners, still_waiting, new, ~free, int(expired.sum()) + len(displaced), len(again))

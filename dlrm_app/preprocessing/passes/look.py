@@ -28,7 +28,7 @@ from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.spec import SCORE
 from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan
 
 NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
@@ -62,7 +62,7 @@ class SparseSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleSummary:
     """The sample: about how many ``rows`` there are to learn from, how many were ``seen``, and columns by name.
 
     ``sparse`` and ``pairs`` are empty if there are too many rows to study.
@@ -86,7 +86,7 @@ class _SampledRows(NamedTuple):
     keys: list[NDArray[np.uint64]]
 
 
-def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> Summary:
+def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
     """Reads a sample of the rows of the studied splits. Raises DataError if a file is damaged.
 
     Without ``wants_numbers``, footers are enough for a Parquet input of many rows.
@@ -95,7 +95,7 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
     in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
     is_text = any(source.format != "parquet" for source in sources)
     if not (wants_numbers or is_text) and (rows := _train_rows(plan, in_parquet)) > STUDIED_ROWS:
-        return Summary(rows, 0, {}, {})
+        return SampleSummary(rows, 0, {}, {})
     sizes = [source.text_bytes for source in sources]
     feeds = [
         feed
@@ -105,17 +105,17 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
     read = partial(read_sample, plan, 1 if sum(sizes) <= NUM_PIECES * PIECE_BYTES else _STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
-            looks = list(pool.map(read, feeds))
+            samples = list(pool.map(read, feeds))
         except DamagedFileError as error:
             again = "then run the same command again"
             raise DataError(*(problem.also(again) for problem in error.problems)) from error
     text_bytes = sum(source.bytes for source in sources if source.format != "parquet")
-    lines, seen_bytes = sum(look[1] for look in looks), sum(look[2] for look in looks)
+    lines, seen_bytes = sum(sample[1] for sample in samples), sum(sample[2] for sample in samples)
     rows = in_parquet + lines * text_bytes // max(seen_bytes, 1)
-    return _sum_up(plan, [part for look in looks for part in look[0]], _train_rows(plan, rows))
+    return _sum_up(plan, [part for sample in samples for part in sample[0]], _train_rows(plan, rows))
 
 
-def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
+def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
     """The pieces of ``source`` to read: all if ``total`` is small, otherwise pieces at evenly spread places.
 
     ``begin``: the size of all sources before this one.
@@ -138,7 +138,7 @@ def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[In
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def read_sample(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
+def read_sample(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
     """Returns (every ``step``-th row of ``feed``, its lines, its bytes in the file); the last two are 0 for Parquet."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0
@@ -152,12 +152,12 @@ def read_sample(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRo
     return parts, lines, file_bytes
 
 
-def _train_rows(plan: Plan, rows: int) -> int:
+def _train_rows(plan: RowPlan, rows: int) -> int:
     """The number of training rows without those that are cut off for val and test."""
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
+def _sum_up(plan: RowPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSummary:
     """Sums up the training rows of ``parts``.
 
     They are in the order of the input, so rows for val and test come last. ``rows``: those before sampling.
@@ -171,7 +171,7 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
         return joined[: round(share * len(joined)) : step]
 
     dense = {
-        column.name: numbers_of_column(beginning(np.float64, [part.dense[number] for part in parts]))
+        column.name: summarize_numbers(beginning(np.float64, [part.dense[number] for part in parts]))
         for number, column in enumerate(plan.spec.dense)
         if column.kind != SCORE
     }
@@ -194,16 +194,16 @@ def _sum_up(plan: Plan, parts: Sequence[_SampledRows], rows: int) -> Summary:
     of_log = {column.name for column in plan.spec.columns}
     repeated = {}
     for name, items in lists.items():
-        alike = {
+        candidates = {
             other: one_hot[other] for other in one_hot if kinds[other] == kinds[name] and other in of_log
         }
-        if (source := repeated_column(items, alike)) is not None:
+        if (source := repeated_column(items, candidates)) is not None:
             repeated[name] = source
     pairs = score_pairs(one_hot, labels) if one_hot else []
-    return Summary(rows, len(labels), dense, sparse, pairs, repeated)
+    return SampleSummary(rows, len(labels), dense, sparse, pairs, repeated)
 
 
-def numbers_of_column(values: NDArray[np.float64]) -> DenseSummary:
+def summarize_numbers(values: NDArray[np.float64]) -> DenseSummary:
     """Sums up ``values``, NaN if missing. Moments are rounded to six digits, so that all processors agree."""
     present = np.sort(values[~np.isnan(values)])
     if not len(present):

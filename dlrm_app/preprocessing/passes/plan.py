@@ -38,7 +38,7 @@ FOLDS, SHARES, NEGATIVES = 1, 2, 3
 """The purposes of dealing rows: folds of target columns, splits, and the negatives to keep."""
 
 
-class Dealt(NamedTuple):
+class SplitRows(NamedTuple):
     """Rows of a unit that go to ``split``.
 
     ``keys`` [R], if they are wanted: random numbers to deal the rows by; copies of a row have the same.
@@ -60,7 +60,7 @@ class Cuts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """The input of a run, its format, and the split of each line."""
 
     spec: Spec
@@ -81,7 +81,7 @@ class Plan:
     """The format of each source; empty until the beginnings of the files are read."""
     cuts: Cuts | None = None
     """The cuts of the training input; None until its lines are counted, and if there are none."""
-    are_told_apart: bool = True
+    contents_identify_rows: bool = True
     """False if too many different rows have the same content: then rows are dealt by their places."""
     sampled: float = 1.0
     """The share of the train split's negatives to keep."""
@@ -191,7 +191,7 @@ class Plan:
         capacity: int = _ROWS,
         *,
         wants_keys: bool = False,
-    ) -> Iterator[Dealt]:
+    ) -> Iterator[SplitRows]:
         """The rows of unit ``text`` by split, up to ``capacity`` at a time, valid until the next are requested."""
         first = 0
         for split, stop in self.segments(text):
@@ -208,7 +208,7 @@ class Plan:
         first: int,
         *,
         wants_keys: bool,
-    ) -> Iterator[Dealt]:
+    ) -> Iterator[SplitRows]:
         """Deals the rows of segment ``split`` of unit ``text`` that ``cursor`` has just read to splits; leaves out
         sampled negatives.
 
@@ -219,9 +219,9 @@ class Plan:
         if len(names) == 1:
             keys = self._keys(raw, text, first) if wants_keys else None
             if is_kept is None:
-                yield Dealt(split, raw, keys)
+                yield SplitRows(split, raw, keys)
             elif len(rows := np.flatnonzero(is_kept)):
-                yield Dealt(split, raw.take(rows), None if keys is None else keys[rows])
+                yield SplitRows(split, raw.take(rows), None if keys is None else keys[rows])
             return
         keys = self._keys(raw, text, first)
         places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
@@ -231,7 +231,7 @@ class Plan:
             is_chosen = which == number
             rows = np.flatnonzero(is_chosen if is_kept is None or name != "train" else is_chosen & is_kept)
             if len(rows):
-                yield Dealt(name, raw.take(rows), keys[rows])
+                yield SplitRows(name, raw.take(rows), keys[rows])
 
     def _is_kept(self, raw: RawColumns, text: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
         """False for negatives that sampling leaves out, by a hash of seed and line in the training input."""
@@ -240,7 +240,7 @@ class Plan:
         return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))
 
     def _keys(self, raw: RawColumns, text: InputUnit, first: int) -> NDArray[np.uint64]:
-        if self.are_told_apart:
+        if self.contents_identify_rows:
             return content_hashes(raw, self.file_specs[text.source])
         return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
 
@@ -282,7 +282,7 @@ class CountLines:
     """Counts the lines of each unit."""
 
     title: ClassVar[str] = "counting lines"
-    plan: Plan
+    plan: RowPlan
     journal: Journal[CountedUnit]
 
     def __call__(self, text: InputUnit) -> Finish[CountedUnit]:

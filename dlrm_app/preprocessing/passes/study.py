@@ -19,7 +19,7 @@ from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.plan import RowPlan
 
 _MEASURED, _COUNTED, _MOST_VALUES = 1 << 14, 1 << 16, 1 << 22
 """Rows at a time. The first number affects how moments are rounded; among more rows, values repeat more often.
@@ -82,7 +82,7 @@ class ValueStudy:
     """
 
     title: ClassVar[str] = "studying values"
-    plan: Plan
+    plan: RowPlan
     wants_counts: bool
     wants_moments: bool
     sees_others: bool

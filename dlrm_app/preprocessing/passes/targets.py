@@ -42,7 +42,7 @@ from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
-from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, Plan
+from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, RowPlan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
@@ -64,7 +64,7 @@ class CountClicks:
     """
 
     title: ClassVar[str] = "counting clicks"
-    plan: Plan
+    plan: RowPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     columns: tuple[int, ...]
@@ -84,7 +84,7 @@ class CountClicks:
                 for count, place in zip(counts, places, strict=True):
                     keys = encoded.values(place).astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
                     count.add(*_sums_of(keys, raw.weights, self.plan.spec.is_weighted))
-                if self.plan.are_told_apart:
+                if self.plan.contents_identify_rows:
                     contents.add(row_keys)
         text_range = text.finish()
         unit = self.journal.begin(text.name)
@@ -110,7 +110,7 @@ def _sums_of(
 
 
 def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The folds [R] of training rows with these ``keys``, from ``Plan.rows``."""
+    """The folds [R] of training rows with these ``keys``, from ``RowPlan.rows``."""
     return (deal_keys(keys, seed, FOLDS) % np.uint64(NUM_FOLDS)).astype(np.uint8)
 
 
@@ -122,7 +122,7 @@ class AddUpClicks:
     """
 
     title: ClassVar[str] = "adding up clicks"
-    plan: Plan
+    plan: RowPlan
     counted: Journal[CountedUnit]
     units: tuple[CountedUnit, ...]
     sources: tuple[SparseColumn, ...]
@@ -211,21 +211,21 @@ def grow_target(
     )
 
 
-def known_click_problems(known: Manifest, sources: Sequence[InputFile]) -> list[Problem]:
-    """A problem for each training file whose clicks are in the target columns of ``known``.
+def base_click_problems(base: Manifest, sources: Sequence[InputFile]) -> list[Problem]:
+    """A problem for each training file whose clicks are in the target columns of ``base``.
 
     Each of its rows would see its own click. Files are compared by their text, plain or compressed.
     """
-    encoding = known.config.get("encoding", {})
-    has_targets = any(is_target(column) for column in known.dense)
+    encoding = base.config.get("encoding", {})
+    has_targets = any(is_target(column) for column in base.dense)
     if not has_targets or encoding.get("path") or encoding.get("grow_from"):
         return []  # in the last two cases its target columns come from other files
-    learnt = {source.checksum for source in known.sources if source.split == "train"}
+    learnt = {source.checksum for source in base.sources if source.split == "train"}
     return [
         Problem(
             f"input.train={source.path}",
-            f"gave the target columns of {known.path} their clicks, so its rows would see their own",
-            f"train on {known.path}, or give other rows",
+            f"gave the target columns of {base.path} their clicks, so its rows would see their own",
+            f"train on {base.path}, or give other rows",
         )
         for source in sources
         if source.split == "train" and learnt and content_checksum(source) in learnt

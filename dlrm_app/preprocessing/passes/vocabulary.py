@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,8 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
-from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, Records, grow
-from dlrm_app.preprocessing.passes.plan import Plan
+from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, GrownVocabulary, Records, grow
+from dlrm_app.preprocessing.passes.plan import RowPlan
 from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
 
@@ -53,7 +53,7 @@ BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
 
 
 @dataclass(frozen=True)
-class AddedUp:
+class MadeVocabulary:
     """A column whose vocabulary was made and, if it grows, its changes on this day."""
 
     column: SparseColumn
@@ -61,7 +61,7 @@ class AddedUp:
 
 
 @dataclass(frozen=True)
-class AddUp:
+class MakeVocabularies:
     """Makes the vocabulary of a group of features from the counts of all units: vocab/<first feature>.parquet.
 
     files: the counts of units, with so many ``entries`` of each feature; rules: by feature. If the vocabulary
@@ -70,7 +70,7 @@ class AddUp:
     """
 
     title: ClassVar[str] = "adding up"
-    plan: Plan
+    plan: RowPlan
     files: tuple[Path, ...]
     entries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
@@ -78,14 +78,14 @@ class AddUp:
     grows: bool
     parent: Manifest | None
     memory_bytes: int
-    journal: Journal[AddedUp]
+    journal: Journal[MadeVocabulary]
 
-    def __call__(self, item: NumberedItem) -> Finish[AddedUp]:
+    def __call__(self, item: NumberedItem) -> Finish[MadeVocabulary]:
         features = self.groups[item.number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
-        known, is_seen, others, distinct = self._add(features, rule, old, waiting)
-        grown = grow(old, known, is_seen, others, rule)
+        today, is_seen, others, distinct = self._add(features, rule, old, waiting)
+        grown = grow(old, today, is_seen, others, rule)
         new_raw = _values(column.kind or "", grown.owners["key"][grown.new], features, self.files)
         file = f"vocab/{column.name}.parquet"
         path, living = self.plan.output / file, np.flatnonzero(old["is_living"])
@@ -104,14 +104,14 @@ class AddUp:
             FIRST_ID + len(grown.owners),
             encoding,
             multi_hot=column.separator is not None,
-            distinct=distinct + int(np.count_nonzero(known)),
+            distinct=distinct + int(np.count_nonzero(today)),
             collisions=rare if rare > 1 else 0,
         )
         unseen = int(others["today"].sum())
         growth = (
-            self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
+            self._write_growth(grown, features, int(today.sum()) + unseen, unseen) if self.grows else None
         )
-        return self.journal.begin(item.name).finish(AddedUp(made, growth))
+        return self.journal.begin(item.name).finish(MadeVocabulary(made, growth))
 
     def _add(
         self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
@@ -122,10 +122,10 @@ class AddUp:
         without an id, the number of the latter that this day has). New values of no studied row are left out; if
         nothing grows, rare values too.
         """
-        living, num_known = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
-        places = np.concatenate([living, np.arange(len(old), num_known)])
-        known = open_table(np.concatenate([old["key"][living], waiting["key"]]), FIRST_ID + places)
-        today, is_seen = np.zeros(num_known, np.int64), np.zeros(num_known, np.bool_)
+        living, num_before = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
+        places = np.concatenate([living, np.arange(len(old), num_before)])
+        table = open_table(np.concatenate([old["key"][living], waiting["key"]]), FIRST_ID + places)
+        today, is_seen = np.zeros(num_before, np.int64), np.zeros(num_before, np.bool_)
         total = sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         distinct, added = 0, [waiting]
@@ -134,7 +134,7 @@ class AddUp:
             for file, feature in product(self.files, features):
                 keys, counts = read_counts(file, feature, first, last)
                 ids = np.empty(len(keys), np.int32)
-                look_up(keys, *known, ids)
+                look_up(keys, *table, ids)
                 is_new = ids == RARE_ID
                 seen = ids[~is_new] - FIRST_ID
                 today[seen] += counts[~is_new]  # a file has each key once
@@ -154,7 +154,9 @@ class AddUp:
         distinct += int(np.count_nonzero(waiting["today"]))
         return today[: len(old)], is_seen[: len(old)], np.concatenate(added), distinct
 
-    def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
+    def _write_growth(
+        self, grown: GrownVocabulary, features: Sequence[int], lookups: int, unseen: int
+    ) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
         file, waiting, digest = f"waiting/{names[0]}.parquet", grown.waiting, ""
         if len(waiting):
@@ -222,7 +224,7 @@ def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Records,
 
 
 def _write_vocabulary(
-    path: Path, grown: Grown, raw: pa.Array, living: NDArray[np.int64], *, with_days: bool
+    path: Path, grown: GrownVocabulary, raw: pa.Array, living: NDArray[np.int64], *, with_days: bool
 ) -> str:
     """Writes the vocabulary, a line for each id; returns its checksum.
 
@@ -248,7 +250,7 @@ def _write_vocabulary(
     return write_file(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
 
 
-def write_file(path: Path, columns: dict[str, pa.Array], **layout: Any) -> str:
+def write_file(path: Path, columns: dict[str, pa.Array], **layout: object) -> str:
     """Writes a file that encoding needs; returns its checksum."""
     path.parent.mkdir(exist_ok=True)
     with written_whole(path) as temporary:

@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from distributed import Client, Future, as_completed, get_worker
 from distributed.comm import CommClosedError
@@ -102,7 +101,7 @@ def _records(task: Future) -> list[R]:
     return records
 
 
-def do(work: bytes, code: str, folder: str, feed: Feed[Any]) -> list[Any]:
+def do(work: bytes, code: str, folder: str, feed: Feed[T]) -> list[R]:
     """Runs on a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``.
 
     ``code``: the checksum of the caller's dlrm-app. Raises DlrmError if the worker's differs.
@@ -117,5 +116,5 @@ def do(work: bytes, code: str, folder: str, feed: Feed[Any]) -> list[Any]:
             )
         )
     os.chdir(folder)
-    act: Pass[Any, Any] = pickle.loads(work)
+    act: Pass[T, R] = pickle.loads(work)
     return [act(item)() for item in feed.items()]

@@ -6,12 +6,12 @@ OUTPUT/.work/lock        held by the working process
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlrm_app.checksums import code_checksum
 from dlrm_app.dataset.manifest import MANIFEST, read_manifest
@@ -21,7 +21,7 @@ from dlrm_app.journal import Journal, R
 from dlrm_app.locks import held_lock
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.units import UnitName
-from dlrm_app.records import read_record
+from dlrm_app.records import Json, read_record
 
 WORK, _PLAN = ".work", "plan.json"
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class BegunRun:
     different versions must not be mixed.
     """
 
-    config: dict[str, Any]
+    config: Json
     sources: tuple[InputFile, ...]
     encoding: str | None
     code: str = field(default_factory=own_code)
@@ -75,7 +75,7 @@ def read_run(output: Path) -> BegunRun | None:
     return _read_plan(output, BegunRun) if is_file(output / WORK / _PLAN) else None
 
 
-def begun_config(output: Path) -> Mapping[str, Any]:
+def begun_config(output: Path) -> Json:
     """The configuration of the dataset in OUTPUT, finished or not; empty if there is none that can be continued."""
     try:
         run = read_manifest(output) if is_file(output / MANIFEST) else read_run(output)
@@ -86,7 +86,7 @@ def begun_config(output: Path) -> Mapping[str, Any]:
 
 def other_code_problems(output: Path) -> list[Problem]:
     """A problem if another version of the code began the work in OUTPUT."""
-    if not is_file(output / WORK / _PLAN) or _read_plan(output, dict[str, Any]).get("code") == own_code():
+    if not is_file(output / WORK / _PLAN) or _read_plan(output, Json).get("code") == own_code():
         return []
     rule = (
         "holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"

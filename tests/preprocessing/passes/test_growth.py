@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.encoding.columns import VocabularyRule
 from dlrm_app.encoding.sparse import FIRST_ID
-from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, Grown, grow
+from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, GrownVocabulary, grow
 
 ROWS = st.lists(st.integers(0, 12), max_size=25)
 DAYS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=7)
@@ -68,7 +68,7 @@ class SlowVocabulary:
             self.owners[self.owners.index(value)] = None
 
 
-def see(grown: Grown, rows: list[int], others: list[int], rule: VocabularyRule) -> Grown:
+def see(grown: GrownVocabulary, rows: list[int], others: list[int], rule: VocabularyRule) -> GrownVocabulary:
     """A day, as the passes give it to ``grow``."""
     old = grown.owners
     ids = {int(owner["key"]): at for at, owner in enumerate(old) if owner["is_living"]}
@@ -90,7 +90,9 @@ def see(grown: Grown, rows: list[int], others: list[int], rule: VocabularyRule) 
     return grow(old, today, is_seen, entries, rule)
 
 
-NOTHING = Grown(np.empty(0, OWNERS), np.empty(0, WAITING), np.empty(0, np.int64), np.empty(0, np.bool_), 0, 0)
+NOTHING = GrownVocabulary(
+    np.empty(0, OWNERS), np.empty(0, WAITING), np.empty(0, np.int64), np.empty(0, np.bool_), 0, 0
+)
 
 
 @given(DAYS, st.integers(1, 3), st.none() | st.integers(FIRST_ID + 1, 9), st.none() | st.integers(1, 4))
