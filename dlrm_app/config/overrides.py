@@ -31,10 +31,10 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Overrides:
-    """What replaces the values of conf/.
+    """The settings that replace values of conf/.
 
-    ``choices``: group → the name of its choice, as it is registered with Hydra; ``values``: dotted key → value;
-    ``hydra``: Hydra's own settings.
+    ``choices``: group → the name of its choice, as it is registered with Hydra; ``values``: dotted key →
+    value; ``hydra``: Hydra's own settings.
     """
 
     choices: dict[str, str] = field(default_factory=dict)

@@ -145,7 +145,6 @@ def _learn(day: Day) -> DayRecord:
 
 
 def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:
-    """Publishes the last day of ``records``, or reports that it is held back."""
     conclude(config, output, records, changed)
     _report_held(config, output, records[-1:])
 
@@ -186,7 +185,6 @@ class _NoDaysError(DataError):
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
-    """Calls days.on_held for each held day that was not reported yet."""
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():

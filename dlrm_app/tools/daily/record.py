@@ -118,7 +118,7 @@ def labels_of(result: EvaluationResult) -> dict[str, Scores]:
 
 
 def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
-    """For each other label the new model's scores, against the previous model's if there is one."""
+    """Other label → the new model's scores, against the previous model's if there is one."""
     new, *old = ({each.name: each for each in model.labels} for model in result.models)
     found = {}
     for name, label in new.items():

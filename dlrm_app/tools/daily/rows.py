@@ -173,7 +173,7 @@ def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
-    """The ``earlier`` rows to train on on ``day``, a table for each row group, with the ids of ``dataset``."""
+    """The ``earlier`` rows that ``day`` trains on, a table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if names := _other_columns(manifest, dataset):
         raise DataError(

@@ -83,7 +83,6 @@ def trained_values(
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the process; it gets time to save."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -100,7 +99,6 @@ def curve(folder: Path, metric: str) -> list[float]:
 
 
 def _last_error(log: Path) -> str:
-    """The end of the process's output, from the last ``error`` on."""
     text = log.read_text(encoding="utf-8", errors="replace").rstrip()
     start = text.rfind("error")
     return text[start:][:500] if start >= 0 else text[-500:] or f"no output; see {log}"
