@@ -45,7 +45,7 @@ def finished_dataset(request: Request) -> Manifest | None:
         refuse_if(output_problems("output", output, is_folder=True))
         if output.exists() and any(output.iterdir()) and not (output / WORK).is_dir():
             raise ConfigError(
-                Problem(f"output={output}", "exists and is no dataset folder", "give another name")
+                Problem(f"output={output}", "exists and is not a dataset folder", "give another name")
             )
         return None
     manifest = read_manifest(output)

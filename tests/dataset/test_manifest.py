@@ -69,7 +69,7 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
             lambda value: value["sparse"][0].update(encoding={"kind": "vocab", "file": "../x.parquet"}),
             "'../x.parquet' is outside the folder",
         ),
-        (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is no file"),
+        (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is not a file"),
         (lambda value: value["sparse"][0].update(encoding=WITHOUT_CHECKSUM), "'vocab/c0' has no checksum"),
     ],
 )

@@ -291,7 +291,7 @@ def test_nothing_is_looked_at_where_no_row_changes_the_choice(
     pq.write_table(pacsv.read_csv(shop / "shop.csv"), tmp_path / "shop.parquet")
     monkeypatch.setattr(look, "STUDIED_ROWS", 100)
     monkeypatch.setattr(choose_module, "STUDIED_ROWS", 100)
-    monkeypatch.setattr(look, "_read", stop)
+    monkeypatch.setattr(look, "read_sample", stop)
     files = [f"dataset={shop}/shop.yaml", f"input.train={tmp_path}/shop.parquet"]
     chosen = run(tmp_path / "footer", *words(shop, *numbers)[3:], *files).config
     assert (chosen["auto"]["rows"], chosen["auto"]["seen"]) == (ROWS * 9 // 10, 0)
@@ -311,8 +311,8 @@ def test_a_new_day_takes_what_was_chosen(shop: Path, auto: Path, tmp_path: Path)
 def test_a_look_at_a_large_file_is_spread_over_its_training_rows(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "_PIECES", 8)
-    monkeypatch.setattr(look, "_PIECE", 2000)
+    monkeypatch.setattr(look, "NUM_PIECES", 8)
+    monkeypatch.setattr(look, "PIECE_BYTES", 2000)
     rising = [f"{number % 2},{number},1,1,1,{number},a,1,1" for number in range(20_000)]
     header = ",".join(column.name for column in COLUMNS)
     log = tmp_path / "log.csv"

@@ -37,7 +37,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("encoding.num_embeddings=[5,6]", "encoding.num_embeddings has 2 numbers, the dataset has 26"),
         ("encoding.num_embeddings=1", "must be a whole number from 2 to 2147483647, got 1"),
         ("output=good.tsv", "output=good.tsv is a file: give the name of a folder"),
-        ("output=folder", "output=folder exists and is no dataset folder"),
+        ("output=folder", "output=folder exists and is not a dataset folder"),
     ],
 )
 def test_input_that_cannot_work_is_refused_with_the_cure(tmp_path: Path, given: str, part: str) -> None:

@@ -125,8 +125,8 @@ def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: 
 def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_units, "_PIECE", 2000)  # else the look at first lines finds the damage
-    monkeypatch.setattr(text_units, "_BEGINNING", 2000)
+    monkeypatch.setattr(text_units, "PIECE_BYTES", 2000)  # else the look at first lines finds the damage
+    monkeypatch.setattr(text_units, "BEGINNING_BYTES", 2000)
     for name in "ab":
         (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
     given = [f"input.train={clicks}/?.tsv.gz", *options(way), "threads=1"]

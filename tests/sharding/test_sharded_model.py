@@ -26,7 +26,7 @@ def test_unused_parameters_are_found_where_a_resume_is_exact(
     device: str, is_deterministic: bool, searches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_deterministic)
-    wrapper = planner._replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
+    wrapper = planner.replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
     assert isinstance(wrapper, DefaultDataParallelWrapper)
     assert wrapper._find_unused_parameters == searches
 

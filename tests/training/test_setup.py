@@ -60,7 +60,7 @@ def test_each_ranks_generator_is_saved_and_comes_back() -> None:
     with (
         mock.patch("torch.cuda.get_rng_state", return_value=states[1]) as get,
         mock.patch("torch.cuda.set_rng_state") as restore,
-        mock.patch.object(setup, "all_gather_objects", lambda state: [setup._to_text(states[0]), state]),
+        mock.patch.object(setup, "all_gather_objects", lambda state: [setup.state_text(states[0]), state]),
     ):
         saved = cuda_random_states(ON_GPU_1)
         get.assert_called_once_with(torch.device("cuda", 1))

@@ -30,7 +30,7 @@ from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
 from dlrm_app.preprocessing.passes.plan import Plan
 
-_PIECES, _PIECE = 64, 1 << 20
+NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
 _STEP = 4
 """Keeps every fourth row of a large input, because neighbouring rows are similar."""
@@ -102,7 +102,7 @@ def look_at(plan: Plan, threads: int | None, *, wants_numbers: bool = True) -> S
         for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
         for feed in _feeds(plan, source, begin, sum(sizes))
     ]
-    read = partial(_read, plan, 1 if sum(sizes) <= _PIECES * _PIECE else _STEP)
+    read = partial(read_sample, plan, 1 if sum(sizes) <= NUM_PIECES * PIECE_BYTES else _STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             looks = list(pool.map(read, feeds))
@@ -121,10 +121,10 @@ def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[In
     ``begin``: the size of all sources before this one.
     """
     columns = plan.columns_of(source) if source.format == "parquet" else {}
-    piece = _PIECE * (source.text_ratio if columns else 1)
-    if total <= _PIECES * _PIECE:
+    piece = PIECE_BYTES * (source.text_ratio if columns else 1)
+    if total <= NUM_PIECES * PIECE_BYTES:
         return unit_feeds(source, columns, piece, lambda _: True)
-    spread = [(2 * number + 1) * total // (2 * _PIECES) - begin for number in range(_PIECES)]
+    spread = [(2 * number + 1) * total // (2 * NUM_PIECES) - begin for number in range(NUM_PIECES)]
     places = [place // source.text_ratio for place in spread if 0 <= place < source.text_bytes]
     if source.is_compressed:
         return [TextFeed(source, piece, last=len(places))] if places else []
@@ -138,7 +138,7 @@ def _feeds(plan: Plan, source: InputFile, begin: int, total: int) -> Sequence[In
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
+def read_sample(plan: Plan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
     """Returns (every ``step``-th row of ``feed``, its lines, its bytes in the file); the last two are 0 for Parquet."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0

@@ -43,7 +43,7 @@ from dlrm_app.tools.daily.record import (
 from dlrm_app.tools.daily.settings import sample_settings
 
 logger = logging.getLogger(__name__)
-_COMMAND_SECONDS = 600
+COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
 _FIX = "fix its files or the settings and run the same command; a day without files is left out"
 Changed = Callable[[InputFile, ManifestSource], bool]
@@ -188,11 +188,11 @@ def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord])
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():
-            _report(config.days.command_on_held, folder / RECORD)
+            report_held_day(config.days.command_on_held, folder / RECORD)
             (folder / UNREPORTED).unlink()
 
 
-def _report(command: Sequence[str], record: Path) -> None:
+def report_held_day(command: Sequence[str], record: Path) -> None:
     """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
     if not command:
         return
@@ -200,7 +200,7 @@ def _report(command: Sequence[str], record: Path) -> None:
         words = [*command, str(record)]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
             try:
-                code = process.wait(timeout=_COMMAND_SECONDS)
+                code = process.wait(timeout=COMMAND_SECONDS)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
                 raise

@@ -451,9 +451,9 @@ def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_
 def test_a_hanging_command_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(days_module, "_COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(days_module, "COMMAND_SECONDS", 0.5)
     words = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"]
-    days_module._report(words, tmp_path / "day.json")
+    days_module.report_held_day(words, tmp_path / "day.json")
     assert "timed out" in caplog.text
     status = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
     for _ in range(50):  # until it is gone, or a zombie that nobody waits for
