@@ -132,15 +132,15 @@ def distribution(entry: Json) -> CategoricalDistribution | IntDistribution | Flo
 
 def known_values(config: TuneConfig) -> Json:
     """Key → value in ``config``, for each entry of ``tune.space`` that could draw that value."""
-    values, known = dict(leaves(asdict(config))), {}
+    values, found = dict(leaves(asdict(config))), {}
     for entry in config.tune.space:
         value = _choice(values.get(entry["key"]))
         is_known = (
             isinstance(value, int | float) and "low" in entry and entry["low"] <= value <= entry["high"]
         )
         if is_known or value in map(_choice, entry.get("choices", ())):
-            known[entry["key"]] = value
-    return known
+            found[entry["key"]] = value
+    return found
 
 
 def _choice(value: Any) -> Any:
