@@ -31,10 +31,10 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Overrides:
-    """What replaces the values of conf/.
+    """The settings that replace values of conf/.
 
-    ``choices``: group → the name of its choice, as it is registered with Hydra; ``values``: dotted key → value;
-    ``hydra``: Hydra's own settings.
+    ``choices``: group → the name of its choice, as it is registered with Hydra; ``values``: dotted key →
+    value; ``hydra``: Hydra's own settings.
     """
 
     choices: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def is_group(key: str, schema: type[Section]) -> bool:
 
 def registered_choice(group: str, choice: str | None, schema: type[Section], command: str) -> str:
     """Hydra's name of ``choice``. Raises ConfigError if it is unknown, or its file cannot be used."""
-    folder, known = choices_of(group, command)
+    folder, choices = choices_of(group, command)
     name = "null" if choice is None else choice
     if name == "null" and (group in ("experiment", *PRESETS) or _may_be_left_out(group, command)):
         return _register(NOTHING, group, {}, "_global_")
@@ -96,10 +96,10 @@ def registered_choice(group: str, choice: str | None, schema: type[Section], com
             raise ConfigError(*(fault.within(f"{group}={name}") for fault in error.problems)) from error
     if gone := replacement(f"{group}={name}"):
         raise ConfigError(Problem(f"{group}={name}", *gone))
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    if name not in choices:
+        near = difflib.get_close_matches(name, choices, n=1)
         hint = f"did you mean {group}={near[0]}? " if near else ""
-        ways = [f"choose one of {', '.join(known)}"] * bool(known)
+        ways = [f"choose one of {', '.join(choices)}"] * bool(choices)
         ways += ["give the path of a YAML file"] * (group not in PRESETS)
         raise ConfigError(Problem(f"{group}={name}", "is not known", f"{hint}{', or '.join(ways)}"))
     if group in PRESETS:

@@ -90,12 +90,12 @@ def defaults_of(schema: Any) -> dict[str, object]:
 
 def unknown_key(key: str, schema: object) -> Problem:
     """The problem of an unknown ``key``, with the nearest key of ``schema``."""
-    known = [*known_keys(schema), "experiment", *["merlin"] * ("tables" in types_of(schema))]
-    last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
+    keys = [*known_keys(schema), "experiment", *["merlin"] * ("tables" in types_of(schema))]
+    last_words = {name.rpartition(".")[2]: name for name in reversed(keys)}
     # the last word may be right, and the section wrong or missing
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5) if "." in key else []
     near += [last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)]
-    if (usual := COMMON_NAMES.get(key.replace("_", ""))) in known:
+    if (usual := COMMON_NAMES.get(key.replace("_", ""))) in keys:
         near = [str(usual)]
     return Problem(
         key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"

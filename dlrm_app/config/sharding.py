@@ -66,14 +66,14 @@ class ShardingConfig(Section):
 
 def constraint_faults(where: str, constraints: object) -> Iterator[Problem]:
     """Problems of one table's or pattern's constraints, with keys as ``where``.key; null values are ignored."""
-    known = ", ".join(CONSTRAINTS)
+    names = ", ".join(CONSTRAINTS)
     if not isinstance(constraints, Mapping):
-        yield Problem(where, f"must be a mapping with {known}", value=constraints)
+        yield Problem(where, f"must be a mapping with {names}", value=constraints)
         return
     for key, value in constraints.items():
         name = f"{where}.{key}".strip(".")
         if key not in CONSTRAINTS:
-            yield Problem(name, "is not known", f"use {known}")
+            yield Problem(name, "is not known", f"use {names}")
         elif value is not None:
             yield from value_problems(name, value, CONSTRAINTS[key])
 

@@ -136,7 +136,6 @@ def _kind(bare: object) -> str:
 
 
 def _choices(given: object) -> list[str]:
-    """The choices of an annotation, as they are typed."""
     if get_origin(given) is Literal:
         return list(map(str, get_args(given)))
     if get_origin(given) in (Union, UnionType):

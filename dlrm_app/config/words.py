@@ -81,7 +81,7 @@ class WordReader:
     def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.
 
-        Raises ConfigError if a word cannot be read: without its key, missing ones cannot be told.
+        Raises ConfigError if a word cannot be read: no key is called missing then, as it may be the one meant.
         """
         if self.unreadable:
             others = [*self.problems, *overrides_of(self.settings, self.schema, self.command)[1]]

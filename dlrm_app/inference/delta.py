@@ -150,10 +150,10 @@ def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
 
 def cut_pieces(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[DeltaPiece]:
     """The pieces of ``new``: rows that the base has too, and the bytes between them."""
-    known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
+    old_places = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
     pieces, end, old_end = [], 0, 0
     for at in sorted((at for at in new_rows if _lies_in(new, at)), key=lambda at: at.offset):
-        there = known.get((at.table, at.first_row, at.row_bytes))
+        there = old_places.get((at.table, at.first_row, at.row_bytes))
         if there is None or at.offset < end:
             continue
         num_bytes = min(at.rows, there.rows) * at.row_bytes

@@ -81,13 +81,13 @@ def _blocks(
 
 def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
     """Column name → the raw value of every id, for those features of ``table`` that have a vocabulary."""
-    known = {column.name: column for column in manifest.sparse}
+    sparse = {column.name: column for column in manifest.sparse}
     columns = {}
     for feature in table.features:
-        encoding = known[feature].encoding
+        encoding = sparse[feature].encoding
         if encoding["kind"] != "vocab":
             continue
-        vocabulary = read_vocabulary(manifest.folder, known[feature])
+        vocabulary = read_vocabulary(manifest.folder, sparse[feature])
         lines = np.full(table.rows, -1, np.int64)
         lines[numbers_of(vocabulary.column("id"))] = np.arange(len(vocabulary))
         values = vocabulary.column("value").combine_chunks()

@@ -207,7 +207,6 @@ def _quantize(weights: torch.Tensor, kind: SparseType) -> tuple[torch.Tensor, An
 
 
 def _quantized(blocks: Iterable[torch.Tensor], kind: SparseType) -> tuple[torch.Tensor, Any]:
-    """Quantizes a table's ``blocks`` of rows: (rows as bytes, their scales and offsets)."""
     rows, scales = zip(*(_quantize(block, kind) for block in blocks), strict=True)
     return torch.cat(rows), None if scales[0] is None else torch.cat(scales)
 

@@ -207,7 +207,6 @@ def differences(runs: Runs) -> dict[str, list[str]]:
 
 
 def _described(record: RunRecord) -> dict[str, str]:
-    """A run's configuration by dotted keys, with its ranks, device, threads and dataset."""
     described = {
         key: "null" if value is None else str(value)
         for key, value in leaves({key: _named(value) for key, value in record.config.items()})

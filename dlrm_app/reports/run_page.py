@@ -207,7 +207,6 @@ def learning_charts(record: RunRecord) -> list[Chart]:
 def _metric_chart(
     record: RunRecord, title: str, key: str, x: Axis, train: Mapping[str, Sequence[Point]]
 ) -> Chart | None:
-    """A chart of a metric by step: of every evaluation, of training, and the best reachable value."""
     lines = {**train, **{split: eval_points(record, split, key) for split in ("val", "test")}}
     lines = {name: points for name, points in lines.items() if points}
     best = (record.dataset.get("best") or {}).get(key)

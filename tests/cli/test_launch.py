@@ -41,7 +41,7 @@ def test_a_rank_whose_settings_alone_are_wrong_says_so(
         raise ConfigError(Problem("x", "does not exist"))
 
     with pytest.raises(SystemExit):
-        launch.or_explain(refuse)
+        launch.run_or_explain(refuse)
     assert capsys.readouterr().err.startswith("error (rank 1): 1 problem")
 
 

@@ -101,7 +101,7 @@ def test_the_command_rebuilds_it_without_torch(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     program = (
         "import sys; sys.argv = ['dlrm-report', 'run']; from dlrm_app.cli import commands, launch; "
-        "launch.leave = lambda code: None; commands.report(); assert 'torch' not in sys.modules"
+        "launch.end_process = lambda code: None; commands.report(); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

@@ -126,8 +126,6 @@ def _score_parts(
     scores: ScoresFile,
     ranks: Ranks,
 ) -> None:
-    """Scores and writes this rank's share of the parts that are not yet written."""
-
     def is_wanted(name: str, number: int) -> bool:
         return number % ranks.world_size == ranks.rank and not scores.has(name)
 
@@ -144,7 +142,6 @@ def _with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
 
 
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
-    """The rows of each part, as batches are made of them."""
     for part in parts:
         chunks = []
         for table, kept in part.read(part.tally):

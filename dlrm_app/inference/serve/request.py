@@ -130,7 +130,6 @@ class JsonRows:
         return True
 
     def _problem(self, number: int, row: Row) -> RowProblem | None:
-        """The first value of ``row`` that its column cannot have."""
         for name, value in row.items():
             if name in self._unread or value is None:
                 continue

@@ -180,7 +180,6 @@ class Server:
         return _json(200, served)
 
     async def _ready(self, _: Request) -> Response:
-        """Answers if the queue has room."""
         is_ready = self._batcher.queued_rows < self._limits.queued_rows
         return _json(200 if is_ready else 503, {"ready": is_ready})
 

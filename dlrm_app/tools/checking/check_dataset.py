@@ -104,7 +104,6 @@ def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[Problem], s
 
 
 def _shard_problem(path: Path, shard: Shard) -> Problem | None:
-    """A problem of a shard's bytes or row groups; None if it is intact."""
     try:
         difference = file_difference(path, shard.bytes, shard.checksum)
         return difference or row_group_difference(pq.read_metadata(path), path, shard)
@@ -249,7 +248,6 @@ def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
 
 
 def _disagreements(findings: Findings) -> list[Problem]:
-    """Problems: sums over all values that differ from the manifest's."""
     problems = []
     rows = sum(findings.rows[name] for name in findings.studied)
     for name, split in findings.manifest.splits.items():

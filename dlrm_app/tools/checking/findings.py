@@ -1,4 +1,4 @@
-"""What a check of a dataset has found, and its tables."""
+"""The findings of a check of a dataset, and their tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -137,7 +137,6 @@ def _may_be_label(column: SampledColumn) -> bool:
 
 
 def _is_pair(column: SampledColumn) -> bool:
-    """True if the values are two numbers that other programs write for 0 and 1."""
     return len(column.counts) == 2 and column.fits(FLOAT) and {*map(float, column.counts)} in _PAIRS
 
 
@@ -238,7 +237,6 @@ def _list(column: SampledColumn, taken: str) -> Proposed | None:
 
 
 def _single(column: SampledColumn, taken: str) -> Proposed:
-    """A column of single values, or of lists with a separator."""
     name, num_values = column.name, len(column.counts)
     is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
     if num_values == column.counts.total() >= _FEW_ROWS and (column.fits(_DIGITS) or not column.fits(FLOAT)):
@@ -259,7 +257,6 @@ def _single(column: SampledColumn, taken: str) -> Proposed:
 
 
 def _time_kind(column: SampledColumn) -> str | None:
-    """The kind of a column of times; None if it holds none."""
     if is_list(column.stored):
         return None
     if content_of(column.stored) == TIME or column.fits(_MOMENT):
@@ -278,7 +275,6 @@ def _time_kind(column: SampledColumn) -> str | None:
 
 
 def _look_like_ids(numbers: Iterable[str]) -> bool:
-    """True for whole numbers that all have the same number of digits, or are mostly large."""
     sizes = {len(number) for number in numbers}
     return (len(sizes) == 1 and min(sizes) >= _ID_DIGITS) or statistics.median(
         map(float, numbers)
@@ -322,7 +318,6 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
 
 
 def _flow(value: object) -> str:
-    """``value`` as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True
     )

@@ -177,7 +177,6 @@ class Day:
     def _changes_since_parent(
         self, settings: Mapping[str, object], called: Mapping[str, Settings]
     ) -> list[str]:
-        """The settings that differ from the parent's, without those that only a first day uses."""
         before = of_later_days(read_day_settings(self.parent / SETTINGS)) if self.parent else {}
         return setting_changes(before, of_later_days(settings), called) if before else []
 
@@ -327,7 +326,6 @@ class Day:
             self.ranks.on_first(work)
 
     def _once_on_all(self, mark: Path, work: Callable[[], None]) -> None:
-        """Runs a step on all ranks, unless the file ``mark`` shows that it is done."""
         if not self._is_done(mark):
             self.ranks.together(work)
 

@@ -145,7 +145,6 @@ def _learn(day: Day) -> DayRecord:
 
 
 def _end_day(config: DaysConfig, output: Path, records: Sequence[DayRecord], changed: Changed) -> None:
-    """Publishes the last day of ``records``, or reports that it is held back."""
     conclude(config, output, records, changed)
     _report_held(config, output, records[-1:])
 
@@ -186,7 +185,6 @@ class _NoDaysError(DataError):
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
-    """Calls days.on_held for each held day that was not reported yet."""
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():
@@ -246,23 +244,23 @@ def _change(record: DayRecord, config: DaysConfig, changed: Changed) -> str | No
     files = files_of(config, day_of(record.day))
     gone = [before[path] for path in before.keys() - {source.path for source in files}]
     for source in files:
-        known = before.get(source.path) or _moved(source, gone, changed)
-        if known is None:
+        earlier = before.get(source.path) or _moved(source, gone, changed)
+        if earlier is None:
             return f"its file {source.path} has come since"
-        if changed(source, known):
+        if changed(source, earlier):
             return f"its file {source.path} has changed since"
     return None
 
 
 def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> ManifestSource | None:
     """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
-    for known in gone:
-        keys = partition_of(known.path)
-        is_same_file = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+    for earlier in gone:
+        keys = partition_of(earlier.path)
+        is_same_file = earlier.bytes == source.bytes and Path(earlier.path).name == Path(source.path).name
         has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
-        if is_same_file and has_keys and not changed(source, known):
-            gone.remove(known)
-            return known
+        if is_same_file and has_keys and not changed(source, earlier):
+            gone.remove(earlier)
+            return earlier
     return None
 
 

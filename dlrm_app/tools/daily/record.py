@@ -118,7 +118,7 @@ def labels_of(result: EvaluationResult) -> dict[str, Scores]:
 
 
 def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
-    """For each other label the new model's scores, against the previous model's if there is one."""
+    """Other label → the new model's scores, against the previous model's if there is one."""
     new, *old = ({each.name: each for each in model.labels} for model in result.models)
     found = {}
     for name, label in new.items():
@@ -250,8 +250,8 @@ def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, 
     lines = []
     for record in records:
         values = asdict(record)
-        known = {key: values[key] for key in keys if key != "labels" or record.labels}
-        lines.append(known | {"mark": marks.get(record.day)})
+        line = {key: values[key] for key in keys if key != "labels" or record.labels}
+        lines.append(line | {"mark": marks.get(record.day)})
     write_text(output / LINES, "".join(f"{json_text(line)}\n" for line in lines))
 
 

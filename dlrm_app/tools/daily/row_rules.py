@@ -44,8 +44,8 @@ def check_labels(days: Days) -> Verdict | None:
         return None
     share = sum(record.positives for record in days.before) / max(sum(each.rows for each in days.before), 1)
     probability = share**rows if positives else (1 - share) ** rows
-    known = f", {percent(share)} on the days before" * bool(days.before)
-    says = f"{'none' if positives == 0 else 'each'} of its {rows:,} rows is positive{known}"
+    usual_share = f", {percent(share)} on the days before" * bool(days.before)
+    says = f"{'none' if positives == 0 else 'each'} of its {rows:,} rows is positive{usual_share}"
     holds = not (days.before and probability > CHANCE)
     chance = probability if days.before else None
     return Verdict("labels", chance, CHANCE, holds, says, "its labels may be missing")
@@ -88,12 +88,12 @@ def check_missing(days: Days) -> Verdict | None:
 
 
 def check_unseen(days: Days) -> Verdict | None:
-    known = [record for record in days.before if record.unseen]
-    if not known:
+    with_unseen = [record for record in days.before if record.unseen]
+    if not with_unseen:
         return None
 
     def each(name: str, share: float) -> tuple[float, float, bool, str] | None:
-        level = usual(record.unseen[name] for record in known if name in record.unseen)
+        level = usual(record.unseen[name] for record in with_unseen if name in record.unseen)
         if level is None:
             return None
         rise, limit = share - level.level, level.allowed(days.gate.max_unseen_rise)

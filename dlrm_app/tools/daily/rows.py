@@ -173,7 +173,7 @@ def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
-    """The ``earlier`` rows to train on on ``day``, a table for each row group, with the ids of ``dataset``."""
+    """The ``earlier`` rows that ``day`` trains on, a table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if names := _other_columns(manifest, dataset):
         raise DataError(
@@ -184,7 +184,7 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
             )
         )
     _refuse_other_share(earlier, dataset)
-    known = {
+    current_ids = {
         column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))
         for column in dataset.sparse
         if column.encoding["kind"] == "vocab"
@@ -197,16 +197,18 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
             if wanted:
                 chosen = array_of(picked_rows(rows, wanted, day, earlier.day, group))
                 table = reader.read(shard, index).select(schema.names).take(chosen).cast(schema)
-                yield _as_known(table, dataset, known).combine_chunks()
+                yield _with_current_ids(table, dataset, current_ids).combine_chunks()
             group, seen = group + 1, seen + rows
 
 
-def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np.int32]]) -> pa.Table:
-    """``table`` with the rare id for each id that now belongs to another value. ``known``: feature → current ids."""
+def _with_current_ids(
+    table: pa.Table, dataset: Manifest, current_ids: Mapping[str, NDArray[np.int32]]
+) -> pa.Table:
+    """``table`` with the rare id for each id that now belongs to another value. ``current_ids``: by feature."""
     for column in dataset.sparse:
-        if column.name in known:
+        if column.name in current_ids:
             field = table.schema.field(column.name)
-            ids = with_ids(read_ids(table, column), known[column.name])
+            ids = with_ids(read_ids(table, column), current_ids[column.name])
             array = (
                 pa.ListArray.from_arrays(array_of(ids.offsets), array_of(ids.values), type=field.type)
                 if isinstance(ids, Bags)

@@ -56,12 +56,12 @@ class Usual:
 
 def usual(values: Iterable[float]) -> Usual | None:
     """Median and spread of ``values``; None without values. Fewer than ENOUGH_DAYS have the spread 0."""
-    known = list(values)
-    if not known:
+    numbers = list(values)
+    if not numbers:
         return None
-    level = median(known)
-    spread = _DEVIATIONS * median(abs(value - level) for value in known)
-    return Usual(level, spread if len(known) >= ENOUGH_DAYS else 0.0)
+    level = median(numbers)
+    spread = _DEVIATIONS * median(abs(value - level) for value in numbers)
+    return Usual(level, spread if len(numbers) >= ENOUGH_DAYS else 0.0)
 
 
 def limit_text(key: str, value: float) -> str:

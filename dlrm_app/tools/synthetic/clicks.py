@@ -138,7 +138,6 @@ class Source:
         numbers: NDArray[np.int64],
         fields: Iterable[list[bytes]],
     ) -> Iterator[bytes]:
-        """The kept lines of ``text`` with more ``fields``. ``numbers``: the rows' numbers in the log."""
         is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
         rows = zip(text.splitlines(), *fields, strict=True)
         for row, kept in zip(rows, is_kept.tolist(), strict=True):

@@ -207,8 +207,8 @@ class Tally:
         negatives, positives = self._counts
         rows = int(self._counts.sum())
         auc = auc_of_counts(positives.astype(np.float64), negatives.astype(np.float64))
-        known = None if math.isnan(auc) else auc
-        return BestScores(known, self._loss / _FIXED / rows, rows, int(positives.sum()))
+        defined = None if math.isnan(auc) else auc
+        return BestScores(defined, self._loss / _FIXED / rows, rows, int(positives.sum()))
 
 
 def expected_auc(probabilities: NDArray[np.float64]) -> float:

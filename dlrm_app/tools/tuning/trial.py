@@ -83,7 +83,6 @@ def trained_values(
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the process; it gets time to save."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -100,7 +99,6 @@ def curve(folder: Path, metric: str) -> list[float]:
 
 
 def _last_error(log: Path) -> str:
-    """The end of the process's output, from the last ``error`` on."""
     text = log.read_text(encoding="utf-8", errors="replace").rstrip()
     start = text.rfind("error")
     return text[start:][:500] if start >= 0 else text[-500:] or f"no output; see {log}"
@@ -134,15 +132,15 @@ def distribution(entry: Json) -> CategoricalDistribution | IntDistribution | Flo
 
 def known_values(config: TuneConfig) -> Json:
     """Key → value in ``config``, for each entry of ``tune.space`` that could draw that value."""
-    values, known = dict(leaves(asdict(config))), {}
+    values, found = dict(leaves(asdict(config))), {}
     for entry in config.tune.space:
         value = _choice(values.get(entry["key"]))
         is_known = (
             isinstance(value, int | float) and "low" in entry and entry["low"] <= value <= entry["high"]
         )
         if is_known or value in map(_choice, entry.get("choices", ())):
-            known[entry["key"]] = value
-    return known
+            found[entry["key"]] = value
+    return found
 
 
 def _choice(value: Any) -> Any:
