@@ -42,9 +42,7 @@ class Histories(NamedTuple):
     places: NDArray[np.float64]
 
     def lists(self, first_row: int, num_rows: int) -> DrawnLists:
-        """The lists of rows from ``first_row`` on; all lengths, from none to the longest, are equally
-        frequent.
-        """
+        """The lists of rows from ``first_row`` on. All lengths, from 0 to the longest, are equally frequent."""
         key = np.uint64(self.row_key)
         return DrawnLists(*_draw(key, first_row, num_rows, self.length, len(self.places), self.exponent))
 
