@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import Meta
 
@@ -62,7 +62,7 @@ class DatasetConfig(Section):
         return {name: float(share) for name, share in shares.items() if share < 1}
 
 
-def _is_share(value: Any) -> bool:
+def _is_share(value: object) -> bool:
     return _is_number(value) and 0 < value <= 1
 
 
@@ -146,7 +146,7 @@ class EncodingConfig(Section):
             yield from self.needless("capacity", "expire_days", rule=rule, cure=cure)
 
 
-def _is_day(day: Any) -> bool:
+def _is_day(day: object) -> bool:
     """True for a date after 1970-01-01 or a number from 1 on."""
     try:
         return not isinstance(day, bool | float) and 0 < day_number(str(day)) < 1 << 30
@@ -172,18 +172,18 @@ class DenseConfig(Section):
                 yield Problem(f"bucket_boundaries{which}", rule, value=value)
 
 
-def _by_column(value: Any) -> list[tuple[str, Any]]:
+def _by_column(value: object) -> list[tuple[str, object]]:
     """(the column in words, its value) for each entry of a mapping by column name; ("", value) for other values."""
     if not isinstance(value, dict):
         return [("", value)]
     return [(f" of {name}", each) for name, each in value.items()]
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_standardize(value: Any) -> bool:
+def _is_standardize(value: object) -> bool:
     """True for a standardize with given moments, as in a manifest."""
     match value:
         case {"kind": "standardize", "mean": mean, "deviation": deviation, **rest}:
@@ -191,9 +191,10 @@ def _is_standardize(value: Any) -> bool:
     return False
 
 
-def _are_rising(value: Any) -> bool:
-    is_list = isinstance(value, list) and len(value) > 0 and all(map(_is_number, value))
-    return is_list and all(low < high for low, high in pairwise(value))
+def _are_rising(value: object) -> bool:
+    if not isinstance(value, list) or not value or not all(map(_is_number, value)):
+        return False
+    return all(low < high for low, high in pairwise(value))
 
 
 @dataclass(slots=True)

@@ -78,9 +78,8 @@ class TuneConfig(TrainConfig):
             yield from _entry_problems(f"tune.space[{number}]", entry)
 
 
-def _entry_problems(name: str, entry: Any) -> Iterator[Problem]:
-    key = entry.get("key") if isinstance(entry, Mapping) else None
-    if not isinstance(key, str):
+def _entry_problems(name: str, entry: object) -> Iterator[Problem]:
+    if not isinstance(entry, Mapping) or not isinstance(key := entry.get("key"), str):
         rule = "must hold a key of dlrm-train and its values, as {key: model.dropout, low: 0, high: 0.4}"
         yield Problem(name, rule, value=entry)
         return

@@ -66,7 +66,6 @@ def overrides_of(settings: Settings, schema: type[Section], command: str) -> tup
 
 
 def is_hydra_key(key: str) -> bool:
-    """True for a setting of Hydra itself."""
     return re.match(r"hydra\b", key) is not None
 
 

@@ -14,7 +14,7 @@ from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.values import BatchRows, BelowOne, Count, Minutes, Seed, Share, Threads, Whole
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.records import leaves
+from dlrm_app.records import Json, leaves
 from dlrm_app.typed import install_command
 
 
@@ -178,7 +178,7 @@ class TrainConfig(Section):
                 yield Problem(f"evaluation.{key}", rule, cure)
 
 
-def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
+def read_saved_config(values: Json, folder: Path) -> TrainConfig:
     """The configuration of dlrm-train from ``values``, which are its ``asdict``.
 
     Raises DataError, naming the checkpoint ``folder``, for keys that are unknown, missing or of another type.

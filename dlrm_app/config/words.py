@@ -58,7 +58,7 @@ class WordReader:
                 continue
             try:
                 word = read_word(text, self.schema)
-                refuse_if(_several(word))
+                refuse_if(_several_values(word))
                 self.add({word.key: word.values[0]})
             except HydraException:
                 self.unreadable.append(text)
@@ -81,7 +81,7 @@ class WordReader:
     def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.
 
-        Raises ConfigError if a word cannot be read. The key that it would set is unknown, so no key is called missing.
+        Raises ConfigError if a word cannot be read: without its key, missing ones cannot be told.
         """
         if self.unreadable:
             others = [*self.problems, *overrides_of(self.settings, self.schema, self.command)[1]]
@@ -156,7 +156,7 @@ def _unreadable(word: str, schema: type[Section], typed: set[str]) -> Problem:
     return Problem(word, "is not key=value", cure)
 
 
-def _several(word: Word) -> list[Problem]:
+def _several_values(word: Word) -> list[Problem]:
     if len(word.values) == 1:
         return []
     value = word.text.partition("=")[2]

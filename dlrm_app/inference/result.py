@@ -48,7 +48,6 @@ class Export(Result):
 
 
 def proofs_table(proofs: Sequence[Verification]) -> tuple[Columns, Rows]:
-    """A line for each verified file."""
     headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
     headings += [f"{rows} rows" for rows in TIMED_ROWS]
     lines = [

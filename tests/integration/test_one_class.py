@@ -26,6 +26,7 @@ NOT_FILES = {
     "request.py",  # of serve: an error that quotes a value; of preprocessing: settings that are compared
     "scores_file.py",  # keys of Parquet
     "server.py",  # an example without numbers
+    "trial.py",  # names of choices in a study of Optuna's
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from dlrm_app.loader.rows import Rows, arrange
 from dlrm_app.locks import held_output
 from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
+from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
 
@@ -103,7 +103,7 @@ def _open_source(
     return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep)
 
 
-def _begin(scores: ScoresFile, identity: dict[str, Any]) -> None:
+def _begin(scores: ScoresFile, identity: Json) -> None:
     if scores.begin(identity):
         logger.info("%s is unfinished: continuing where it stopped", scores.output)
 

@@ -41,7 +41,6 @@ class RequestError(Exception):
 
 
 def bad_rows(problems: list[RowProblem]) -> RequestError:
-    """The error for a request with bad rows."""
     more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
     reason = f"row {problems[0].row}: {problems[0].reason}{more}"
     return RequestError(422, reason, problems[:MAX_PROBLEMS])

@@ -46,7 +46,7 @@ from dlrm_app.tools.checking.distributions import (
     DenseValues,
     Popularity,
     RowHashes,
-    fitting,
+    countable_columns,
     hash_rows,
 )
 from dlrm_app.tools.checking.findings import Findings
@@ -205,7 +205,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     # the studied splits come first, so that unseen ids of the others can be counted
     groups.sort(key=lambda group: group.split not in studied)
     findings.sparse = {
-        column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
+        column.name: Popularity(column) for column in countable_columns(manifest.sparse, memory_bytes // 2)
     }
     total = sum(group.rows for group in groups)
     hashes = RowHashes(total, memory_bytes // 2)

@@ -82,7 +82,7 @@ class Popularity:
         return float(counts[-k:].sum() / max(counts.sum(), 1))
 
 
-def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
+def countable_columns(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
     """The columns whose ids can be counted within ``memory_bytes``; small tables come first."""
     ordered = sorted(columns, key=lambda column: column.num_embeddings)
     needed = np.cumsum([_COUNT_BYTES * column.num_embeddings for column in ordered])

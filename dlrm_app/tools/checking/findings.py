@@ -1,14 +1,14 @@
 """What a check of a dataset has found, and its tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dlrm_app.dataset.label_counts import Counts, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import Problem
+from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
 from dlrm_app.text import NONE, bytes_text, percent, short
@@ -145,11 +145,13 @@ def dense_table(findings: Findings) -> Table:
         values = findings.dense[column.name]
         numbers = [short(v) if values.count else NONE for v in (values.low, values.mean, values.high)]
         zeros = share(values.zeros / max(values.count, 1))
-        rows.append([column.name, share(column.missing_rate), zeros, *numbers, recipe(column.transform)])
+        rows.append(
+            [column.name, share(column.missing_rate), zeros, *numbers, transform_text(column.transform)]
+        )
     return columns, rows
 
 
-def recipe(transform: Mapping[str, Any]) -> str:
+def transform_text(transform: Json) -> str:
     """A transform in a few words."""
     words = [
         f"{key} {short(part) if isinstance(part, float) else part}"

@@ -4,7 +4,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -299,7 +299,6 @@ def _separator(column: SampledColumn, taken: str) -> tuple[str | None, str]:
 
 
 def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample) -> str:
-    """The dataset's YAML."""
     labels = [each.name for each in proposed if each.role == "label"]
     lines = [f"# Proposed by dlrm-check from {origin}"]
     lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]
@@ -322,7 +321,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
     return "\n".join([*lines, *["derived:"] * bool(made), *made, ""])
 
 
-def _flow(value: Any) -> str:
+def _flow(value: object) -> str:
     """``value`` as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True

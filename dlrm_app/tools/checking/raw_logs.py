@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, write_text
@@ -30,7 +29,7 @@ class Proposal(Result):
 
     yaml: str
     path: Path | None
-    given: Any
+    given: str | list[str]
     name: str
     has_label: bool
 
@@ -38,7 +37,7 @@ class Proposal(Result):
         yield self.yaml if self.path is None else f"wrote {self.path}"
 
 
-def check_raw(given: Any, output: str | None) -> Proposal:
+def check_raw(given: str | list[str], output: str | None) -> Proposal:
     """Proposes a dataset's YAML for ``given`` files, writes it to ``output`` if given, and logs their
     content.
     """

@@ -43,7 +43,7 @@ class SampledColumn:
     """A column of the sample. ``counts``: occurrences of each value as text; for lists, of their elements."""
 
     name: str
-    stored: Any
+    stored: pa.DataType
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     empty_lists: int = 0
@@ -51,7 +51,6 @@ class SampledColumn:
     """The value of each row as bytes of text, null where it is missing; empty for lists."""
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Adds the ``values`` of a file to the counts."""
         self.rows += len(values)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -94,7 +93,6 @@ class SampledColumn:
         return (self.empty_lists if is_list(self.stored) else self.rows - self.counts.total()) / self.rows
 
     def cells(self) -> list[str | Cell]:
-        """The column's row in the table."""
         often = [
             f"{value[:24]!r} {percent(count / self.counts.total())}"
             for value, count in self.counts.most_common(1)
@@ -114,9 +112,9 @@ class Sample(NamedTuple):
     """
 
     columns: list[SampledColumn]
-    unread: dict[str, Any]
+    unread: dict[str, pa.DataType]
     bad_lines: int
-    marks: dict[str, Any]
+    marks: dict[str, str | bool | None]
     nulls: list[str]
     """The words that mean a missing value."""
 

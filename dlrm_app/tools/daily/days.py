@@ -27,7 +27,7 @@ from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 from dlrm_app.tools.daily.day import Day, Run
-from dlrm_app.tools.daily.gate import reason, rules_rows
+from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish
 from dlrm_app.tools.daily.record import (
@@ -37,7 +37,7 @@ from dlrm_app.tools.daily.record import (
     UNREPORTED,
     DayRecord,
     read_records,
-    redo,
+    redo_hint,
     write_lines,
 )
 from dlrm_app.tools.daily.settings import sample_settings
@@ -277,20 +277,20 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
         logger.warning("%s: %s", day, mark)
     if first := min([*late, *marks], default=None):
         following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
-        logger.warning("to train from %s on again, %s", first, redo(following))
+        logger.warning("to train from %s on again, %s", first, redo_hint(following))
 
 
 def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
     """Logs which finished days are still held back although days.accept would publish them now."""
     for record in records:
         is_accepted = config.days.is_accepted(day_of(record.day))
-        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+        if record.held and is_accepted and why_held(record.rules, is_accepted=True) is None:
             following = [
                 each.day for each in records if each.day >= record.day
             ]  # a late day would be left out
             folders = [output / DAYS / day for day in following]
             logger.warning(
-                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo_hint(folders)
             )
 
 

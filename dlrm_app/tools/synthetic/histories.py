@@ -1,9 +1,9 @@
-"""Histories: the lists of earlier items of a row, and what they say about its click.
+"""Histories: each row's lists of earlier items, and how they decide its click.
 
-A row has two lists of values of the column ``ITEM``: ``last``, the items that were looked at, newest last, and
-``bought``, with a count for each. Items have places on a sphere, which they keep for life. The logit gets two parts:
-the likeness of the row's item to the nearest of the last ones, which a sum or mean over the list does not show, and
-the sum over the bought ones of count times cosine, which a sum by counts does.
+A row has two lists of values of the column ``ITEM``: ``last``, the items that were looked at, newest last,
+and ``bought``, with a count for each. Items have places on a sphere, which they keep for life. The logit gets
+two parts: the likeness of the row's item to the nearest of the last ones, which a sum or mean over the list
+does not show, and the sum over the bought ones of count times cosine, which a sum by counts does.
 """
 
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class Histories(NamedTuple):
     places: NDArray[np.float64]
 
     def lists(self, first_row: int, num_rows: int) -> DrawnLists:
-        """The lists of rows from ``first_row`` on. All lengths, from 0 to the longest, are equally frequent."""
+        """The lists of rows from ``first_row`` on; all lengths up to the longest are equally frequent."""
         key = np.uint64(self.row_key)
         return DrawnLists(*_draw(key, first_row, num_rows, self.length, len(self.places), self.exponent))
 

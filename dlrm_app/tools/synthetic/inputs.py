@@ -70,12 +70,10 @@ class Inputs:
 
     @property
     def dense_names(self) -> list[str]:
-        """The names of the dense columns."""
         return [f"num_{index}" for index in range(self.num_dense)]
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row's values."""
         return 1 + 4 * (self.num_dense + sum(feature.num_ids for feature in self.features))
 
     @property

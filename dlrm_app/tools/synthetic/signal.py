@@ -79,9 +79,10 @@ def plant_signal(
     given: Signal | None = None,
     histories: Histories | None = None,
 ) -> Signal:
-    """The true model of ``key`` [2], scaled so that a pilot sample has the expected ``auc`` and ``click_rate``.
+    """The true model of ``key`` [2], scaled so that a pilot sample has about this ``auc`` and ``click_rate``.
 
-    ``given``: the true model of another label, which the rows of the sample have. ``histories``: those of the rows.
+    ``given``: the true model of another label; the sample has only rows with that label. ``histories``: those
+    of the rows.
     """
     random = np.random.Generator(np.random.Philox(key=key))
     curve_spread = _strengths(random, NUM_DENSE)
