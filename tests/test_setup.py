@@ -265,7 +265,7 @@ def test_both_builds_of_fbgemm_are_uninstalled_when_the_device_changes(tmp_path,
     assert steps == [True, False, True, False, True, False]
 
 
-def test_nothing_is_done_twice(tmp_path, installs, capsys):
+def test_a_second_setup_repeats_nothing(tmp_path, installs, capsys):
     setup.set_up(tmp_path, "auto", ["dev"])
     assert installs.pop(0) == BOTH_BUILDS
     setup.set_up(tmp_path, "auto", ["dev"])

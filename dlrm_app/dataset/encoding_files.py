@@ -121,7 +121,6 @@ def read_clicks(
 
 
 def _refuse_difference(folder: Path, rule: Json) -> None:
-    """Raises DataError if the bytes of the file have changed."""
     if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
         raise DataError(replace(difference, cure=_CURE))
 

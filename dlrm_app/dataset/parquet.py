@@ -115,7 +115,6 @@ class _ColumnValues:
 
 
 def _words(values: NDArray[Any]) -> NDArray[np.uint32]:
-    """The bits of ``values``."""
     words: NDArray[np.uint32] = values.view(np.uint32) if values.itemsize == 4 else values.astype(np.uint32)
     return words
 

@@ -70,9 +70,7 @@ class Table:
 
 
 def with_pooling_factors(tables: Sequence[Table], means: Mapping[str, float]) -> list[Table]:
-    """``tables``, with the ids a row of their features (``means``, otherwise 1)
-    where their specs give no pooling factors.
-    """
+    """Gives tables whose specs name no pooling factors the mean numbers of ids of their features, or 1."""
     return [
         replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
         if not table.pooling_factors and means.keys() & set(table.features)

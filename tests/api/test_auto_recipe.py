@@ -96,7 +96,7 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
         ("tables.embedding_dim=8", "model.ensemble_size=1", "tables.embedding_dim model.ensemble_size"),
     ],
 )
-def test_a_typed_word_drops_what_fits_only_the_recipes_value(
+def test_a_typed_word_drops_settings_that_fit_only_the_recipes_value(
     small: Manifest, typed: str, changes: str, left_out: str
 ) -> None:
     """``changes``: what, typed too behind what is left of the recipe, makes the same configuration."""

@@ -56,7 +56,7 @@ def test_a_mapping_that_is_a_value_stays_one() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
-def test_any_text_arrives_as_it_is(text: str) -> None:
+def test_any_text_arrives_unchanged(text: str) -> None:
     """Quotes, commas, brackets, equals signs, and what looks like an interpolation or a number."""
     if text.strip() == text and "$" not in text and not text.startswith("~"):
         assert composed({"output": f"runs/{text}"}).output == f"runs/{text}"

@@ -40,7 +40,7 @@ def test_a_commands_own_keys_have_their_defaults_in_its_file(command: str) -> No
 
 
 @pytest.mark.parametrize(("group", "path"), CHOICES)
-def test_a_choice_says_only_what_differs_from_the_defaults(group: str, path: Any) -> None:
+def test_a_choice_lists_only_differences_from_the_defaults(group: str, path: Any) -> None:
     defaults = dict(values(defaults_of(GROUPS[group])))
     chosen = values({key: value for key, value in conf_file(str(path)).items() if key != "defaults"})
     assert [key for key, value in chosen if (key, value) in defaults.items()] == []

@@ -93,7 +93,7 @@ def test_a_referenced_value_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPa
         compose_config("train", TrainConfig, given)
 
 
-def test_figures_that_nothing_has_are_refused_all_together() -> None:
+def test_impossible_numbers_are_refused_together() -> None:
     figures = [
         "trainer.epochs=0",
         "trainer.timeout_minutes=inf",

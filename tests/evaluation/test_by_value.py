@@ -115,7 +115,7 @@ def on_rank(folder: Path, runtime: Runtime) -> list[ValueResult]:
     return measure_by_value(groups, scored(torch.logit(scores).float(), labels, weights), 0.95)
 
 
-def test_ranks_measure_what_one_does(folder: Path) -> None:
+def test_ranks_measure_the_same_as_one(folder: Path) -> None:
     (alone,) = on_ranks(partial(on_rank, folder), 1)
     by_rank = on_ranks(partial(on_rank, folder), 3)
     assert by_rank[0] == by_rank[1] == by_rank[2]

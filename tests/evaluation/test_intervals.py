@@ -103,7 +103,7 @@ def measure_on_rank(runtime: Runtime) -> list[tuple[list[float], list[list[float
     return found
 
 
-def test_three_ranks_find_what_one_does() -> None:
+def test_three_ranks_find_the_same_as_one() -> None:
     """Rows split unevenly over gloo processes: the slow values, the same on every rank to the bit."""
     by_rank = on_ranks(measure_on_rank, NUM_RANKS)
     assert {repr(found) for found in by_rank} == {repr(by_rank[0])}

@@ -54,7 +54,7 @@ def test_one_column_that_ranks_alone_is_too_good() -> None:
     assert "alone paid ranks train rows with an AUC of 0.9800" in judgement.says
 
 
-def test_early_in_a_run_nothing_is_blamed_but_the_time() -> None:
+def test_early_in_a_run_only_its_short_time_is_blamed() -> None:
     found = replace(GOOD, auc=0.505, ne=1.0, train_ne=1.0)
     early = replace(EVIDENCE, trained=TrainedSoFar(100, 12_800, planned=1000))
     judgement = judge(found, early)

@@ -180,7 +180,7 @@ def measure_on_rank(runtime: Runtime) -> list[dict[str, float]]:
     return found
 
 
-def test_four_ranks_measure_what_one_does() -> None:
+def test_four_ranks_measure_the_same_as_one() -> None:
     """Rows split unevenly over gloo processes: scikit-learn's values, the same on every rank to the bit."""
     by_rank = on_ranks(measure_on_rank, NUM_RANKS)
     assert {str(found) for found in by_rank} == {str(by_rank[0])}

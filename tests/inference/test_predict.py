@@ -153,7 +153,7 @@ def cut_in_files(shop: Path, folder: Path) -> str:
     return f"{folder}/part*.csv"
 
 
-def test_an_interrupted_command_goes_on_to_the_same_file(
+def test_an_interrupted_command_resumes_to_the_same_file(
     shop: Path, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [f"model={shop}/export", f"input={cut_in_files(shop, tmp_path / 'days')}", "batch_size=16"]

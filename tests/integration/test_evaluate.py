@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
+def test_evaluations_do_not_change_training(folder: Path) -> None:
     """Two ranks with batches under way: losses, weights and optimizer state to the bit."""
     assert list(evals(folder / "watched")) == [4, 8, 12, 13]
     assert losses(folder / "watched") == losses(folder / "plain")

@@ -64,7 +64,7 @@ RECIPE = [
 
 
 @pytest.mark.long
-def test_the_words_of_dlrm_train_plan_what_it_trains(dataset: Path, tmp_path: Path) -> None:
+def test_dlrm_plan_takes_the_words_of_dlrm_train(dataset: Path, tmp_path: Path) -> None:
     """Type for type: the model's, the optimizer's and the trainer's keys, on ranks that are described for both."""
     common = [f"data.path={dataset}", *CPU, *RECIPE]
     planned = plan_cluster(compose_config("plan", PlanConfig, [*common, f"output={tmp_path}/made"])).plan

@@ -45,7 +45,7 @@ def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.slow
-def test_a_signal_saves_the_run_and_says_how_to_go_on(
+def test_a_signal_saves_the_run_and_says_how_to_resume(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """SIGTERM ends the run with code 75 after a step; resumed, its events and weights are the undisturbed run's."""

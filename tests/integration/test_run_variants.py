@@ -108,7 +108,7 @@ def test_dropout_changes_what_is_learnt(runs: Runs) -> None:
 
 
 @LONG
-def test_a_compiled_run_learns_what_a_run_without_learns(runs: Runs, tmp_path: Path) -> None:
+def test_a_compiled_run_learns_the_same_as_an_uncompiled_one(runs: Runs, tmp_path: Path) -> None:
     train_here(tmp_path / "plain", *runs.keys("compiled"), "trainer.compile=false")
     assert_close(runs.whole("compiled"), tmp_path / "plain")
 

@@ -38,7 +38,7 @@ def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
     train_here(run, f"data.path={dataset}", IN_ORDER, f"warm_start.checkpoint={former}", *overrides)
 
 
-def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tmp_path: Path) -> None:
+def test_a_separate_run_stops_and_resumes(former: Path, dataset: Path, tmp_path: Path) -> None:
     """The steps that optimizers count go on over both, which Adam's correction of its bias shows."""
     begin_with(tmp_path / "whole", former, dataset)
     gone = shutil.copytree(former, tmp_path / "gone")

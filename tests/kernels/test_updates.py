@@ -68,7 +68,7 @@ def train_plainly(
 
 @pytest.mark.parametrize("pooling", [PoolingMode.SUM, PoolingMode.MEAN])
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_learn_as_plain_torch_says(kind: EmbOptimType, pooling: PoolingMode) -> None:
+def test_tables_learn_like_plain_torch(kind: EmbOptimType, pooling: PoolingMode) -> None:
     for found, wanted in zip(train(kind, pooling), train_plainly(kind, pooling), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 

@@ -86,7 +86,7 @@ def expected_rows(rows: list[Row]) -> list[reference.Row]:
 
 
 @given(tables)
-def test_text_gives_what_plain_python_makes_of_it(rows: list[Row]) -> None:
+def test_text_is_read_like_plain_python_reads_it(rows: list[Row]) -> None:
     lines = [
         f"1,41,{text_of(time)},{'' if joined is None else joined},{'' if shop is None else shop},{item or ''},"
         + "|".join(value or "" for value in items)

@@ -275,7 +275,7 @@ def test_a_resumed_run_has_the_choice_of_its_beginning(
     assert content(tmp_path / "k") == content(auto)
 
 
-def test_nothing_is_looked_at_where_no_row_changes_the_choice(
+def test_no_row_is_read_if_none_changes_the_choice(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: Any, **__: Any) -> None:

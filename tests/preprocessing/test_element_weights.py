@@ -53,7 +53,7 @@ def test_parquet_gives_the_dataset_of_the_text(log: Path, shuffle: str) -> None:
     assert texts == parquet
 
 
-def test_a_log_without_weights_makes_what_it_made(log: Path) -> None:
+def test_a_log_without_weights_makes_the_same_bytes_as_before(log: Path) -> None:
     """Without them nothing is written of them: an ignored column leaves the bytes of a log that lacks it."""
     describe(log, columns=[*COLUMNS[:-1], "{name: dwell, role: ignore}"])
     ignored = run(log / "ignored", *options(log, "log.csv"))

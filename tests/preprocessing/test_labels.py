@@ -185,7 +185,7 @@ def test_several_labels_without_a_choice_are_refused(log: Path) -> None:
         made(log, "out", "log.csv", "dataset.labels=null")
 
 
-def test_a_dataset_with_one_label_has_no_word_of_others(log: Path) -> None:
+def test_a_dataset_with_one_label_does_not_mention_others(log: Path) -> None:
     """Its manifest is what it was before there could be several."""
     manifest = made(log, "out", "log.csv", "dataset.labels=null", "dataset.label=clicked")
     assert "labels" not in json.loads((log / "out" / "manifest.json").read_text())

@@ -198,7 +198,7 @@ def test_vocabularies_of_many_files_equal_one_files(
 
 
 @pytest.mark.parametrize("write", [as_text, packed, as_parquet])
-def test_a_stopped_run_goes_on_to_the_same_bytes(
+def test_a_stopped_run_resumes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer
 ) -> None:
     many = cut(tmp_path / "many", make_clicks(ROWS), [100], write)
@@ -224,7 +224,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("write", [packed, as_parquet])
-def test_a_damaged_file_is_replaced_and_the_run_goes_on(tmp_path: Path, write: Writer) -> None:
+def test_a_damaged_file_is_replaced_and_the_run_continues(tmp_path: Path, write: Writer) -> None:
     """The file that comes in its place has another size, so other bundles follow it."""
     text = make_clicks(ROWS)
     many = cut(tmp_path / "many", text, [100], write)

@@ -147,7 +147,7 @@ def test_features_whose_values_are_all_rare_are_named(caplog: pytest.LogCaptureF
     assert "cat_0" not in caplog.text
 
 
-def test_a_first_try_of_which_nothing_can_be_kept_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_try_without_usable_parts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("shop.csv").write_text("".join(f"{n % 2},u{n}\n" for n in range(300)))
     columns = "dataset.columns=[{name: clicked, role: label}, {name: user, role: sparse, kind: KIND}]"
     given = ["input.train=shop.csv", "dense.transform=none", "dataset.name=shop", 'dataset.delimiter=","']

@@ -122,7 +122,7 @@ def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("way", ["hash", "vocab"])
-def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
+def test_a_damaged_file_may_be_replaced_and_the_run_continues(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_units, "PIECE_BYTES", 2000)  # else the look at first lines finds the damage

@@ -32,7 +32,7 @@ def test_a_run_that_goes_on_is_read_up_to_the_last_whole_line(tmp_path: Path) ->
     "text",
     ["", "[1, 2]", "hello", "3", "a: 1", "trainer: 5", "trainer: {global_batch_size: many}", "a: [", "\x00"],
 )
-def test_a_folder_of_another_program_is_called_what_it_is(tmp_path: Path, text: str) -> None:
+def test_a_folder_of_another_program_is_named_as_such(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(DataError) as caught:
         write_report(tmp_path)

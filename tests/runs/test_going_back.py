@@ -83,7 +83,7 @@ def test_a_resume_logs_changes_and_keeps_both_configurations(caplog: pytest.LogC
     assert not list(Path("r").glob("config-until-*"))
 
 
-def test_a_full_disk_ends_a_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_a_run_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("json.dumps", _no_room)
     with refused(DlrmError, "output=...", "has no room left on its disk", "...resume=auto continues..."):
         train(small("r"))

@@ -75,7 +75,7 @@ def assert_advice_works(common: list[str]) -> list[str]:
     [(0.7, 100), (0.2, 0), pytest.param(0.8, 0, marks=pytest.mark.long)],
     ids=["caching", "more", "fp16"],
 )
-def test_every_suggestion_works_as_it_is_typed(memory: float, host_memory: int) -> None:
+def test_every_suggestion_works_as_typed(memory: float, host_memory: int) -> None:
     cluster = ["topology=a100_80g_8", "topology.devices_per_node=4", f"topology.memory_gib={memory}"]
     cluster.append(f"topology.host_memory_gib={host_memory}")
     assert_advice_works(

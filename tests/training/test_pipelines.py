@@ -75,7 +75,7 @@ def polynomial(step: int) -> float:
 
 
 @pytest.mark.parametrize("pipeline", ON_CPU)
-def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
+def test_a_resumed_run_has_the_learning_rates_of_its_steps(
     pipeline: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen by the kernels, one lookup a step, from the first step, after an evaluation, a resume and in a new epoch."""

@@ -69,7 +69,7 @@ def test_chosen_lanes_are_kept_in_the_runs_configuration(tmp_path: Path) -> None
     assert "lanes: 64" in (tmp_path / "fresh/config.yaml").read_text()
 
 
-def test_nothing_is_drawn_that_a_checkpoint_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_a_checkpoint_are_not_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset(tmp_path / "data", rows={"train": 1024})
     keys = [f"data.path={tmp_path / 'data'}", "resume=auto"]
     train_here(tmp_path / "run", *keys, "trainer.max_steps=3")

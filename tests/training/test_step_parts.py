@@ -182,7 +182,7 @@ def test_profiling_keeps_to_its_share_of_the_time(monkeypatch: pytest.MonkeyPatc
         assert Tally(runtime).profiled > 10
 
 
-def test_no_step_is_profiled_beside_another_profiler() -> None:
+def test_no_step_is_profiled_while_another_profiler_runs() -> None:
     with start_runtime(num_threads=1) as runtime:
         assert Tally(runtime, may_profile=False).profiled == 0
         with profile(activities=[ProfilerActivity.CPU]) as others:

@@ -63,7 +63,7 @@ def test_rows_of_any_form_get_the_bits_of_predict(
     assert scores.tobytes() == expected.tobytes()
 
 
-def test_a_row_alone_gets_the_bits_that_it_gets_among_others(
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     model: Model, rows: pa.Table, expected: NDArray[np.float32]
 ) -> None:
     alone = [model.predict(row) for row in rows.slice(0, 40).to_pylist()]

@@ -50,7 +50,7 @@ def test_concurrent_requests_are_scored_in_batches() -> None:
     assert sizes == [3, 2, 6, 1]
 
 
-def test_the_first_waits_for_others_but_no_longer_than_it_may() -> None:
+def test_the_first_rank_waits_for_others_up_to_a_limit() -> None:
     async def work(batcher: Batcher) -> Any:
         first = asyncio.create_task(batcher.score(rows_of(1), 10))
         await asyncio.sleep(0.05)

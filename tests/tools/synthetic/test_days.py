@@ -53,7 +53,7 @@ def slow_days(cardinality, births, num_days):
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
-def test_ids_live_as_the_slow_reference_says(sizes):
+def test_ids_live_as_in_the_slow_reference(sizes):
     cardinality, births = sizes
     lives = IdLifetimes(*np.array([[cardinality], [births], [cardinality // max(births, 1)]]))
     days = list(slow_days(cardinality, births, 12))

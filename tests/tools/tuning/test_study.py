@@ -113,7 +113,7 @@ def test_jobs_share_out_the_gpus(
     assert "tune.jobs=3 share 2 GPUs" in caplog.text
 
 
-def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, train: list[str]) -> None:
+def test_the_same_command_continues_and_then_finds_nothing_to_do(tmp_path: Path, train: list[str]) -> None:
     tune(config_of(tmp_path, "tune.trials=2"), {}, train)
     config = config_of(tmp_path, "tune.trials=4")
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, tra
         assert len(study_of(config).trials) == 4
 
 
-def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, train: list[str]) -> None:
+def test_an_interrupted_trial_continues_in_its_folder(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=1")
     values = leave_undone(config)
     tune(config, {}, train)
@@ -130,7 +130,7 @@ def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, trai
     assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
-def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list[str]) -> None:
+def test_trials_below_the_others_curves_are_pruned(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=10", "tune.startup_trials=4")
     tune(config, {"trainer.max_steps": 80}, train)
     trials = study_of(config).trials
