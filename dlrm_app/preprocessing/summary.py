@@ -26,7 +26,7 @@ _LOOK_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Dataset(Result):
-    """A finished dataset. ``seconds``: the time that it took; None if that is not known, as after a resume."""
+    """A finished dataset. ``seconds``: the time that it took; None if it is unknown, as after a resume."""
 
     manifest: Manifest
     seconds: float | None = None
@@ -116,8 +116,9 @@ def _reject_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:
-    """The share of lookups by feature that an earlier dataset's vocabularies do not
-    know, estimated on rows of the first split.
+    """The share of lookups of values that an earlier dataset's vocabularies lack, by feature.
+
+    It is estimated from rows of the first split.
     """
     encoding = manifest.config["encoding"]
     vocabularies = [column for column in manifest.sparse if column.encoding["kind"] == "vocab"]
@@ -125,7 +126,7 @@ def _unknown_lookups(manifest: Manifest) -> list[str]:
         return []
     name = next(iter(manifest.splits))
     lookups, unknown = Counter[str](), Counter[str]()
-    for table in _look_at(manifest, name, [column.name for column in vocabularies]):
+    for table in _read_sample(manifest, name, [column.name for column in vocabularies]):
         for column in vocabularies:
             ids = read_ids(table, column)
             values = ids.values if isinstance(ids, Bags) else ids
@@ -137,7 +138,7 @@ def _unknown_lookups(manifest: Manifest) -> list[str]:
     return [text] if shares else []
 
 
-def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _read_sample(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Reads some row groups of a split, evenly spread, with about _LOOK_ROWS rows."""
     split = manifest.splits[name]
     reader = ShardReader(manifest.folder, columns)

@@ -311,8 +311,8 @@ def test_a_new_day_takes_what_was_chosen(shop: Path, auto: Path, tmp_path: Path)
 def test_a_look_at_a_large_file_is_spread_over_its_training_rows(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "_PIECES", 8)
-    monkeypatch.setattr(look, "_PIECE", 2000)
+    monkeypatch.setattr(look, "_NUM_PIECES", 8)
+    monkeypatch.setattr(look, "_PIECE_BYTES", 2000)
     rising = [f"{number % 2},{number},1,1,1,{number},a,1,1" for number in range(20_000)]
     header = ",".join(column.name for column in COLUMNS)
     log = tmp_path / "log.csv"
