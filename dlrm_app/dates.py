@@ -10,7 +10,6 @@ class Hour(datetime):
     """An hour of a day where others have a day; its text is 2026-11-02T05."""
 
     def isoformat(self, sep: str = "T", timespec: str = "hours") -> str:
-        """The text of the hour."""
         return f"{self:%Y-%m-%d}{sep}{self:%H}"
 
     def __str__(self) -> str:
@@ -18,7 +17,6 @@ class Hour(datetime):
 
 
 def hours_of(day: date) -> list[Hour]:
-    """The hours of ``day``."""
     return [Hour(day.year, day.month, day.day, hour) for hour in range(HOURS)]
 
 
@@ -48,8 +46,8 @@ def is_date(day: str) -> bool:
     return "-" in day
 
 
-def are_alike(day: str, other: str) -> bool:
-    """True if both are dates, both hours, or both numbers: only then one is before the other."""
+def are_comparable(day: str, other: str) -> bool:
+    """True if both are dates, both hours, or both numbers, so that one comes before the other."""
     return (is_date(day), "T" in day) == (is_date(other), "T" in other)
 
 

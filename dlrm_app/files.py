@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.text import bytes_text, json_text, without_credentials
@@ -228,7 +227,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Writes ``value`` as indented JSON, with null for NaN, to ``path``; the file is complete or absent."""
     write_text(path, json_text(value, indent=2) + "\n")
 

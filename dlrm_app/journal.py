@@ -64,7 +64,6 @@ class Journal(Generic[R]):
         write_json(self.path(name, _RECORD), asdict(record))
 
     def forget(self, name: str) -> None:
-        """Deletes finished work ``name``."""
         for path in self.folder.glob(f"{name}.*"):
             path.unlink()
 

@@ -50,7 +50,6 @@ class SharedLock:
         file.close()
 
     def close(self) -> None:
-        """Releases the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -79,9 +79,7 @@ def installed(package: str) -> str | None:
 
 
 class Trio(NamedTuple):
-    """Versions of the three packages that are built for each other; other
-    combinations fail with an undefined symbol.
-    """
+    """Versions of the three packages that are built for each other; mixed ones fail with an undefined symbol."""
 
     torch: str
     fbgemm: str
@@ -144,8 +142,8 @@ class Driver:
 
 
 def needed_cuda() -> tuple[int, int]:
-    """The CUDA version that a driver must support: that of the installed fbgemm's
-    build (such as 1.8.0+cu126), or of PyPI's wheels.
+    """The CUDA version that a driver must support: that of the installed fbgemm's build (such as
+    1.8.0+cu126), or of PyPI's wheels.
 
     Builds for 12.x run on every driver for CUDA 12 (NVIDIA's minor version compatibility).
     """
@@ -187,12 +185,10 @@ def _dotted(version: tuple[int, int] | None) -> str:
 
 
 KERNELS = ((8, 0), (9, 0), (10, 0))
-"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and
-no PTX; 1.9.0's are assumed to be the same.
-"""
+"""fbgemm-gpu 1.8.0's wheels hold code for sm_80, sm_90a and sm_100a, and no PTX; so 1.9.0's, presumably."""
 ANY_MINOR = (8,)
-"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming
-guide); code for sm_90a and sm_100a does not.
+"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide); not sm_90a,
+sm_100a.
 """
 
 

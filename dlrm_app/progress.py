@@ -1,6 +1,4 @@
-"""Shows progress: a bar on the first rank's terminal or notebook, nothing on other
-ranks, and a line now and then in a log file.
-"""
+"""Shows progress: a bar on the first rank's terminal or notebook, or lines now and then in a log file."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -35,7 +33,7 @@ def _in_notebook() -> bool:
     return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-def _bar(*records: Any, **settings: Any) -> Any:
+def _bar(*records: object, **settings: object) -> Any:
     if _is_hidden:
         return tqdm(*records, **{**settings, "disable": True})
     if _in_notebook():
@@ -45,7 +43,7 @@ def _bar(*records: Any, **settings: Any) -> Any:
     return tqdm(*records, **settings)
 
 
-def work_bar(records: Iterable[Any] | None = None, **settings: Any) -> Any:
+def work_bar(records: Iterable[object] | None = None, **settings: object) -> Any:
     """A tqdm bar. If stderr is a file, work of more than 30 s prints a line every 30 s."""
     if sys.stderr.isatty() or _in_notebook():
         return _bar(records, **settings)

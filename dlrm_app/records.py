@@ -127,7 +127,6 @@ class Format(Generic[R]):
         return None
 
     def _own(self, name: str) -> Any:
-        """The value that the field ``name`` of a new record has."""
         return next(each.default for each in self._fields if each.name == name)
 
     @property

@@ -1,4 +1,4 @@
-"""What jobs return: a record whose text a command prints, and which a notebook shows as tables."""
+"""The results of jobs: records whose text a command prints, and which a notebook shows as tables."""
 
 from collections.abc import Iterable
 from html import escape

@@ -62,7 +62,6 @@ def text_table(columns: Columns, rows: Rows) -> str:
 
 
 def html_table(columns: Columns, rows: Rows) -> str:
-    """The table as HTML."""
     heads = _columns(columns)
     classes = [' class="words"' if head.is_words else "" for head in heads]
     head_cells = "".join(

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
@@ -43,7 +42,7 @@ def in_brief(value: object) -> str:
     return text if len(text) <= MAX_BRIEF else f"{text[:MAX_BRIEF]}…"
 
 
-def _without_nan(value: object) -> Any:
+def _without_nan(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

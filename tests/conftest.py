@@ -84,11 +84,11 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     """``typed(command, *words)``: the exit code and what is said, in a folder of its own and in this process."""
     from dlrm_app.cli import commands, launch
 
-    def leave(code: Any) -> NoReturn:
+    def end_process(code: Any) -> NoReturn:
         raise SystemExit(code)
 
     monkeypatch.setattr(launch, "_set_up_process", lambda: None)  # it is the tests'
-    monkeypatch.setattr(launch, "leave", leave)
+    monkeypatch.setattr(launch, "end_process", end_process)
     monkeypatch.chdir(tmp_path)
 
     def run(command: str, *words: str) -> tuple[int, str]:

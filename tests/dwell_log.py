@@ -1,11 +1,12 @@
 """A small log of histories whose elements have dwell times: its description, its rows, and both forms of files."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests import make_log
 
 COLUMNS = [
     "{name: clicked, role: label}",
@@ -20,10 +21,7 @@ NUM_ITEMS = 30
 
 def describe(folder: Path, *more: str, columns: list[str] = COLUMNS) -> Path:
     """Writes the description of the log, with ``more`` lines, to log.yaml."""
-    lines = ["name: log", 'delimiter: ","', "header: true", "null_values: [NA]", *more, "columns:"]
-    path = folder / "log.yaml"
-    path.write_text("\n".join([*lines, *(f"  - {column}" for column in columns)]) + "\n")
-    return path
+    return make_log.describe(folder, columns, "null_values: [NA]", *more)
 
 
 def draw_rows(num_rows: int, seed: int = 0) -> pa.Table:
@@ -45,18 +43,5 @@ def draw_rows(num_rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def write_csv(path: Path, table: pa.Table) -> None:
-    """Writes lists with | between their elements."""
-    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    lines = [",".join(map(_text, row)) for row in rows]
-    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
-
-
 def write_parquet(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "|".join(map(_text, value))
-    return "" if value is None else str(np.float32(value)) if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dlrm_app.cli.launch import leave, or_explain
+from dlrm_app.cli.launch import end_process, run_or_explain
 from dlrm_app.cli.process import quiet_libraries
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.launcher import handle_signals
@@ -118,5 +118,5 @@ def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Conn
     multiprocessing.set_start_method("fork", force=True)  # whose locks leave nothing behind
     quiet_libraries()
     handle_signals()
-    sender.send_bytes(pickle.dumps(or_explain(work)))
-    leave(0)  # as the commands end
+    sender.send_bytes(pickle.dumps(run_or_explain(work)))
+    end_process(0)  # as the commands end

@@ -114,7 +114,7 @@ def test_settings_for_gpus_alone_are_valid(tmp_path: Path) -> None:
         assert problems == [], settings
 
 
-def test_a_tool_that_is_not_there_is_said(script: ModuleType) -> None:
+def test_a_missing_tool_is_reported(script: ModuleType) -> None:
     assert "no-such-tool" in script.said(["no-such-tool"])
 
 

@@ -126,7 +126,7 @@ def test_an_exact_version_is_not_satisfied_by_another_build(prepare, venv, tmp_p
 
 
 @BOTH
-def test_what_is_installed_stays_where_no_source_has_it(prepare, venv, tmp_path, monkeypatch):
+def test_installed_packages_stay_if_no_source_has_them(prepare, venv, tmp_path, monkeypatch):
     make_wheel(tmp_path / "wheels", "1.5+cpu")
     configure(tmp_path, monkeypatch, "no-index = true", f"find-links = {tmp_path / 'wheels'}")
     prepare(venv)
@@ -162,7 +162,7 @@ def test_another_failure_is_shown_in_pips_words(prepare, venv):
         Installer(venv).install("thing")
 
 
-def test_where_uv_cannot_be_had_pip_installs_and_says_so(venv, tmp_path, monkeypatch, capsys):
+def test_without_uv_pip_installs_and_says_so(venv, tmp_path, monkeypatch, capsys):
     make_wheel(tmp_path / "wheels", "1.0")
     configure(tmp_path, monkeypatch, "no-index = true", f"find-links = {tmp_path / 'wheels'}")
     Installer(venv).install("thing")
@@ -173,7 +173,7 @@ def test_where_uv_cannot_be_had_pip_installs_and_says_so(venv, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("may_lack", [None, "thing==1.0"])
-def test_where_uv_fails_pip_installs_and_says_so_once(may_lack, venv, tmp_path, monkeypatch, capsys):
+def test_after_a_failure_of_uv_pip_installs_and_says_so_once(may_lack, venv, tmp_path, monkeypatch, capsys):
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path / "wheels", version)
     configure(tmp_path, monkeypatch, "no-index = true", f"find-links = {tmp_path / 'wheels'}")

@@ -49,7 +49,7 @@ def test_local_starts_so_many_ranks_and_passes_everything_on(venv: Path) -> None
     ]
 
 
-def test_multinode_static_numbers_the_machines_as_told(venv: Path) -> None:
+def test_multinode_static_numbers_the_machines_as_given(venv: Path) -> None:
     place = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "RANKS_PER_NODE": "4"}
     done = run("torchrun_multinode.sh", "data.path=x", VENV=str(venv), **place)
     assert done.stdout.split() == [
@@ -156,7 +156,7 @@ def test_a_job_with_cores_hands_them_to_srun(slurm: dict[str, str], tmp_path: Pa
 
 
 @pytest.mark.parametrize("job", ["1", "11999", "12000", "19999", "4294967295"])
-def test_the_port_of_a_job_is_none_that_linux_hands_out(
+def test_the_port_of_a_job_is_outside_linuxs_own_range(
     job: str, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     """Those of outgoing connections begin with 32,768."""

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_no_lock_is_held_where_there_are_none(
+def test_without_locks_the_work_goes_on_with_a_warning(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lustre without flock, NFS without a lock daemon, FUSE: the work goes on, with a warning."""

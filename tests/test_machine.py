@@ -136,7 +136,7 @@ def test_a_driver_535_is_seen_and_too_old(tmp_path: Path, monkeypatch: pytest.Mo
         (None, None, True),  # nothing is known: torch will tell
     ],
 )
-def test_what_the_library_runs_counts_and_else_the_version(
+def test_the_drivers_cuda_counts_before_its_version(
     version: str | None, cuda: tuple[int, int] | None, is_fit: bool
 ) -> None:
     assert (Driver("seen", version, cuda).fault is None) == is_fit
@@ -176,6 +176,6 @@ def test_ampere_ada_hopper_and_datacenter_blackwell_have_kernels(
 
 
 @pytest.mark.parametrize("capability", [(7, 0), (7, 5), (10, 3), (12, 0), (12, 1)])
-def test_there_are_none_for_v100_t4_b300_and_geforce_50(capability: tuple[int, int]) -> None:
+def test_v100_t4_b300_and_geforce_50_have_no_kernels(capability: tuple[int, int]) -> None:
     assert not has_kernels(capability)
     assert f"capability {capability[0]}.{capability[1]}:" in explain_missing(capability)

@@ -6,7 +6,7 @@ from dlrm_app import progress
 from dlrm_app.progress import work_bar
 
 
-def test_a_log_file_gets_few_lines_and_none_of_short_work(
+def test_a_log_file_gets_few_lines_and_short_work_gets_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert list(work_bar(range(1000), desc="short")) == list(range(1000))

@@ -54,7 +54,7 @@ def test_a_too_old_driver_is_refused_with_every_cure():
 
 
 @pytest.mark.parametrize(("device", "driver"), [("cpu", OLD), ("cuda", OLD), ("cuda", None), ("cu126", OLD)])
-def test_what_the_user_asks_for_wins_over_what_is_seen(device, driver):
+def test_the_users_choice_wins_over_the_detected_one(device, driver):
     assert setup.choose(machine(driver=driver), device).device == device
 
 

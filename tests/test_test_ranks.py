@@ -29,7 +29,7 @@ print(len(asked))
 
 
 @pytest.mark.slow
-def test_what_ranks_are_copies_of_starts_no_driver() -> None:
+def test_the_process_that_ranks_are_forked_from_starts_no_driver() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0  # fbgemm's import asks

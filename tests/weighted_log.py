@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tests import make_log
+
 COLUMNS = [
     "{name: clicked, role: label}",
     "{name: importance, role: weight}",
@@ -17,10 +19,7 @@ COLUMNS = [
 
 def describe(folder: Path, *more: str, columns: list[str] = COLUMNS) -> Path:
     """Writes the description of the log, with ``more`` lines, to log.yaml."""
-    lines = ["name: log", 'delimiter: ","', "header: true", "null_values: [NA]", *more, "columns:"]
-    path = folder / "log.yaml"
-    path.write_text("\n".join([*lines, *(f"  - {column}" for column in columns)]) + "\n")
-    return path
+    return make_log.describe(folder, columns, "null_values: [NA]", *more)
 
 
 def draw_rows(num_rows: int, seed: int = 0, base: float = -1.0) -> tuple[pa.Table, NDArray[np.float64]]:
@@ -43,10 +42,3 @@ def draw_rows(num_rows: int, seed: int = 0, base: float = -1.0) -> tuple[pa.Tabl
         }
     )
     return table, chances
-
-
-def write_csv(path: Path, table: pa.Table) -> None:
-    """Writes values as Python writes them: a weight and its text are the same float64."""
-    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    lines = [",".join("" if value is None else str(value) for value in row) for row in rows]
-    path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")

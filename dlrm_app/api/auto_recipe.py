@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.conf_files import conf_file
@@ -16,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import repeated_columns, weighted_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
-from dlrm_app.records import leaves
+from dlrm_app.records import Json, leaves
 from dlrm_app.tables.specs import attending
 from dlrm_app.text import count
 from dlrm_app.typed import as_typed
@@ -24,8 +23,7 @@ from dlrm_app.typed import as_typed
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (on Criteo Kaggle) and for small_clicks (on
-any log), by docs/experiments/quality.md.
+"""The most rows for kaggle_small (Criteo Kaggle) and small_clicks (any log), by docs/experiments/quality.md.
 """
 MAX_TABLE_BYTES = 2**30
 """The most bytes of a recipe's tables with optimizer state.
@@ -35,11 +33,12 @@ MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 MOST_DOTS = 200
-"""The most sparse features for dot products of all pairs: 1,400 have a million, which cost a hundred cross layers."""
+"""The most sparse features whose dot products of all pairs are worth their time: 1,400 have a million pairs.
+"""
 OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 ATTENTION = {"tables.pooling": "attention"}
-"""For logs with lists that repeat a column, of rows that are few enough to find them."""
+"""Settings for logs with lists that repeat a column, if they have few enough rows to find such lists."""
 GROUPS = ("tables", "model", "optimizer", "schedule")
 KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
 """Keys, or their prefixes, that a warm-started run takes from the earlier run where they are not typed."""
@@ -47,7 +46,7 @@ SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
 """Keys of the ensemble and of the tables' width, which is the sum over its models."""
 
 
-def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
+def auto_settings(typed: Mapping[str, object]) -> Json:
     """The settings of ``experiment=auto`` by key or group, without those that are ``typed``; logs them.
 
     Empty if a recipe is typed, or if the dataset or the earlier run cannot be read (which is reported later).
@@ -62,7 +61,7 @@ def auto_settings(typed: Mapping[str, object]) -> dict[str, Any]:
     return _recipe_for(typed.get("data.path"), typed)
 
 
-def _recipe_for(path: object, typed: Mapping[str, object]) -> dict[str, Any]:
+def _recipe_for(path: object, typed: Mapping[str, object]) -> Json:
     from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.loader.batch_order import enough_lanes
     from dlrm_app.training.validation import read_trainable
@@ -77,7 +76,7 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> dict[str, Any]:
         name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
         return {}
-    taken = below(recipe, typed)
+    taken = without_typed(recipe, typed)
     logger.info(
         "experiment=auto takes %s for %s: %s; what is typed wins, experiment=null takes none",
         name,
@@ -87,7 +86,7 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> dict[str, Any]:
     return taken
 
 
-def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
+def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
     """The name of the recipe for a dataset with a labelled train split, and its values by group and key.
 
     Reads no shards.
@@ -116,11 +115,12 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     return name, recipe
 
 
-def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
+def without_typed(recipe: Json, typed: Mapping[str, object]) -> Json:
     """The values of ``recipe`` that the ``typed`` keys do not replace.
 
-    Another choice of a group, or another kind, drops all of the recipe's values there: they belong to its own choice.
-    An ensemble's tables must be as wide as its models together; if typed widths do not fit, there is one model.
+    A typed choice of a group or of a kind drops all of the recipe's values there: they belong to the recipe's
+    choice. An ensemble's tables must be as wide as its models together; if a typed width does not fit, there
+    is one model.
     """
     typed = dict(leaves(typed))
     scopes = []
@@ -175,7 +175,7 @@ def _kept_run(earlier: str, typed: Mapping[str, object]) -> str:
     return output if resume == "auto" else resume
 
 
-def _settings_of(run: str, typed: Mapping[str, object]) -> dict[str, Any]:
+def _settings_of(run: str, typed: Mapping[str, object]) -> Json:
     """The settings of ``run`` for model, tables, optimizer, schedule and batch whose key or group is not ``typed``.
 
     Empty if the run cannot be read.

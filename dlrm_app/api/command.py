@@ -1,4 +1,4 @@
-"""What a command is, and a call of it."""
+"""A command, and a call of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -74,7 +74,6 @@ def _check() -> "Command[CheckConfig]":
 
 
 def _complete(typed: "Settings") -> "Settings":
-    """The settings of ``experiment=auto``."""
     from dlrm_app.api.auto_recipe import auto_settings
 
     return auto_settings(typed)
@@ -239,7 +238,7 @@ def _days() -> "Command[DaysConfig]":
 
 
 def _check_days(config: "DaysConfig") -> None:
-    """Raises one error with all problems, those of other commands' settings included, that need no dataset to find."""
+    """Raises one error with all problems that need no dataset to find, those of other commands included."""
     from dlrm_app.config.compose import compose_config
     from dlrm_app.config.days import SCHEMAS
     from dlrm_app.files import output_problems
@@ -302,7 +301,6 @@ COMMANDS: Mapping[str, Callable[[], Command[Any]]] = {
 
 
 def schema_of(name: str) -> "type[Section]":
-    """The schema of ``dlrm-<name>``."""
     return COMMANDS[name]().schema
 
 

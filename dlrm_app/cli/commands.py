@@ -4,8 +4,9 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlrm_app.api.command import Call
 from dlrm_app.api.commands import COMMANDS
@@ -14,6 +15,7 @@ from dlrm_app.errors import DlrmError
 
 if TYPE_CHECKING:
     from dlrm_app.config.overrides import Settings
+    from dlrm_app.config.schema import Section
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def run(name: str) -> None:
     return launch(name, command, partial(run_job, name))
 
 
-def run_job(name: str, config: Any, settings: "Settings", words: list[str]) -> float | None:
+def run_job(name: str, config: "Section", settings: "Settings", words: list[str]) -> float | None:
     """Runs the job of ``dlrm-<name>``, prints its result and the next command.
     Ends the process if the result has an exit code.
 
@@ -69,7 +71,7 @@ def _examine_without_hydra(reason: ImportError) -> None:
     sys.exit(examination.exit_code)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Callable[[], None]:
     """``commands.train`` and the others, for pyproject's scripts."""
     if name not in COMMANDS:
         raise AttributeError(name)

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app import __version__
 from dlrm_app.api.command import Command
@@ -30,7 +30,7 @@ from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 from dlrm_app.typed import words_of
 
-Job = Callable[[Any, Settings, list[str]], Any]
+Job = Callable[[Any, Settings, list[str]], object]
 """(configuration, the settings that it was composed of, the words that they were typed as) → result."""
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
@@ -54,7 +54,7 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
     _set_up_process()
     options = _read_options(name)
 
-    def work() -> Any:
+    def work() -> None:
         _refuse_lost_folder()
         if query := options.shell_completion:
             return print_completion(
@@ -68,7 +68,8 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
         settings = command.regroup(typed)
         if not (options.help or options.cfg):
             config = compose_config(name, schema, settings, command.check, command.complete, problems)
-            return job(config, settings, words)
+            job(config, settings, words)
+            return None
         overrides, wrong = overrides_of(settings, schema, name)
         refuse_if([*problems, *wrong])
         if options.help:
@@ -83,16 +84,15 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
         tree, _ = compose_tree(name, schema, overrides)
         return print(without_credentials(OmegaConf.to_yaml(tree)))
 
-    code: Any = 0
+    code: str | int | None = 0
     try:
-        or_explain(work)
+        run_or_explain(work)
     except SystemExit as leaving:
         code = leaving.code
-    leave(code)
+    end_process(code)
 
 
 def _read_options(name: str) -> argparse.Namespace:
-    """The words and options after ``dlrm-<name>``."""
     # Hydra has options that unpickle files or read configurations unchecked, so only the safe ones are offered
     parser = argparse.ArgumentParser(f"dlrm-{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="key=value")
@@ -136,7 +136,7 @@ def _refuse_lost_folder() -> None:
 
 
 def run_hydra(
-    command: str, schema: type[Section], arguments: Sequence[str], run: Callable[[Any], Any]
+    command: str, schema: type[Section], arguments: Sequence[str], run: Callable[[DictConfig], object]
 ) -> None:
     """Runs Hydra with these ``arguments``, its options and overrides."""
     import hydra
@@ -151,7 +151,7 @@ def run_hydra(
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 
 
-def or_explain(work: Callable[[], Any]) -> Any:
+def run_or_explain(work: Callable[[], object]) -> object:
     """The result of ``work``. For an error that a user can fix, ends the process with a message instead of a traceback.
 
     The process also ends if this rank failed alone: other ranks may wait for it in a collective.
@@ -176,7 +176,7 @@ def or_explain(work: Callable[[], Any]) -> Any:
         sys.exit(130)
 
 
-def _or_end_rank(work: Callable[[], Any]) -> Any:
+def _or_end_rank(work: Callable[[], object]) -> object:
     try:
         return work()
     except BaseException:
@@ -192,7 +192,7 @@ def _or_end_rank(work: Callable[[], Any]) -> Any:
         os._exit(code)  # without destructors, so that the launcher ends the other ranks
 
 
-def leave(code: Any) -> NoReturn:
+def end_process(code: str | int | None) -> NoReturn:
     """Ends the process, without Python's finalisation if torch is loaded.
 
     gloo's worker threads outlive destroy_process_group while anything holds the group (DDP does), and free the
@@ -218,7 +218,7 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
     refuse_if(problems)
     more = command.complete(dict(sweep.keys))
 
-    def run_one(tree: Any) -> Any:
+    def run_one(tree: DictConfig) -> object:
         from hydra.core.hydra_config import HydraConfig
 
         command = COMMANDS[name]()
@@ -229,12 +229,12 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
         typed = words_of(reader.settings)
         logger.info("combination %d: %s", HydraConfig.get().job.num + 1, " ".join(typed))
 
-        def work() -> Any:
+        def work() -> object:
             settings = command.regroup({**more, **reader.settings})
             config = compose_config(name, command.schema, settings, command.check)
             return job(config, settings, typed)
 
-        return or_explain(work)
+        return run_or_explain(work)
 
     run_hydra(name, command.schema, ["--multirun", *sweep.texts], run_one)
 
@@ -245,12 +245,12 @@ def print_completion(asked: str, answer: Callable[[], object]) -> None:
     bash expands offered words (``compgen -W``): the name of a file ``$(rm -r x).yaml`` would be executed. So words
     with characters that mean something to a shell are left out.
     """
-    said = StringIO()
+    captured = StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(captured):
             answer()
     finally:
-        text = said.getvalue()
+        text = captured.getvalue()
         if asked.startswith("query="):
             text = re.sub(r"\S+", lambda word: word[0] if _PLAIN.fullmatch(word[0]) else "", text)
         sys.stdout.write(text)

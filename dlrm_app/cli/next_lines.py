@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlrm_app.api.command import Call
+from dlrm_app.result import Result
 from dlrm_app.typed import next_line, setting
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Lines = list[str]
 
 
-def next_lines(name: str, result: Any, call: Call) -> Lines:
+def next_lines(name: str, result: Result, call: Call) -> Lines:
     """The lines with the next command after ``dlrm-<name>``; none if there is nothing to do next."""
     return _AFTER[name](result, call) if name in _AFTER else []
 

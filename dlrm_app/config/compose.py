@@ -57,7 +57,7 @@ _composing = RLock()
 
 @contextmanager
 def _separate_hydra() -> Iterator[None]:
-    """Keeps Hydra's state of the process, which may be a Hydra application of its own or compose in several threads."""
+    """Restores Hydra's global state: the process may be a Hydra application, or compose in several threads."""
     with _composing:
         hydra, config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
         try:
@@ -68,7 +68,7 @@ def _separate_hydra() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raises the KeyboardInterrupt that the libraries' handlers of errors turn into an error of another type."""
+    """Raises a KeyboardInterrupt again that the libraries have turned into an error of another type."""
     try:
         yield
     except Exception as error:

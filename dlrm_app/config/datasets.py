@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import Meta
 
@@ -46,7 +46,6 @@ class DatasetConfig(Section):
     derived: list[Any] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: a share of kept negatives that is not between 0 and 1."""
         given = self.negatives_kept
         shares = given if isinstance(given, dict) else {"all": given}
         names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}
@@ -63,7 +62,7 @@ class DatasetConfig(Section):
         return {name: float(share) for name, share in shares.items() if share < 1}
 
 
-def _is_share(value: Any) -> bool:
+def _is_share(value: object) -> bool:
     return _is_number(value) and 0 < value <= 1
 
 
@@ -83,7 +82,6 @@ class InputConfig(Section):
     by_position: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: splits whose value names no files, or no split at all."""
         for name in SPLITS:
             yield from file_problems(name, getattr(self, name))
         if self.train is None and self.val is None and self.test is None:
@@ -113,7 +111,6 @@ class EncodingConfig(Section):
     path: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: keys of another kind, missing keys of this one, and keys that do not fit growing vocabularies."""
         kind = self.kind
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)
         free = {
@@ -149,7 +146,7 @@ class EncodingConfig(Section):
             yield from self.needless("capacity", "expire_days", rule=rule, cure=cure)
 
 
-def _is_day(day: Any) -> bool:
+def _is_day(day: object) -> bool:
     """True for a date after 1970-01-01 or a number from 1 on."""
     try:
         return not isinstance(day, bool | float) and 0 < day_number(str(day)) < 1 << 30
@@ -175,18 +172,18 @@ class DenseConfig(Section):
                 yield Problem(f"bucket_boundaries{which}", rule, value=value)
 
 
-def _by_column(value: Any) -> list[tuple[str, Any]]:
+def _by_column(value: object) -> list[tuple[str, object]]:
     """(the column in words, its value) for each entry of a mapping by column name; ("", value) for other values."""
     if not isinstance(value, dict):
         return [("", value)]
     return [(f" of {name}", each) for name, each in value.items()]
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_standardize(value: Any) -> bool:
+def _is_standardize(value: object) -> bool:
     """True for a standardize with given moments, as in a manifest."""
     match value:
         case {"kind": "standardize", "mean": mean, "deviation": deviation, **rest}:
@@ -194,9 +191,10 @@ def _is_standardize(value: Any) -> bool:
     return False
 
 
-def _are_rising(value: Any) -> bool:
-    is_list = isinstance(value, list) and len(value) > 0 and all(map(_is_number, value))
-    return is_list and all(low < high for low, high in pairwise(value))
+def _are_rising(value: object) -> bool:
+    if not isinstance(value, list) or not value or not all(map(_is_number, value)):
+        return False
+    return all(low < high for low, high in pairwise(value))
 
 
 @dataclass(slots=True)
@@ -249,7 +247,6 @@ class PreprocessConfig(Section):
     output: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: splits that are made twice or from nothing, and an executor that does not fit."""
         fractions = {"val": self.split.val, "test": self.split.test}
         for name in [name for name, fraction in fractions.items() if fraction is not None]:
             if getattr(self.input, name) is not None:
@@ -292,7 +289,6 @@ class CheckConfig(Section):
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: not exactly one of a dataset and raw logs, or an output for a dataset."""
         if (self.data.path is None) == (self.input is None):
             cure = "give either data.path=DATASET, or input=FILES, raw logs"
             yield Problem("data.path", "or input must name what to check", cure)

@@ -18,6 +18,7 @@ from dlrm_app.config.values import Count, NonNegative, Share, Whole
 from dlrm_app.config.words import WordReader
 from dlrm_app.dates import Hour, day_of, hours_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.records import Json
 
 RESERVED = {
     "preprocess": (
@@ -32,9 +33,7 @@ RESERVED = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Commands whose settings are typed after their name (``train.model=dcn``) →
-groups, sections and keys that dlrm-days sets itself.
-"""
+"""Commands with settings typed after their name (``train.model=dcn``) → keys that dlrm-days sets itself."""
 _TWO_YEARS = 731
 RELATIVE = {"yesterday": 1, "today": 0}
 """Word for a day → the number of days ago."""
@@ -50,14 +49,12 @@ class DaysInputConfig(Section):
         return "{hour" in self.days
 
     def files(self, day: date) -> str:
-        """The names of the files of ``day``, a date or an Hour."""
         hour = _TwoDigits(day.hour) if isinstance(day, Hour) else None
         return self.days.format(
             day=date(day.year, day.month, day.day), **({} if hour is None else {"hour": hour})
         )
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: ``days`` without a place for the day, or the same files for two days."""
         dates = [date(2026, 1, 1) + timedelta(number) for number in range(_TWO_YEARS)]
         days = [hour for day in dates for hour in hours_of(day)] if self.are_hours else dates
         try:
@@ -95,7 +92,6 @@ class DaysSettings(Section):
     on_held: Any = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: invalid dates, or dates in the wrong order; an unreadable command."""
         if self.on_held is not None and not self.command_on_held:
             rule = "must be a command: words as in a shell, or a list of texts"
             yield Problem(
@@ -134,7 +130,6 @@ class DaysSettings(Section):
 
     @property
     def accepted(self) -> set[str]:
-        """The texts of the days that ``accept`` names."""
         return {found.isoformat() for day in self.accept if (found := _date(day)) is not None}
 
     @property
@@ -200,7 +195,6 @@ class DaysConfig(Section):
         return self.days.hours() if self.input.are_hours else self.days.days()
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no output, hours without files of their own, or settings that each day gets anyway."""
         if not self.output:
             yield required("output")
         if not self.input.are_hours:
@@ -212,7 +206,7 @@ class DaysConfig(Section):
                     yield Problem(f"days.{key}", "is an hour, and the files are of days", cure, day)
         for command, keys in RESERVED.items():
             for key in getattr(self, command):
-                if is_of(key, keys):
+                if belongs_to(key, keys):
                     rule = "is what dlrm-days gives each day itself"
                     yield Problem(f"{command}.{key}", rule, "leave it out")
         if self.export and not self.days.export:
@@ -227,7 +221,7 @@ SCHEMAS: dict[str, type[Any]] = {
 """Command → its schema, for the commands whose settings dlrm-days takes."""
 
 
-def composed(command: str, settings: Settings) -> dict[str, Any]:
+def composed(command: str, settings: Settings) -> Json:
     """The whole configuration of ``dlrm-<command>`` with ``settings``, the contents of YAML files included.
 
     Raises ConfigError.
@@ -235,7 +229,7 @@ def composed(command: str, settings: Settings) -> dict[str, Any]:
     return asdict(compose_config(command, SCHEMAS[command], settings))
 
 
-def is_of(key: str, keys: Sequence[str]) -> bool:
+def belongs_to(key: str, keys: Sequence[str]) -> bool:
     """True if ``key`` belongs to one of ``keys``, which may be groups, sections or keys."""
     return f"{key}.".startswith(tuple(f"{each}." for each in keys))
 
@@ -248,17 +242,17 @@ def as_given(problem: Problem, command: str) -> Problem:
     """A ``problem`` of another command with the key that is typed for dlrm-days: train.model.kind for model.kind."""
     key, equals, value = problem.key.partition("=")
     is_known = command in SCHEMAS and key in known_keys(SCHEMAS[command])
-    if key in _GIVEN_AS or not is_known or is_of(key, RESERVED[command]):
+    if key in _GIVEN_AS or not is_known or belongs_to(key, RESERVED[command]):
         return replace(problem, key=f"{_GIVEN_AS.get(key, key)}{equals}{value}")
     return problem.within(command, ".")
 
 
-def regrouped(settings: Settings) -> dict[str, Any]:
+def regrouped(settings: Settings) -> dict[str, object]:
     """The settings of dlrm-days, with those of other commands (``train.model``) in a mapping for each command.
 
     They may also be given as a list of words: ``train=[model=dcn]``. Raises ConfigError for words that set nothing.
     """
-    rest: dict[str, Any] = {}
+    rest: dict[str, object] = {}
     readers = {command: WordReader(schema, command) for command, schema in SCHEMAS.items()}
     for key, value in settings.items():
         command, _, setting = key.partition(".")

@@ -44,7 +44,6 @@ class EvaluateConfig(Section):
     output: Annotated[str, Meta(pattern=r"\.json$")] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: nothing to evaluate, groups without a dataset, or wrong weights of a blend."""
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"

@@ -41,11 +41,9 @@ class ExportConfig(Section):
 
     @property
     def formats(self) -> list[str]:
-        """``format`` as a list."""
         return list(self.format) if isinstance(self.format, list) else [self.format]
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no checkpoint and no delta, or formats that cannot hold the requested tables."""
         yield from value_problems("format", self.formats, list[Format])
         if self.base is None and self.apply is None and not self.checkpoint:
             yield required("checkpoint")

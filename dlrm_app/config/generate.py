@@ -61,9 +61,6 @@ class GenerateConfig(Section):
     overwrite: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: tables missing or not needed, days without valid dates, an
-        output that exists or cannot be written.
-        """
         is_dataset = self.format == "dataset"
         if is_dataset and not self.tables.specs:
             cure = "give merlin=tiny or another size, or tables=FILE.yaml"

@@ -33,7 +33,6 @@ class PlanConfig(TrainConfig):
     num_dense: Whole = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no cluster, or no tables."""
         yield from TrainConfig.rules(self)
         if not self.topology.is_described:
             cure = "choose one, as topology=a100_80g_8 or topology=custom"
@@ -54,7 +53,6 @@ class TuneSettings(Section):
     space: list[Any] = field(default_factory=list)
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: an empty space, or a key that is named twice."""
         if not self.space:
             yield Problem("space", "is empty", "name at least one key and its values")
         keys = [entry.get("key") for entry in self.space if isinstance(entry, Mapping)]
@@ -67,7 +65,6 @@ class TuneConfig(TrainConfig):
     tune: TuneSettings = field(default_factory=TuneSettings)
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no folder for the study, a needless resume, no optuna, or invalid entries of the space."""
         yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.output:
             yield required("output")
@@ -81,9 +78,8 @@ class TuneConfig(TrainConfig):
             yield from _entry_problems(f"tune.space[{number}]", entry)
 
 
-def _entry_problems(name: str, entry: Any) -> Iterator[Problem]:
-    key = entry.get("key") if isinstance(entry, Mapping) else None
-    if not isinstance(key, str):
+def _entry_problems(name: str, entry: object) -> Iterator[Problem]:
+    if not isinstance(entry, Mapping) or not isinstance(key := entry.get("key"), str):
         rule = "must hold a key of dlrm-train and its values, as {key: model.dropout, low: 0, high: 0.4}"
         yield Problem(name, rule, value=entry)
         return

@@ -56,7 +56,6 @@ class DenseSettings(OptimizerSettings):
     ema_decay: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: momentum for an optimizer without it."""
         if self.kind != "sgd" and self.momentum:
             yield from self.needless("momentum", rule="is only for kind=sgd")
 
@@ -95,7 +94,6 @@ class ScheduleSettings(Section):
         return self.warmup_steps if self.decay_start is None else self.decay_start
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: values in the wrong order, or without effect."""
         if self.kind not in ("polynomial", "cosine"):
             keys = [key for key in ("decay_start", "decay_steps") if getattr(self, key)]
             yield from self.needless(*keys, rule="is only for kind=polynomial or cosine")
@@ -129,7 +127,6 @@ class ScheduleConfig(Section):
         return [part for part in ("sparse", "dense") if getattr(self, part).kind == "plateau"]
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: the best weights restored by a schedule that never does so."""
         if self.restore_best and not self.plateaus:
             yield Problem("restore_best", "is only for schedule=plateau", "leave it out", value=True)
 

@@ -1,4 +1,4 @@
-"""Tells settings apart into choices of groups and values of keys, and refuses those that are wrong, all together."""
+"""Divides settings into choices of groups and values of keys; reports all that are wrong together."""
 
 import difflib
 import hashlib
@@ -43,16 +43,16 @@ class Overrides:
 
 
 def overrides_of(settings: Settings, schema: type[Section], command: str) -> tuple[Overrides, list[Problem]]:
-    """The good ones of ``settings``, and the problems of the others.
+    """The valid ones of ``settings``, and the problems of the others.
 
-    Problems are unknown keys (with the nearest known one), wrong types and unknown choices. A file that is a choice
-    (``tables=my_tables.yaml``) is read and registered.
+    Problems are unknown keys (with the nearest known one), wrong types and unknown choices. A file that is a
+    choice (``tables=my_tables.yaml``) is read and registered.
     """
     overrides = Overrides()
     problems: list[Problem] = []
     for key, value in settings.items():
         try:
-            if is_hydras(key):
+            if is_hydra_key(key):
                 refuse_if(hydra_problems(key, value))
                 overrides.hydra[key] = value
             elif is_group(key, schema) and isinstance(value, str | None):
@@ -65,8 +65,7 @@ def overrides_of(settings: Settings, schema: type[Section], command: str) -> tup
     return overrides, problems
 
 
-def is_hydras(key: str) -> bool:
-    """True for a setting of Hydra itself."""
+def is_hydra_key(key: str) -> bool:
     return re.match(r"hydra\b", key) is not None
 
 

@@ -33,7 +33,6 @@ class PredictConfig(Section):
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: not exactly one kind of rows, or a column kept twice."""
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must name what to score", cure)

@@ -1,7 +1,7 @@
-"""Presets: one name for settings of several commands, as ``merlin=tiny``; each command takes what it has keys for.
+"""Presets: one name for settings of several commands, as ``merlin=tiny``. A command takes the keys it has.
 
-A preset's file holds values by key, and ``override /group: choice`` in its defaults list. A group of which it has no
-such entry, but values, gets them as its choice, so that a typed choice of the group replaces them as a whole.
+A preset's file holds values by key, and ``override /group: choice`` in its defaults list. The values of a
+group without such an entry become a choice of this group, so that a typed choice replaces all of them.
 """
 
 from pathlib import Path

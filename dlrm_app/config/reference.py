@@ -112,11 +112,12 @@ def read_reference(command: str, schema: type[Section], overrides: Overrides) ->
     return Reference(comments[""], groups, sections)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """``value`` as it would be typed; for a long list, the number of its entries."""
     text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
-    is_long = isinstance(value, list) and len(text) > _LONGEST_VALUE
-    return f"[… {len(value)} entries]" if is_long else text
+    if isinstance(value, list) and len(text) > _LONGEST_VALUE:
+        return f"[… {len(value)} entries]"
+    return text
 
 
 def json_schema(command: str, schema: type[Section], overrides: Overrides) -> str:
@@ -124,7 +125,7 @@ def json_schema(command: str, schema: type[Section], overrides: Overrides) -> st
     reference = read_reference(command, schema, overrides)
     described = {entry.key: entry.comment for *_, entries in reference.sections for entry in entries}
 
-    def section(part: Any, prefix: str) -> dict[str, object]:
+    def section(part: object, prefix: str) -> dict[str, object]:
         properties = {}
         for name, kind in types_of(part).items():
             key = f"{prefix}{name}"

@@ -25,7 +25,7 @@ COMMON_NAMES = {
     "dataset": "data.path",
 }
 """Keys of other programs → the key with the same meaning here."""
-_types: dict[Any, dict[str, Any]] = {}
+_types: dict[object, dict[str, Any]] = {}
 
 
 def types_of(schema: Any) -> dict[str, Any]:
@@ -39,12 +39,12 @@ def types_of(schema: Any) -> dict[str, Any]:
     return _types[schema]
 
 
-def is_section(annotation: Any) -> bool:
+def is_section(annotation: object) -> bool:
     """True if ``annotation`` is a section, a part of the configuration with its own keys."""
     return is_dataclass(annotation)
 
 
-def type_of(key: str, schema: Any) -> Any:
+def type_of(key: str, schema: object) -> Any:
     """The annotation of the dotted ``key``; None if there is no such key. Below a value of type Any all keys exist."""
     found: Any = schema
     for name in key.split("."):
@@ -57,12 +57,12 @@ def type_of(key: str, schema: Any) -> Any:
     return found
 
 
-def is_free_form(annotation: Any) -> bool:
+def is_free_form(annotation: object) -> bool:
     """True if such a value may have any keys."""
     return get_origin(annotation) is dict
 
 
-def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
+def known_keys(schema: object, prefix: str = "") -> Iterator[str]:
     """Every dotted key, sections included."""
     for name, annotation in types_of(schema).items():
         yield f"{prefix}{name}"
@@ -70,7 +70,7 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
             yield from known_keys(annotation, f"{prefix}{name}.")
 
 
-def flattened(values: Mapping[Any, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
+def flattened(values: Mapping[str, object], schema: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """(dotted key, value) of nested ``values``, as far as the schema has sections: other mappings are values."""
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -88,7 +88,7 @@ def defaults_of(schema: Any) -> dict[str, object]:
     }
 
 
-def unknown_key(key: str, schema: Any) -> Problem:
+def unknown_key(key: str, schema: object) -> Problem:
     """The problem of an unknown ``key``, with the nearest key of ``schema``."""
     known = [*known_keys(schema), "experiment", *["merlin"] * ("tables" in types_of(schema))]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
@@ -103,12 +103,11 @@ def unknown_key(key: str, schema: Any) -> Problem:
 
 
 def required(key: str) -> Problem:
-    """The problem of a missing ``key``."""
     return Problem(key, "is required and has no default", f"give {key}=...")
 
 
 def mapping_problems(
-    values: Mapping[Any, Any], schema: Any, prefix: str = "", *, is_resolved: bool = False
+    values: Mapping[Any, Any], schema: object, prefix: str = "", *, is_resolved: bool = False
 ) -> Iterator[Problem]:
     """Problems: keys that are not in ``schema``, and values of a wrong type.
 
@@ -127,7 +126,7 @@ def mapping_problems(
             yield problem
 
 
-def _section_problem(key: str, value: object, section: Any) -> Problem:
+def _section_problem(key: str, value: object, section: object) -> Problem:
     names = listed(list(types_of(section)), most=8)
     return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
 
@@ -141,10 +140,10 @@ def build(
     Values outside of their range or choices are kept: ``Section.problems`` finds them.
     """
     problems += mapping_problems(values, schema, is_resolved=True)
-    return _made(schema, values, problems, "")
+    return _build(schema, values, problems, "")
 
 
-def _made(
+def _build(
     schema: Callable[..., Schema], values: Mapping[str, object], problems: list[Problem], prefix: str
 ) -> Schema | None:
     made: dict[str, object] = {}
@@ -157,7 +156,8 @@ def _made(
             with suppress(msgspec.ValidationError):
                 made[field.name] = converted(value, annotation)
         elif (
-            isinstance(value, Mapping) and (part := _made(annotation, value, problems, f"{key}.")) is not None
+            isinstance(value, Mapping)
+            and (part := _build(annotation, value, problems, f"{key}.")) is not None
         ):
             made[field.name] = part
     return schema(**made) if len(made) == len(types_of(schema)) else None

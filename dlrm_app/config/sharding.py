@@ -21,11 +21,11 @@ ShardingType = Literal[
 ]
 SHARDING_TYPES: tuple[str, ...] = get_args(ShardingType)
 UNPOOLED_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")
-"""Those that torchrec has for tables whose vectors are not pooled before the exchange."""
+"""Types that torchrec supports for tables whose vectors are not pooled before the exchange."""
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching", "dense"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
 CollectiveType = Literal["fp32", "fp16", "bf16"]
-CONSTRAINTS: dict[str, Any] = {
+CONSTRAINTS: dict[str, object] = {
     "types": list[ShardingType],
     "kernels": list[Kernel],
     "min_partition": Annotated[int, Meta(ge=4, multiple_of=4)],  # the least number of columns of a shard
@@ -59,13 +59,12 @@ class ShardingConfig(Section):
     plan: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: constraints that no table can have."""
         yield from constraint_faults("", {"types": self.types, "kernels": self.kernels})
         for pattern, each in self.tables.items():
             yield from constraint_faults(f"tables.{pattern}", each)
 
 
-def constraint_faults(where: str, constraints: Any) -> Iterator[Problem]:
+def constraint_faults(where: str, constraints: object) -> Iterator[Problem]:
     """Problems of one table's or pattern's constraints, with keys as ``where``.key; null values are ignored."""
     known = ", ".join(CONSTRAINTS)
     if not isinstance(constraints, Mapping):
@@ -103,7 +102,6 @@ class TopologyConfig(Section):
         return not (self.nodes is None and self.devices_per_node is None and self.device is None)
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: too many ranks, or an incomplete description."""
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
             yield Problem(

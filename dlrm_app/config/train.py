@@ -14,7 +14,7 @@ from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.values import BatchRows, BelowOne, Count, Minutes, Seed, Share, Threads, Whole
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.records import leaves
+from dlrm_app.records import Json, leaves
 from dlrm_app.typed import install_command
 
 
@@ -66,7 +66,6 @@ class ModelConfig(Section):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: a top MLP without a hidden layer."""
         if self.top_mlp in ([], [1]):
             yield Problem("top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", self.top_mlp)
 
@@ -119,7 +118,6 @@ class EvaluationConfig(Section):
     test: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: two settings for the times of evaluations."""
         if self.every_steps is not None and self.per_epoch is not None:
             yield Problem("every_steps", "and evaluation.per_epoch both say when", "set one to null")
 
@@ -139,7 +137,6 @@ class LoggingConfig(Section):
     tensorboard: bool = REQUIRED
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: a missing package."""
         if self.tensorboard and find_spec("tensorboard") is None:
             rule = "needs the package tensorboard, which is not installed"
             yield Problem("tensorboard", rule, install_command("watch"))
@@ -172,7 +169,6 @@ class TrainConfig(Section):
     output: str | None = None
 
     def rules(self) -> Iterator[Problem]:
-        """Problems: no folder to resume in, or evaluations within an epoch together with the pipeline ``prefetch``."""
         if self.resume == "auto" and self.output is None:
             yield Problem("resume=auto", "needs output, the folder of the run", "add output=RUN")
         rule = "would evict rows that trainer.pipeline=prefetch holds in the cache for the current batch"
@@ -182,7 +178,7 @@ class TrainConfig(Section):
                 yield Problem(f"evaluation.{key}", rule, cure)
 
 
-def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
+def read_saved_config(values: Json, folder: Path) -> TrainConfig:
     """The configuration of dlrm-train from ``values``, which are its ``asdict``.
 
     Raises DataError, naming the checkpoint ``folder``, for keys that are unknown, missing or of another type.

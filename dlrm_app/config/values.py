@@ -32,7 +32,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Which = Literal["newest", "best"]
 
 
-def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
+def type_problem(key: str, value: object, annotation: object) -> Problem | None:
     """The problem of ``value`` if its type does not fit ``annotation``; its range is not checked."""
     try:
         converted(value, annotation)
@@ -45,7 +45,7 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
     return None
 
 
-def converted(value: Any, annotation: Any) -> Any:
+def converted(value: object, annotation: object) -> Any:
     """Converts ``value`` to the annotation's type, such as "5" to 5. Raises msgspec.ValidationError; ignores ranges."""
     if _beyond_64_bits(value):
         raise msgspec.ValidationError("on which arithmetic would fail later")
@@ -53,7 +53,7 @@ def converted(value: Any, annotation: Any) -> Any:
     return msgspec.convert(_with_text(value, bare), bare, strict=False)
 
 
-def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
+def value_problems(key: str, value: Any, annotation: object) -> Iterator[Problem]:
     """Problems of ``value`` with this annotation: its type, its range or its choices."""
     given = _without_none(annotation)
     if wrong_type := type_problem(key, value, annotation):
@@ -74,20 +74,20 @@ def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
             yield Problem(key, _rule(given, value), f"did you mean {near[0]}?" if near else "", value)
 
 
-def file_problems(key: str, value: Any) -> Iterator[Problem]:
+def file_problems(key: str, value: object) -> Iterator[Problem]:
     """The problem of an input that is given and is neither a file, a glob nor a list of them."""
     is_list = isinstance(value, list) and len(value) > 0 and all(isinstance(item, str) for item in value)
     if not is_list and value is not None and not (isinstance(value, str) and value):
         yield Problem(key, "must be a file, a glob or a list of them", value=value)
 
 
-def one_of(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
+def choice_problems(key: str, value: str, choices: Iterable[str]) -> list[Problem]:
     """Problems of a name that must be in ``choices``, for lists from a registry or a user's file."""
     return [] if value in choices else [Problem(key, f"must be one of {', '.join(choices)}", value=value)]
 
 
 @cache
-def _bare(annotation: Any) -> Any:
+def _bare(annotation: object) -> Any:
     """The annotation without ranges, and with choices replaced by their types."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -99,14 +99,13 @@ def _bare(annotation: Any) -> Any:
     return origin[tuple(map(_bare, arguments))] if origin in (list, dict) else annotation
 
 
-def _without_none(annotation: Any) -> Any:
-    """The annotation without None."""
+def _without_none(annotation: object) -> Any:
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
     return reduce(or_, (each for each in get_args(annotation) if each is not NoneType))
 
 
-def _with_text(value: Any, bare: Any) -> Any:
+def _with_text(value: object, bare: object) -> object:
     """``value`` with numbers turned into texts if ``bare`` asks for texts."""
     given = _without_none(bare)
     if given is str and type(value) in (int, float):
@@ -118,14 +117,13 @@ def _with_text(value: Any, bare: Any) -> Any:
     return value
 
 
-def _beyond_64_bits(value: Any) -> bool:
-    """True if ``value`` holds a whole number that does not fit into 64 bits."""
+def _beyond_64_bits(value: object) -> bool:
     if isinstance(value, Mapping | list):
         return any(map(_beyond_64_bits, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, int) and abs(value) > _INT64_MAX
 
 
-def _kind(bare: Any) -> str:
+def _kind(bare: object) -> str:
     """A type in words: ``a whole number``, ``a list of texts``."""
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
     given = _without_none(bare)
@@ -137,7 +135,7 @@ def _kind(bare: Any) -> str:
     return kinds.get(given, "a text")
 
 
-def _choices(given: Any) -> list[str]:
+def _choices(given: object) -> list[str]:
     """The choices of an annotation, as they are typed."""
     if get_origin(given) is Literal:
         return list(map(str, get_args(given)))

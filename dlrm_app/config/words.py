@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 
-from dlrm_app.config.overrides import is_group, is_hydras, overrides_of
+from dlrm_app.config.overrides import is_group, is_hydra_key, overrides_of
 from dlrm_app.config.schema import Section, flattened, is_free_form, is_section, type_of, unknown_key
 from dlrm_app.config.values import type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -51,7 +51,6 @@ class WordReader:
     unreadable: list[str] = field(default_factory=list)
 
     def read(self, words: Sequence[str]) -> "WordReader":
-        """Adds the settings of ``words``."""
         for text in words:
             if _is_positional(text, self.positional):
                 earlier = self.settings.get(self.positional)
@@ -59,7 +58,7 @@ class WordReader:
                 continue
             try:
                 word = read_word(text, self.schema)
-                refuse_if(_several(word))
+                refuse_if(_several_values(word))
                 self.add({word.key: word.values[0]})
             except HydraException:
                 self.unreadable.append(text)
@@ -82,7 +81,7 @@ class WordReader:
     def finish(self) -> tuple[dict[str, object], list[Problem]]:
         """The settings by key or group, and the problems of words that set nothing.
 
-        Raises ConfigError if a word cannot be read. The key that it would set is unknown, so no key is called missing.
+        Raises ConfigError if a word cannot be read: without its key, missing ones cannot be told.
         """
         if self.unreadable:
             others = [*self.problems, *overrides_of(self.settings, self.schema, self.command)[1]]
@@ -92,7 +91,6 @@ class WordReader:
 
 
 def _is_positional(text: str, key: str) -> bool:
-    """True if ``text`` is a value of ``key``, typed without it."""
     return bool(key) and ("=" not in text or Path(text).is_dir())
 
 
@@ -158,8 +156,7 @@ def _unreadable(word: str, schema: type[Section], typed: set[str]) -> Problem:
     return Problem(word, "is not key=value", cure)
 
 
-def _several(word: Word) -> list[Problem]:
-    """The problem of a word with several values."""
+def _several_values(word: Word) -> list[Problem]:
     if len(word.values) == 1:
         return []
     value = word.text.partition("=")[2]
@@ -205,7 +202,7 @@ def read_sweep(
             continue
         for value in word.values or [NUMBER]:
             problems += overrides_of({word.key: value}, schema, command)[1]
-        if is_hydras(word.key):
+        if is_hydra_key(word.key):
             sweep.texts.append(word.text)
         else:
             sweep.texts.append(f"+sweep.{len(sweep.keys)}={word.text.partition('=')[2]}")

@@ -13,11 +13,12 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
+from dlrm_app.records import Json
 from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
 
 
-def describe_columns(manifest: Manifest) -> dict[str, Any]:
+def describe_columns(manifest: Manifest) -> Json:
     """Everything that decides which number a raw value becomes; files of encodings are given by their checksums.
 
     Includes ``lineage``, without the growth of each day, if vocabularies grow, and ``label``, if rows have one.
@@ -51,7 +52,7 @@ def number_features(columns: Sequence[DenseColumn]) -> list[int]:
 
 
 def refuse_other_columns(
-    known: dict[str, Any],
+    known: Json,
     manifest: Manifest,
     features: Collection[str],
     model: Path,
@@ -82,7 +83,7 @@ def refuse_other_columns(
 
 
 def read_as_known(
-    known: dict[str, Any],
+    known: Json,
     manifest: Manifest,
     features: Collection[str],
     model: Path,
@@ -101,7 +102,7 @@ def read_as_known(
 
 
 def column_problems(
-    known: dict[str, Any], manifest: Manifest, features: Collection[str], takes: Collection[str] = ()
+    known: Json, manifest: Manifest, features: Collection[str], takes: Collection[str] = ()
 ) -> list[Problem]:
     """Reasons why rows of ``manifest`` do not have the same meaning as those of a model's own dataset, ``known``.
 
@@ -209,7 +210,7 @@ def _id_rule(column: SparseColumn) -> list[object]:
     return [*rule, column.num_embeddings if column.encoding["kind"] == "hash" else None]
 
 
-def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[Problem]:
+def _differences(known: Json, given: Json, keys: Sequence[str]) -> list[Problem]:
     return [
         Problem(known["name"], f"has other values in its {known[key]['file']}")
         if _is_same_kind_of_file(known[key], given[key]) and known[key]["checksum"] != given[key]["checksum"]

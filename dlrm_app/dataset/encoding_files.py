@@ -21,6 +21,7 @@ from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
+from dlrm_app.records import Json
 
 _CURE = "copy the dataset folder again from where it is whole, or preprocess again"
 
@@ -100,7 +101,7 @@ def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa
 
 
 def read_clicks(
-    folder: Path, transform: dict[str, Any], num_ids: int
+    folder: Path, transform: Json, num_ids: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
     """(training rows, their clicks, the target column's value) of each id. Rows may count by weights.
 
@@ -119,14 +120,14 @@ def read_clicks(
     return rows, clicks, log_odds.astype(np.float32)
 
 
-def _refuse_difference(folder: Path, rule: dict[str, Any]) -> None:
+def _refuse_difference(folder: Path, rule: Json) -> None:
     """Raises DataError if the bytes of the file have changed."""
     if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
         raise DataError(replace(difference, cure=_CURE))
 
 
 def _read(
-    folder: Path, rule: dict[str, Any], columns: list[str], rows: int, nullable: Collection[str] = ()
+    folder: Path, rule: Json, columns: list[str], rows: int, nullable: Collection[str] = ()
 ) -> pa.Table:
     """Reads the ``columns`` that the file has."""
     path = folder / rule["file"]

@@ -1,8 +1,6 @@
 """The description of a dataset's label, as recorded in a checkpoint beside its columns."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from dlrm_app.dataset.manifest import LearntLabel, Manifest
 from dlrm_app.records import Json, from_json
@@ -36,12 +34,12 @@ def described_label(manifest: Manifest) -> Json:
     return {"label": asdict(label), **several} if label else {}
 
 
-def known_labels(columns: Mapping[str, Any]) -> list[LearntLabel]:
+def known_labels(columns: Json) -> list[LearntLabel]:
     """The labels of rows with several in a description of columns."""
     return [from_json(LearntLabel, each) for each in columns.get("labels", [])]
 
 
-def other_labels(given: Label | None, known: Mapping[str, Any]) -> tuple[Label, Label] | None:
+def other_labels(given: Label | None, known: Json) -> tuple[Label, Label] | None:
     """(``given``, the label in ``known``, a description of columns) if they differ.
 
     None if one of them has no label: rows can be scored without one.

@@ -6,11 +6,11 @@ value. The vocabularies that a dataset's vocabulary was grown from are its ances
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from dlrm_app.dates import day_number
+from dlrm_app.records import Json
 from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import listed
 
@@ -70,7 +70,7 @@ class Lineage:
         return [growth.waiting_file for growth in self.growth if growth.waiting_file]
 
 
-def vocabulary_of(columns: Mapping[str, Any]) -> str:
+def vocabulary_of(columns: Json) -> str:
     """A hash of all encodings with a vocabulary, which identifies them. ``columns``: from ``describe_columns``."""
     rules = [(c["name"], c["encoding"]) for c in columns["sparse"] if c["encoding"]["kind"] == "vocab"]
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
@@ -87,7 +87,7 @@ class Relation:
     day: int | None = None
 
 
-def relate(known: Mapping[str, Any], given: Mapping[str, Any]) -> Relation:
+def relate(known: Json, given: Json) -> Relation:
     """Finds the relation of the vocabularies of a dataset, ``given``, to those of the model's own dataset, ``known``.
 
     Both come from ``columns.describe_columns``. A pure function: it needs no files.
@@ -102,7 +102,7 @@ def relate(known: Mapping[str, Any], given: Mapping[str, Any]) -> Relation:
     return Relation("other")
 
 
-def _days_of_ancestors(columns: Mapping[str, Any]) -> dict[str, int]:
+def _days_of_ancestors(columns: Json) -> dict[str, int]:
     ancestors = columns.get("lineage", {}).get("ancestors", [])
     return {each["vocabulary"]: day_number(each["day"]) for each in ancestors}
 

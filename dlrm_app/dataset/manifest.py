@@ -17,13 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.dataset.lineage import Lineage
 from dlrm_app.dataset.splits import ManifestSource, Shard, Split, WeightSums
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes
-from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format
+from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, Json
 
 MANIFEST = "manifest.json"
 _KINDS_WITH_A_FILE = ("vocab", "target")
@@ -35,7 +34,7 @@ class DenseColumn:
     """A float32 column. ``transform`` is everything needed to encode a raw value at serving time."""
 
     name: str
-    transform: dict[str, Any]
+    transform: Json
     missing_rate: float = 0.0
 
 
@@ -51,7 +50,7 @@ class SparseColumn:
 
     name: str
     num_embeddings: int
-    encoding: dict[str, Any]
+    encoding: Json
     multi_hot: bool = False
     distinct: int | None = None
     missing_rate: float = 0.0
@@ -108,7 +107,7 @@ class Manifest:
     sparse: list[SparseColumn]
     splits: dict[str, Split]
     sources: list[ManifestSource]
-    config: dict[str, Any]
+    config: Json
     best: dict[str, float] | None = None
     lineage: Lineage | None = field(default=None, metadata=IF_SET)
     kept: list[KeptColumn] = field(default_factory=list, metadata=IF_SET)
@@ -207,7 +206,7 @@ class Manifest:
 
     def fingerprint(self) -> str:
         """A sha256 over everything that decides which rows a reader sees and how they are encoded."""
-        content: dict[str, Any] = {
+        content: Json = {
             "label": self.label,
             "dense": [(c.name, c.transform) for c in self.dense],
             "sparse": [
@@ -252,7 +251,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(
             Problem(
                 str(folder),
-                f"holds no {MANIFEST}, so it is no dataset, or its preprocessing has not finished",
+                f"holds no {MANIFEST}, so it is not a dataset, or its preprocessing has not finished",
                 "then run the same dlrm-preprocess command again, it resumes where it stopped",
             )
         )
@@ -304,7 +303,7 @@ def _faults(manifest: Manifest) -> list[str]:
     faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
     filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     files = [rule.get("file") for rule in filed]
-    faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
+    faults += [f"{file!r} is not a file" for file in files if not isinstance(file, str)]
     faults += [
         f"{rule.get('file')!r} has no checksum" for rule in filed if not isinstance(rule.get("checksum"), str)
     ]

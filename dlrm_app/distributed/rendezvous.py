@@ -135,7 +135,7 @@ def join(ranks: Ranks, timeout: timedelta) -> None:
             backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timeout
         )
     elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
-        _meet(backend, timeout)
+        join_process_group(backend, timeout)
     else:
         store = HashStore()
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -157,7 +157,7 @@ def group_problems(device_type: str) -> list[Problem]:
     ]
 
 
-def _meet(backend: str, timeout: timedelta) -> None:
+def join_process_group(backend: str, timeout: timedelta) -> None:
     try:
         dist.init_process_group(backend, timeout=timeout)
     except (dist.DistNetworkError, dist.DistStoreError) as error:

@@ -131,7 +131,7 @@ def start_runtime(
     """
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
-    runtime = _find_runtime(num_threads, on_cpu)
+    runtime = find_runtime(num_threads, on_cpu)
     runtime.use_device()
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
@@ -156,7 +156,7 @@ def join_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
 
     Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.
     """
-    runtime = _find_runtime(None, on_cpu=False)
+    runtime = find_runtime(None, on_cpu=False)
     with restored(runtime.device), _many_files():
         runtime.use_device()
         with _group(runtime, timeout) if runtime.world_size > 1 else nullcontext():
@@ -226,7 +226,7 @@ def _many_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
+def find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
     ranks = started_ranks(on_cpu)
     if ranks.device_type == "cuda":
         # torchrun's ranks see the same GPUs; each of Slurm's tasks or Kubernetes' pods may see only its own one

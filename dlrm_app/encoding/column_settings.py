@@ -9,7 +9,7 @@ from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dates import are_alike, day_after, day_number
+from dlrm_app.dates import are_comparable, day_after, day_number
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.encoding.sparse import FIRST_ID
 from dlrm_app.errors import Problem
@@ -211,7 +211,7 @@ def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> li
     ]
     if encoding.day is not None and base.lineage is not None:
         before, day = base.lineage.day, str(encoding.day)
-        if not are_alike(day, before) or day_number(day) <= day_number(before):
+        if not are_comparable(day, before) or day_number(day) <= day_number(before):
             problems.append(
                 Problem(
                     f"encoding.day={day}",

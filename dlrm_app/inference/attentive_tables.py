@@ -16,7 +16,8 @@ from dlrm_app.tables.table import Table
 class AttentiveTables(nn.Module):
     """Like QuantizedTables, but pools as in training. ``sums`` pools all features, side by side.
 
-    What it gives for an attentive table's target is the target's vector. Its lists are pooled by ``pooling``'s units.
+    For the target of an attentive table, ``sums`` gives the target's vector. Lists are pooled by
+    ``pooling``'s units.
     """
 
     def __init__(

@@ -96,7 +96,6 @@ def _add_rows(found: list[RowsAt], at: RowsAt) -> None:
 
 
 def _equal_bytes(first: Bytes, second: Bytes) -> int:
-    """The number of leading bytes that are equal."""
     length = min(len(first), len(second))
     for start, stop in _blocks(DeltaPiece(length)):
         unequal = first[start:stop] != second[start:stop]
@@ -112,11 +111,11 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
     patched = [name for name, mark in after.files.items() if before.files.get(name) != mark]
     for name in patched:
         old, new = _mapped(base, name, before), _mapped(full, name, after)
-        pieces = _cut(old, new, _places(before, base, name), _places(after, full, name))
+        pieces = cut_pieces(old, new, _places(before, base, name), _places(after, full, name))
         patch = delta / f"{name}.patch"
         patch.parent.mkdir(parents=True, exist_ok=True)
         with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
-            _write_patch(stream, old, new, pieces)
+            write_patch(stream, old, new, pieces)
     record = DeltaRecord(
         base=checksum(base / RECORD),
         base_step=before.step,
@@ -149,7 +148,7 @@ def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
     return places
 
 
-def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[DeltaPiece]:
+def cut_pieces(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[DeltaPiece]:
     """The pieces of ``new``: rows that the base has too, and the bytes between them."""
     known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
     pieces, end, old_end = [], 0, 0
@@ -174,7 +173,7 @@ def _lies_in(data: Bytes, at: RowsAt) -> bool:
     return min(at.offset, at.rows, at.row_bytes - 1) >= 0 and at.offset + at.rows * at.row_bytes <= len(data)
 
 
-def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[DeltaPiece]) -> None:
+def write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[DeltaPiece]) -> None:
     """Writes the list of pieces, then the changes of each."""
     at = 0
     stream.write(np.array([len(pieces)], "<i8"))
@@ -222,7 +221,7 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
             pa.CompressedInputStream(patch, "zstd") as stream,
             path.open("wb") as file,
         ):
-            for part in _patched(stream, old):
+            for part in apply_patch(stream, old):
                 file.write(part)
     marks = {name: (mark.bytes, mark.checksum) for name, mark in record.record.files.items()}
     EXPORT_FORMAT.write(target / RECORD, record.record)
@@ -232,8 +231,8 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
     return record
 
 
-def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, part by part: applies what ``_write_patch`` wrote to ``old``."""
+def apply_patch(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, part by part: applies what ``write_patch`` wrote to ``old``."""
     (count,) = np.frombuffer(stream.read(8), "<i8")
     for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
         piece = DeltaPiece(*values)

@@ -67,8 +67,6 @@ _FULL, _REBUILT = ".full", ".given"
 
 @dataclass(frozen=True)
 class _Source:
-    """The model to export and the rows to verify it on."""
-
     trained: TrainedModel
     types: dict[str, str]
     manifest: Manifest
@@ -88,7 +86,7 @@ def export_model(config: ExportConfig) -> Export:
     delta = None
     with start_runtime(config.threads, on_cpu=True) as runtime:  # the files are for CPUs
         source = _open(config, runtime)
-        with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as named:
+        with explained_disk_errors(output, "then export again"), export_folder(output) as named:
             folder = named / _FULL if config.since else named
             folder.mkdir(exist_ok=True)
             record = _export(config, source, folder, runtime)
@@ -110,7 +108,7 @@ def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
 
 def _apply(base: Path, delta: Path, output: Path) -> Export:
     """Writes the export that ``delta`` gives from ``base``, and tests it on its reference rows if it can score."""
-    with explained_disk_errors(output, "then apply it again"), _named_at_the_end(output) as folder:
+    with explained_disk_errors(output, "then apply it again"), export_folder(output) as folder:
         record = apply_delta(base, delta, folder).record
         if record.proofs:
             open_export(folder)
@@ -125,11 +123,11 @@ def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)
-    split = _held_out(config.split, manifest)
+    split = held_out_split(config.split, manifest)
     return _Source(trained, types, manifest, split, Loading(config.data.prefetch_batches))
 
 
-def _held_out(split: str | None, manifest: Manifest) -> str:
+def held_out_split(split: str | None, manifest: Manifest) -> str:
     """The split to verify on."""
     wanted = [split] if split else ["test", "val"]
     for name in wanted:
@@ -147,7 +145,7 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
 
 
 @contextmanager
-def _named_at_the_end(output: Path) -> Iterator[Path]:
+def export_folder(output: Path) -> Iterator[Path]:
     """Makes a folder beside ``output``. It is renamed to ``output`` if the block succeeds, and deleted if it fails.
 
     Folders that killed exports left there are deleted too. Raises DlrmError while another process makes ``output``.
@@ -272,7 +270,6 @@ def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choi
 
 
 def _table_bytes(source: _Source) -> int:
-    """Bytes of all tables as they are exported."""
     return sum(table.rows * row_bytes(table, source.types[table.name]) for table in source.trained.tables)
 
 

@@ -28,7 +28,7 @@ from dlrm_app.inference.record import (
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
 WITHOUT_LABELS = LabelRule(setting="labels=false")
-"""dlrm-predict's, which scores rows of another label without it."""
+"""The rule of dlrm-predict: with this setting it scores rows of another label, without the label."""
 TOLERANCE = 1e-6
 """The largest allowed difference between a probability and its reference: other machines add in other orders."""
 
@@ -170,7 +170,6 @@ def check_inputs(inputs: Inputs, record: ExportRecord) -> None:
 
 
 def write_reference(folder: Path, inputs: Inputs, scores: torch.Tensor) -> None:
-    """Writes FOLDER/reference."""
     (folder / ROWS).parent.mkdir()
     (folder / ROWS).write_text("".join(f"{line}\n" for line in to_lines(inputs)), encoding="utf-8")
     rows = scores.numpy().reshape(len(scores), -1)

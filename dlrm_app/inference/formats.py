@@ -143,7 +143,6 @@ class PairProducts(torch.nn.Module):
 
 @contextmanager
 def _quiet_tracing() -> Iterator[None]:
-    """Silences the warnings of torch's tracing."""
     tracer = logging.getLogger("torch.fx._symbolic_trace")
     before = tracer.level
     tracer.setLevel(logging.ERROR)
@@ -184,7 +183,6 @@ def load_package(path: Path) -> Run:
 
 
 def load_script(path: Path) -> Run:
-    """Loads model.ts."""
     import fbgemm_gpu  # noqa: F401  # the tables' operator
 
     with _loading(path), warnings.catch_warnings():

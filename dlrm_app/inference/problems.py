@@ -96,7 +96,7 @@ def _look_at_model(path: str) -> None:
         refuse_no_checkpoint(Path(path))
     except DataError as error:
         cure = "of a delta dlrm-export base=EXPORT apply=DELTA makes one"
-        raise DataError(Problem(f"model={path}", "is no export", cure), *error.problems) from error
+        raise DataError(Problem(f"model={path}", "is not an export", cure), *error.problems) from error
 
 
 def _look_at_dataset(path: str | None) -> None:
@@ -117,7 +117,7 @@ def check_serve(config: ServeConfig) -> None:
         problems.append(
             Problem(
                 f"model={path}",
-                "is no export",
+                "is not an export",
                 "make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT",
             )
         )

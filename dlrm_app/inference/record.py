@@ -155,7 +155,6 @@ def mark_files(folder: Path, files: Sequence[Path] | None = None) -> dict[str, F
 
 
 def is_export(folder: Path) -> bool:
-    """True if ``folder`` holds the record of an export."""
     return (folder / RECORD).is_file()
 
 

@@ -29,7 +29,6 @@ class Export(Result):
     verified_on: tuple[str, str] | None = None
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The tables' size before and after, and a line for each verified file."""
         record = self.record
         if self.verified_on is None:
             yield (
@@ -49,7 +48,6 @@ class Export(Result):
 
 
 def proofs_table(proofs: Sequence[Verification]) -> tuple[Columns, Rows]:
-    """A line for each verified file."""
     headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
     headings += [f"{rows} rows" for rows in TIMED_ROWS]
     lines = [

@@ -97,7 +97,6 @@ def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool =
 
 
 def scorer_of_export(export: ExportedModel) -> Scorer:
-    """The scorer of an open export."""
     return Scorer(
         export.folder,
         checksum(export.folder / RECORD),

@@ -34,7 +34,7 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
         restore_operators()
         return model
     keep_freed_memory()
-    if device.type != "cpu" or not _fit_libraries():
+    if device.type != "cpu" or not fits_libraries():
         return model
     from dlrm_app.kernels import openmp  # imported here: only this needs numba's kernels
 
@@ -44,7 +44,7 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
 
 
 @cache
-def _fit_libraries() -> bool:
+def fits_libraries() -> bool:
     """True if the kernels support the installed versions of fbgemm and torchrec; otherwise warns once."""
     found = {
         "fbgemm": installed("fbgemm-gpu-cpu") or installed("fbgemm-gpu"),

@@ -36,7 +36,7 @@ def make_lookup(of_fbgemm: Untyped) -> Callable[..., Tensor]:
 
     def look_up(keyset: Untyped, *arguments: Untyped) -> Tensor:
         if _is_ours(arguments):
-            pooled = _look_up(arguments)
+            pooled = pool_rows(arguments)
             if pooled is not None:
                 return pooled
         theirs: Tensor = of_fbgemm.call_boxed(keyset, *arguments)
@@ -54,7 +54,7 @@ def _is_ours(arguments: Untyped) -> bool:
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
 
 
-def _look_up(arguments: Untyped) -> Tensor | None:
+def pool_rows(arguments: Untyped) -> Tensor | None:
     """The pooled rows [B, W]; None if an id is outside of its table: fbgemm's operator then raises its error."""
     weights, weight_offsets, dim_offsets, width, row_offsets, ids, offsets, pooling = arguments[:8]
     num_features = len(weight_offsets)

@@ -21,7 +21,7 @@ ALL_WEIGHTS = 1 << 48
 
 
 @cache
-def _converts_halves() -> bool:
+def converts_halves() -> bool:
     """True if the CPU converts float16 in hardware, as every 64-bit Arm CPU does.
 
     Otherwise LLVM would call a function.
@@ -34,7 +34,7 @@ def _converts_halves() -> bool:
 def can_read(weights: "torch.Tensor") -> bool:
     """True if ``weights`` are float32, or float16 that the CPU can convert."""
     kind = str(weights.dtype)
-    return kind == "torch.float32" or (kind == "torch.float16" and _converts_halves())
+    return kind == "torch.float32" or (kind == "torch.float16" and converts_halves())
 
 
 @intrinsic

@@ -34,7 +34,7 @@ _DIGIT = 11
 """Bits that one pass of the radix sort uses."""
 _DISTANCE = 16
 """Keys to prefetch ahead: a row is prefetched this many keys before it is updated."""
-_BAG = 0xFFFFFFFF
+BAG = 0xFFFFFFFF
 """The mask of a key's bag."""
 SGD, ADAGRAD, ROWWISE_ADAGRAD = range(3)
 """The rules. Adagrad keeps a sum of squares for each weight, row-wise Adagrad one for each row."""
@@ -54,7 +54,7 @@ def make_update(rule: int, of_fbgemm: Untyped) -> Callable[..., None]:
             state, state_offsets, lr, eps = arguments[1], arguments[3], arguments[13], 0.0
         else:
             state, _, state_offsets, lr, eps = [*arguments[13:], 0.0][:5]
-        _update(rule, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+        update_tables(rule, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
 
     return update
 
@@ -69,7 +69,7 @@ def _is_ours(rule: int, arguments: Untyped) -> bool:
     return can_read(weights) and is_plain and not any(decay_and_max_norm)
 
 
-def _update(rule: int, arguments: Untyped, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
+def update_tables(rule: int, arguments: Untyped, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
     """Sums each row's gradient and steps the row. ``rates``: [lr, eps]."""
     gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
         :11
@@ -87,7 +87,7 @@ def _update(rule: int, arguments: Untyped, state: Tensor, state_offsets: Tensor,
 
 
 @njit(cache=True)
-def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
+def sort_with_bags(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
     """Fills ``keys``, sorted by id, then by bag. Ids outside of the table (no forward pass allows them)
     become -1 at the end.
 
@@ -142,7 +142,7 @@ def _run_sort(arguments: openmp.Arguments) -> None:
         start, stop = offsets[feature * batch], offsets[end * batch]
         if first <= start < last:
             bags = offsets[feature * batch : end * batch + 1]
-            _sort(ids, bags, feature * batch, num_rows, keys[start:stop], spare[start:stop])
+            sort_with_bags(ids, bags, feature * batch, num_rows, keys[start:stop], spare[start:stop])
         feature = end
 
 
@@ -220,7 +220,7 @@ def _update_rows(  # type: ignore[no-untyped-def]
         for key in range(k, end):
             next_key = keys[min(key + _DISTANCE, len(keys) - 1)]
             if next_key >= 0:
-                at = _begin_of_gradient(next_key & _BAG, width, batch, columns, feature)
+                at = _begin_of_gradient(next_key & BAG, width, batch, columns, feature)
                 its_row = next_key >> 32
                 for d in range(0, dim, LINE):
                     bring_to_write(gradient, at + d)
@@ -229,7 +229,7 @@ def _update_rows(  # type: ignore[no-untyped-def]
                         bring_to_write(state, its_row * dim + d)
                 if rule == ROWWISE_ADAGRAD:
                     bring_to_write(state, its_row)
-            bag, factor = keys[key] & _BAG, np.float32(1)
+            bag, factor = keys[key] & BAG, np.float32(1)
             if len(bags):
                 factor /= np.float32(bags[bag + 1] - bags[bag])
             at = _begin_of_gradient(bag, width, batch, columns, feature)

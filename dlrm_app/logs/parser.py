@@ -45,7 +45,7 @@ _ALL_LINES = 1 << 62
 _NO_STATES = np.zeros(0, np.uint8)
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
-_MOST_VALUES, _GROWTH = 1 << 22, 4
+MOST_VALUES, _GROWTH = 1 << 22, 4
 """The values that arrays have room for at first, at most, and how many times as much they get when they are full."""
 _STAGGER = 72
 """Extra values in each column's array. If columns were a power of two apart, the places to which the values of a row
@@ -110,7 +110,7 @@ class Parser:
         self._weighed = np.array(weights, np.int64).reshape(-1, 3)
         self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot) + len(weights)
         self.rows = 0
-        self._make_room(min(capacity, max(_MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
+        self._make_room(min(capacity, max(MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
         self._list_keys = np.empty((self._lists, 0), np.uint64)
         self._list_spans = np.zeros((self._lists, 0, 2), np.int64)
         self._widen_lists(_FIRST_LIST_ROOM * len(self._labels))

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.train import ModelConfig
-from dlrm_app.config.values import one_of
+from dlrm_app.config.values import choice_problems
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
 from dlrm_app.tables.table import Table
@@ -156,7 +156,7 @@ def model_problems(config: ModelConfig) -> list[Problem]:
     architecture = find_architecture(config.kind)
     if architecture is None:
         installed = [point.name for point in entry_points(group=ENTRY_POINTS)]
-        (problem,) = one_of("model.kind", config.kind, [*ARCHITECTURES, *installed])
+        (problem,) = choice_problems("model.kind", config.kind, [*ARCHITECTURES, *installed])
         return [problem.also("or name the file that registers it: plugins=[FILE.py]")]
     problems = [
         Problem(

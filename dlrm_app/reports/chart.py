@@ -90,7 +90,6 @@ class Chart:
         ]
 
     def error_bar(self, x: float, low: float, high: float, style: str) -> None:
-        """Draws a vertical bar at ``x``."""
         self._path("error", style, f"M{self._at((x, low))}L{self._at((x, high))}")
 
     def guide(self, start: Point, end: Point) -> None:

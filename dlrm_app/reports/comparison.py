@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import Problem, refuse_if
@@ -71,7 +70,6 @@ class Page(Result):
     warning: str = ""
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The main table, the reasons why its runs cannot be compared, and the page's path."""
         if self.table is not None:
             title, table = self.table
             yield f"{title}:"
@@ -212,7 +210,7 @@ def _described(record: RunRecord) -> dict[str, str]:
     """A run's configuration by dotted keys, with its ranks, device, threads and dataset."""
     described = {
         key: "null" if value is None else str(value)
-        for key, value in leaves(_named(record.config))
+        for key, value in leaves({key: _named(value) for key, value in record.config.items()})
         if key not in PLACE_KEYS
     }
     for key, name in (("world_size", "ranks"), ("device", "device"), ("threads_per_rank", "threads a rank")):
@@ -223,7 +221,7 @@ def _described(record: RunRecord) -> dict[str, str]:
     return described
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     """``value`` with every list of mappings turned into a mapping by the items' names."""
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         value = {item.get("name", index): item for index, item in enumerate(value)}

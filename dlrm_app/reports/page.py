@@ -31,7 +31,6 @@ class Tile:
 
 
 def tiles(shown: Sequence[Tile]) -> str:
-    """Tiles side by side."""
     parts = (
         f'<div class="tile"><h3>{escape(tile.name)}</h3><p class="value">{escape(tile.value)}</p>'
         f"<p>{escape(tile.remark)}</p></div>"

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from dlrm_app.files import write_text
+from dlrm_app.records import Json
 from dlrm_app.reports.chart import Axis, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
@@ -30,7 +30,6 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
 
 
 def render(record: RunRecord) -> str:
-    """The HTML of the page."""
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     charts = learning_charts(record)
     sections = [
@@ -113,7 +112,6 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
 
 
 def evaluations(record: RunRecord) -> str:
-    """The table of all evaluations, with all their numbers."""
     if not record.evals:
         return ""
     columns = {
@@ -223,7 +221,6 @@ def _metric_chart(
 
 
 def _label_chart(record: RunRecord, x: Axis) -> Chart | None:
-    """The AUC of each other label on val, by step."""
     names = dict.fromkeys(name for event in record.evals for name in event.labels)
     lines = {
         name: [(e.step, e.labels[name]["auc"]) for e in record.evals if e.split == "val" and name in e.labels]
@@ -256,7 +253,7 @@ def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
     return [*charts, reliability_chart(curves["reliability"], style)]
 
 
-def roc_chart(roc: dict[str, Any], style: str) -> Chart:
+def roc_chart(roc: Json, style: str) -> Chart:
     """The rate of true positives over the rate of false positives, for every threshold."""
     chart = Chart("ROC: true positive rate", linear_axis([0, 1], "false positive rate"), linear_axis([0, 1]))
     chart.guide((0, 0), (1, 1))
@@ -269,7 +266,7 @@ def roc_chart(roc: dict[str, Any], style: str) -> Chart:
     return chart
 
 
-def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
+def reliability_chart(bins: Json, style: str) -> Chart:
     """The observed rate over the mean prediction, in bins with about equal numbers of rows."""
     predicted, counts = bins["mean_prediction"], bins["count"]
     observed = [k / n for k, n in zip(bins["positives"], counts, strict=True)]

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import yaml_text
+from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 
@@ -20,11 +20,11 @@ class RunRecord:
     """The files of a run folder. ``result`` is None until the run is finished. Events are in order."""
 
     path: Path
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    dataset: dict[str, Any]
-    curves: dict[str, Any]
-    result: dict[str, Any] | None
+    config: Json
+    environment: Json
+    dataset: Json
+    curves: Json
+    result: Json | None
     train: list[TrainEvent]
     evals: list[Evaluation]
     last_step: int
@@ -35,7 +35,6 @@ class RunRecord:
         return int(self.config["trainer"]["global_batch_size"])
 
     def last_eval(self, split: str) -> Evaluation | None:
-        """The latest evaluation on ``split``."""
         return next((event for event in reversed(self.evals) if event.split == split), None)
 
 
@@ -65,14 +64,14 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _is_of_training(config: dict[str, Any]) -> bool:
+def _is_of_training(config: Json) -> bool:
     """True if the keys that reports read have dlrm-train's types; other keys are only shown."""
     trainer = config.get("trainer")
     batch_size = trainer.get("global_batch_size") if isinstance(trainer, dict) else None
     return type(batch_size) is int and batch_size > 0
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     """A JSON or YAML file's mapping; empty if the run has not written it yet."""
     if not path.is_file():
         return {}

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import SHARDING_TYPES, UNPOOLED_TYPES, ShardingConfig
-from dlrm_app.config.values import one_of
+from dlrm_app.config.values import choice_problems
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
 from dlrm_app.tables.table import Table
@@ -136,7 +136,7 @@ def table_problems(
     """Problems: sparse optimizers that the device or the tables' own settings do not allow, one problem for
     each cause.
     """
-    if unknown := one_of("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
+    if unknown := choice_problems("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown
     return by_cause((table.name, _table_problems(table, settings, sharding, device_type)) for table in tables)
 
@@ -148,7 +148,7 @@ def _table_problems(
         chosen = table_settings(table, settings)
     except ConfigError as error:
         return error.problems
-    problems = one_of("optimizer.kind", chosen.kind, tuple(SPARSE_OPTIMIZERS))
+    problems = choice_problems("optimizer.kind", chosen.kind, tuple(SPARSE_OPTIMIZERS))
     problems += chosen.problems("optimizer.") if table.optimizer else []
     if problems:
         return problems

@@ -8,7 +8,7 @@ import numpy as np
 from torchrec.distributed.types import CacheParams
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
-from dlrm_app.config.values import one_of
+from dlrm_app.config.values import choice_problems
 from dlrm_app.errors import ConfigError, DataError, Problem, first_problems, refuse_if
 from dlrm_app.records import IF_SET, Format, Json, as_json
 from dlrm_app.sharding.cluster import Cluster
@@ -110,7 +110,9 @@ def _mismatches(file: _PlanFile, work: Workload, cluster: Cluster) -> list[Probl
 def _faults(entry: _Entry, cluster: Cluster) -> list[Problem]:
     """Problems of one entry, without looking at its table."""
     kind, kernel, share = entry.sharding_type, entry.compute_kernel, entry.cache_load_factor
-    faults = one_of("sharding_type", kind, SHARDING_TYPES) + one_of("compute_kernel", kernel, KERNELS)
+    faults = choice_problems("sharding_type", kind, SHARDING_TYPES) + choice_problems(
+        "compute_kernel", kernel, KERNELS
+    )
     if "uvm" in kernel and cluster.device == "cpu":
         faults.append(Problem(f"compute_kernel {kernel}", "needs CUDA, these ranks compute on CPU"))
     if share is not None and not 0 < share <= 1:

@@ -152,14 +152,14 @@ def shard_model(
         device=runtime.device,
         plan=plan,
         sharders=list(make_sharders(collectives, prefetches)),
-        data_parallel_wrapper=_replicated_dense_part(runtime),
+        data_parallel_wrapper=replicated_dense_part(runtime),
     )
     if draws:
         init_tables(model, spec.tables, spec.seed)
     return model
 
 
-def _replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
+def replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
     """The wrapper that averages the dense part's gradients over the ranks; for one rank it does nothing."""
     if runtime.world_size == 1:
         return NoWrapper()

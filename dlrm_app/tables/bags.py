@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torchrec.optim
@@ -66,7 +65,7 @@ def to_bag_config(table: Table) -> EmbeddingBagConfig:
     )
 
 
-def leave_as_allocated(weights: Any) -> Any:
+def leave_as_allocated(weights: torch.Tensor) -> torch.Tensor:
     """An ``init_fn`` that does nothing."""
     return weights
 
@@ -87,10 +86,10 @@ def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings:
                 apply_optimizer_in_backward(fused, [parameter], fused_arguments(chosen))
 
 
-def fused_arguments(settings: SparseSettings) -> dict[str, Any]:
+def fused_arguments(settings: SparseSettings) -> dict[str, object]:
     """Arguments of the fused class of ``settings.kind``."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
-    arguments: dict[str, Any] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
+    arguments: dict[str, object] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
     if settings.weight_decay:
         arguments["weight_decay"] = settings.weight_decay
         if optimizer.decay_mode is not None:

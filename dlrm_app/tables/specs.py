@@ -42,7 +42,7 @@ ATTENTION = "attention"
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
-_TYPES: dict[str, Any] = {
+_TYPES: dict[str, object] = {
     "name": Any,
     "rows": Count,
     "dim": Annotated[int, Meta(ge=4, multiple_of=4)],  # fbgemm's vector width
@@ -58,7 +58,7 @@ _TYPES: dict[str, Any] = {
     "count": Annotated[int, Meta(ge=1, le=100_000)],
 }
 """A spec's keys → the types of their values."""
-_ATTENTION_TYPES: dict[str, Any] = {"attention": str, "hidden": list[Count], "softmax": bool}
+_ATTENTION_TYPES: dict[str, object] = {"attention": str, "hidden": list[Count], "softmax": bool}
 """The keys of a ``pooling`` by attention → the types of their values."""
 MAX_MISFITS = 5
 
@@ -104,7 +104,7 @@ def _given_specs(
     feature_rows: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     weighted: Collection[str],
-) -> Sequence[Any]:
+) -> Sequence[object]:
     """The specs of ``config``, or those that it makes of the dataset. Raises ConfigError if there are none."""
     if not config.from_dataset:
         if not config.specs:
@@ -138,7 +138,7 @@ def _specs_of_dataset(
     feature_rows: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     weighted: Collection[str],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """A spec for each feature, or group of features. With pooling=attention, lists with weights are summed by these."""
     group_of = {group[0]: group for group in groups if len(group) > 1}
     lists = {name for group in group_of.values() for name in group[1:]}
@@ -154,7 +154,7 @@ def _specs_of_dataset(
     return specs
 
 
-def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
+def _read_spec(spec: object, config: TablesConfig) -> list[Table]:
     """The tables of one spec. Raises ConfigError with all its problems."""
     if not isinstance(spec, Mapping):
         raise ConfigError(Problem("", f"must be a mapping with {', '.join(_TYPES)}", value=spec))
@@ -184,7 +184,7 @@ def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
     return [_of_pattern(each, config.data_types) for each in tables]
 
 
-def _attention_faults(pooling: Mapping[str, Any]) -> list[Problem]:
+def _attention_faults(pooling: Mapping[str, object]) -> list[Problem]:
     """Problems of a ``pooling`` that is a mapping."""
     if "attention" not in pooling:
         cure = "use sum, mean or {attention: FEATURE}, FEATURE being the table's one-hot feature"
@@ -195,7 +195,7 @@ def _attention_faults(pooling: Mapping[str, Any]) -> list[Problem]:
     return unknown + [f for k, v in known for f in value_problems(f"pooling.{k}", v, _ATTENTION_TYPES[k])]
 
 
-def _read_attention(pooling: Mapping[str, Any]) -> Attention:
+def _read_attention(pooling: Mapping[str, object]) -> Attention:
     settings: dict[str, Any] = {"target" if key == "attention" else key: pooling[key] for key in pooling}
     if "hidden" in settings:
         settings["hidden"] = tuple(settings["hidden"])

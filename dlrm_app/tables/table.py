@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from dlrm_app.records import Json
 
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
@@ -34,8 +35,8 @@ class Table:
     data_type: str = "fp32"
     init: str = "uniform"
     init_scale: float | None = None
-    sharding: Mapping[str, Any] = field(default_factory=dict)
-    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    sharding: Json = field(default_factory=dict)
+    optimizer: Json = field(default_factory=dict)
     pooling_factors: tuple[float, ...] = ()
     """The ids a row that each feature is expected to hold; empty if unknown."""
     precision_by: str | None = None

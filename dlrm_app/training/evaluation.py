@@ -125,11 +125,11 @@ def fit_final_bias(run: TrainingRun) -> None:
     Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
     shifted by the same number, found for the mean of their probabilities.
     """
-    to_train = _shifts_to_split(run, "train", lambda shift, error: shift)
+    to_train = shifts_to_split(run, "train", lambda shift, error: shift)
     to_val = [0.0] * len(to_train)
     _shift_biases(run, to_train)
     if "val" in run.manifest.splits and run.manifest.splits["val"].positives is not None:
-        to_val = _shifts_to_split(run, "val", beyond_chance)
+        to_val = shifts_to_split(run, "val", beyond_chance)
         _shift_biases(run, to_val)
     names = [f" of {label.name}" for label in run.manifest.labels] or [""]
     for name, *shifts in zip(names, to_train, to_val, strict=True):
@@ -170,7 +170,7 @@ class _Known(NamedTuple):
     rows: list[torch.Tensor]
 
 
-def _shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float], float]) -> list[float]:
+def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float], float]) -> list[float]:
     """The shift that is ``taken`` of ``shift_to_labels`` (and its error) of the rows of ``split``, for each label.
 
     The bias of a label that is given another one is fitted with that one's probabilities, once they are shifted.

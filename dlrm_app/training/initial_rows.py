@@ -7,9 +7,8 @@ same vector). Values that share an id begin with their mean.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from dlrm_app.encoding.sparse import SparseEncoder
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.logs.arrow_rows import keys_of
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
+from dlrm_app.records import Json
 from dlrm_app.tables.table import Table
 from dlrm_app.text import count
 
@@ -46,9 +46,7 @@ def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manife
     init_tables(model, [table for table in tables if table.name in generations], seed, generations)
 
 
-def rows_given_since(
-    known: Mapping[str, Any], tables: Sequence[Table], manifest: Manifest
-) -> dict[str, torch.Tensor]:
+def rows_given_since(known: Json, tables: Sequence[Table], manifest: Manifest) -> dict[str, torch.Tensor]:
     """Table → the rows [R] whose ids were assigned after the dataset of a model was made.
 
     ``known``: that dataset's columns.

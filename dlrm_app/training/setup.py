@@ -171,7 +171,7 @@ def set_deterministic(wanted: bool) -> None:
 
 def random_state() -> str:
     """torch's CPU generator state, as text."""
-    return _to_text(torch.get_rng_state())
+    return state_text(torch.get_rng_state())
 
 
 def cuda_random_states(runtime: Runtime) -> list[str]:
@@ -181,7 +181,7 @@ def cuda_random_states(runtime: Runtime) -> list[str]:
     """
     if runtime.device.type != "cuda":
         return []
-    return all_gather_objects(_to_text(torch.cuda.get_rng_state(runtime.device)))
+    return all_gather_objects(state_text(torch.cuda.get_rng_state(runtime.device)))
 
 
 def set_random_states(state: str, cuda_states: Sequence[str], runtime: Runtime) -> None:
@@ -191,7 +191,7 @@ def set_random_states(state: str, cuda_states: Sequence[str], runtime: Runtime) 
         torch.cuda.set_rng_state(_to_state(cuda_states[runtime.rank]), runtime.device)
 
 
-def _to_text(state: torch.Tensor) -> str:
+def state_text(state: torch.Tensor) -> str:
     return state.numpy().tobytes().hex()
 
 

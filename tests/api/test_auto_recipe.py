@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, below, choose_recipe
+from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, choose_recipe, without_typed
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import read_sweep
@@ -102,7 +102,7 @@ def test_a_typed_word_drops_what_fits_only_the_recipes_value(
     """``changes``: what, typed too behind what is left of the recipe, makes the same configuration."""
     dataset, words = f"data.path='{small.path}'", typed.split()
     _, recipe = choose_recipe(small, 64)
-    assert recipe.keys() - below(recipe, typed_of(words)).keys() == set(left_out.split())
+    assert recipe.keys() - without_typed(recipe, typed_of(words)).keys() == set(left_out.split())
     config = composed_with_recipe([dataset, *words])
     assert config.problems() == []
     kept = [f"{key}={as_typed(value)}" for key, value in recipe.items() if key not in left_out.split()]
@@ -114,7 +114,7 @@ def test_typed_tables_drop_the_recipes_tables_and_ensemble(
     small: Manifest,
 ) -> None:
     _, recipe = choose_recipe(small, 64)
-    taken = below(recipe, {"tables": "mine_0a1b"})
+    taken = without_typed(recipe, {"tables": "mine_0a1b"})
     tables = {"tables", "tables.embedding_dim", "tables.init", "tables.init_scale"}
     assert recipe.keys() - taken.keys() == {*tables, "model.ensemble_size"}
     assert taken["optimizer.sparse.lr"] == 0.1
@@ -142,7 +142,7 @@ def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
 @pytest.mark.parametrize(
     "word", ["experiment=null", "sharding.plan=plan.yaml", "data.path=nowhere", "data.path=one,another"]
 )
-def test_what_chooses_is_left_as_it_is(small: Manifest, word: str) -> None:
+def test_words_that_choose_for_themselves_get_no_recipe(small: Manifest, word: str) -> None:
     assert auto_settings(typed_of([f"data.path='{small.path}'", word])) == {}
 
 

@@ -41,7 +41,7 @@ def test_garbage_waits_until_imports_are_done() -> None:
         gc.callbacks.pop()
 
 
-def test_what_the_first_job_of_a_sweep_left_is_collected() -> None:
+def test_garbage_of_the_first_job_of_a_sweep_is_collected() -> None:
     with loading():
         pass
     left = weakref.ref(Circle())

@@ -23,7 +23,7 @@ def test_a_reader_that_leaves_does_not_end_the_job() -> None:
     assert (job.returncode, errors) == (0, b"done\n")
 
 
-def test_what_the_locale_cannot_show_is_a_question_mark() -> None:
+def test_help_works_in_a_locale_without_its_characters() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([GENERATE, "--help"], env=environment, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -35,7 +35,7 @@ def test_closed_streams_are_left_closed(tmp_path: Path) -> None:
     assert (tmp_path / "x.tsv").read_bytes().count(b"\n") == 10
 
 
-def test_a_folder_that_was_deleted_under_the_command_is_told(tmp_path: Path) -> None:
+def test_a_deleted_working_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     script = f"cd gone; rmdir ../gone; {GENERATE} rows=10 output=x.tsv"
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.commands import command, run, succeed
 
 
-def test_one_that_fails_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_failed_job_ends_the_sweep(tmp_path: Path) -> None:
     done = run(command("generate", "--multirun", "rows=10,-1,20", "output=d${rows}/clicks.tsv"), tmp_path)
     assert done.returncode == 2
     assert "combination 2: rows=-1 output=" in done.stderr
@@ -23,7 +23,7 @@ def test_sweeps_take_files_of_one_name_and_options_among_words(tmp_path: Path) -
     assert {"clicks_30.tsv", "clicks_40.tsv"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_sweep_that_cannot_be_written_down_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_sweep_that_cannot_be_saved_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "multirun").write_text("a file where Hydra's folder should be")
     done = run(command("generate", "--multirun", "rows=10,20", "output=clicks_${rows}.tsv"), tmp_path)
     assert done.returncode == 1

@@ -52,7 +52,7 @@ from tests.commands import Typed
         *((f"train {rest}", "error: ") for rest in ("-m foo", "--experimental-rerun x", "--config-dir .")),
     ],
 )
-def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, typed: Typed) -> None:
+def test_a_typing_error_is_refused_with_its_correction(line: str, said: str, typed: Typed) -> None:
     """All in our own words, before anything is written."""
     Path("file").touch()
     code, text = typed(*line.split())
@@ -63,7 +63,7 @@ def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, t
 
 
 @pytest.mark.parametrize("path", ["nowhere", "file/sub", "x" * 300])
-def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typed) -> None:
+def test_an_unreadable_dataset_is_reported_in_one_line(path: str, typed: Typed) -> None:
     Path("file").touch()
     code, text = typed("train", "tables=dataset", f"data.path={path}")
     assert (code, text.count("\n")) == (1, 1)
@@ -77,7 +77,7 @@ def test_a_dataset_that_cannot_be_read_is_told_in_one_line(path: str, typed: Typ
     [
         (
             "predict model=empty input=x",
-            "model=empty is no export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
+            "model=empty is not an export: of a delta dlrm-export base=EXPORT apply=DELTA makes one",
         ),
         ("predict model=empty input=5", "input must be a file, a glob or a list of them, got 5"),
         ("export checkpoint=empty", "empty is neither a complete checkpoint nor a run folder that holds one"),

@@ -31,7 +31,7 @@ from tests.composed import compose_config
         ),
     ],
 )
-def test_what_replaces_it_is_said(command: str, schema: Any, gone: str, problem: str) -> None:
+def test_the_message_names_the_replacement(command: str, schema: Any, gone: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         compose_config(command, schema, [gone])
     assert any(f"{gone} {problem}" in str(each) for each in refusal.value.problems)

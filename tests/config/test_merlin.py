@@ -106,7 +106,7 @@ def test_the_first_layer_is_as_wide_as_what_is_concatenated() -> None:
         assert shapes == list(zip([*mlp, 1], [first, *mlp], strict=True))
 
 
-def test_what_is_typed_wins_over_a_preset() -> None:
+def test_typed_values_win_over_a_preset() -> None:
     """A group as a whole: nothing of the preset's model stays in another one."""
     typed = ["model=dcn", "trainer.global_batch_size=64", "tables.specs=[{name: t, rows: 9, features: [a]}]"]
     config = compose_config("train", TrainConfig, ["data.path=x", "merlin=medium", *typed])

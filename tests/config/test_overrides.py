@@ -70,7 +70,7 @@ def problems_of(*overrides: str) -> list[str]:
         ),
     ],
 )
-def test_what_is_typed_wrongly_is_refused_with_what_to_type(typed: str, problem: str) -> None:
+def test_a_typing_error_is_refused_with_its_correction(typed: str, problem: str) -> None:
     """Hydra would take model@foo=dcn for a choice of its own."""
     (found,) = problems_of("data.path=x", typed)
     assert problem in found
@@ -94,7 +94,7 @@ def test_what_is_typed_wrongly_is_refused_with_what_to_type(typed: str, problem:
         ),
     ],
 )
-def test_what_is_typed_is_the_value(
+def test_a_typed_value_arrives_unchanged(
     command: str, typed: str, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
@@ -215,7 +215,7 @@ def test_a_file_of_a_group_may_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", ["data.path=[a=b", "data.path='a", 'data.path="a"b', "trainer.epochs=1=2"])
-def test_what_cannot_be_read_is_refused_with_quotes_that_work(typed: str) -> None:
+def test_an_unreadable_word_is_refused_with_quotes_that_work(typed: str) -> None:
     (problem,) = problems_of(typed, "data.path=x")
     (word,) = shlex.split(str(problem).rpartition("is written ")[2])
     key, _, value = typed.partition("=")

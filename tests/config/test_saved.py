@@ -9,7 +9,7 @@ from tests.composed import compose_config
 from tests.refusals import refused
 
 
-def test_one_comes_back_and_one_of_another_version_is_refused() -> None:
+def test_a_saved_configuration_is_read_back_unless_it_is_of_another_version() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x"])
     values = asdict(config)
     assert read_saved_config(values, Path("c")) == config

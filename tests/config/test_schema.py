@@ -46,7 +46,7 @@ def test_unknown_missing_and_mistyped_keys_come_together() -> None:
     assert str(mistyped) == "rows must be a whole number, got 'many'"
 
 
-def test_ranges_choices_and_rules_are_told_of_all_sections() -> None:
+def test_problems_of_all_sections_are_reported_together() -> None:
     config = Whole("x", 0, "autp", Part("meen", 0.0, [3, 0]))  # type: ignore[arg-type]
     assert config.problems() == [
         Problem("rows", "must be at least 1", value=0),

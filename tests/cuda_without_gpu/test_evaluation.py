@@ -94,7 +94,7 @@ def test_fitting_the_bias_waits_once_for_many_batches(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "score_rows", score)
     run: Any = SimpleNamespace(forward_passes=None, runtime=None, manifest=SimpleNamespace(labels=[]))
     with MakeBelieveGpu() as gpu:
-        (shift,) = module._shifts_to_split(run, "train", lambda shift, error: shift)
+        (shift,) = module.shifts_to_split(run, "train", lambda shift, error: shift)
     assert shift == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])
     assert (
         len([wait for wait in gpu.waits if wait != TO_GPU]) == 2 * 3

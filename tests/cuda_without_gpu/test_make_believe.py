@@ -42,7 +42,7 @@ def test_torchrec_takes_a_batch_there_for_one_of_a_gpu() -> None:
         assert gpu.waits == [TO_HOST, "synchronize"][: 1 if has_old_torchrec() else 2]
 
 
-def test_what_stays_on_the_gpu_is_no_wait() -> None:
+def test_work_that_stays_on_the_gpu_is_not_a_wait() -> None:
     with MakeBelieveGpu() as gpu:
         weights = torch.ones(3, 2, device=GPU, requires_grad=True)
         (weights.sum() * torch.tensor(2.0)).backward()

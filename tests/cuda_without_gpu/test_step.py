@@ -12,6 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
@@ -50,7 +51,8 @@ def batch_on(device: torch.device) -> Batch:
     ids = torch.zeros(len(FEATURES) * ROWS, dtype=torch.int32)
     kjt = KeyedJaggedTensor(FEATURES, ids, lengths=torch.ones_like(ids), stride=ROWS)
     rows = torch.arange(ROWS * NUM_DENSE).view(ROWS, NUM_DENSE) / ROWS
-    return Batch(rows, kjt, torch.arange(ROWS) % 2.0, ROWS).to(device)
+    labels = torch.arange(ROWS) % 2.0
+    return Batch(rows, kjt, Supervision.unweighted(labels[None]), ROWS).to(device)
 
 
 def fresh_model(config: TrainConfig) -> nn.Module:

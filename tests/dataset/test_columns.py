@@ -39,7 +39,7 @@ def test_other_dense_columns_or_another_order_of_them_are_named(manifest: Manife
         ]
 
 
-def test_what_would_give_values_another_meaning_is_named(manifest: Manifest) -> None:
+def test_changes_of_the_meaning_of_values_are_named(manifest: Manifest) -> None:
     c0, *others = manifest.sparse
     dense = [replace(manifest.dense[0], transform={"kind": "log"}), *manifest.dense[1:]]
     hashed = replace(manifest, dense=dense, sparse=[replace(c0, encoding={"kind": "hash"}), *others])

@@ -123,7 +123,7 @@ def test_a_table_that_does_not_fit_its_column_is_refused(dataset: Manifest) -> N
         read_clicks(dataset.folder, given(TARGET), column.num_embeddings)
 
 
-def test_what_is_read_is_what_was_written(dataset: Manifest) -> None:
+def test_written_rows_are_read_back(dataset: Manifest) -> None:
     column = dataset.sparse[3]
     rows, clicks, log_odds = read_clicks(dataset.folder, dataset.dense[-1].transform, column.num_embeddings)
     assert rows.sum() == dataset.splits["train"].rows

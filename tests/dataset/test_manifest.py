@@ -69,20 +69,18 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
             lambda value: value["sparse"][0].update(encoding={"kind": "vocab", "file": "../x.parquet"}),
             "'../x.parquet' is outside the folder",
         ),
-        (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is no file"),
+        (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is not a file"),
         (lambda value: value["sparse"][0].update(encoding=WITHOUT_CHECKSUM), "'vocab/c0' has no checksum"),
     ],
 )
-def test_what_is_wrong_in_a_manifest_is_named(
-    dataset: Path, tmp_path: Path, change: Change, part: str
-) -> None:
+def test_faults_of_a_manifest_are_named(dataset: Path, tmp_path: Path, change: Change, part: str) -> None:
     with refused(DataError, str(tmp_path / "manifest.json"), f"...{part}...") as caught:
         read_manifest(changed(dataset, tmp_path, change))
     assert "delete the folder and preprocess again" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', '{"format": []}', "{"])
-def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
+def test_json_that_is_not_a_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with refused(DataError, str(tmp_path / "manifest.json"), "is ..."):
         read_manifest(tmp_path)

@@ -21,7 +21,7 @@ def manifest(tmp_path: Path) -> Manifest:
     return write_dataset(tmp_path / "data", rows=2000, multi_hot=(30, 40))
 
 
-def test_it_is_the_mean_number_of_ids_a_row(manifest: Manifest) -> None:
+def test_mean_ids_are_the_mean_number_of_ids_a_row(manifest: Manifest) -> None:
     """Of the first shard, empty rows included; one-hot features are not asked."""
     assert manifest.path is not None
     shard = pq.read_table(manifest.path / manifest.splits["train"].shards[0].path)
@@ -29,7 +29,7 @@ def test_it_is_the_mean_number_of_ids_a_row(manifest: Manifest) -> None:
     assert mean_ids(manifest) == {name: pytest.approx(mean, rel=0.05) for name, mean in expected.items()}
 
 
-def test_a_spec_that_says_it_is_believed(manifest: Manifest) -> None:
+def test_pooling_factors_of_a_spec_win_over_the_datasets_means(manifest: Manifest) -> None:
     own = Table("own", 100, 4, ("m0",), pooling_factors=(7.0,))
     open_one = Table("open", 100, 4, ("m1", "c0"))
     one_hot = Table("one_hot", 1000, 4, ("c1",))
@@ -47,7 +47,7 @@ def test_a_manifest_without_its_shards_says_nothing(manifest: Manifest) -> None:
     assert mean_ids(manifest) == {}
 
 
-def test_a_shard_that_is_no_parquet_is_named(manifest: Manifest) -> None:
+def test_a_shard_that_is_not_parquet_is_named(manifest: Manifest) -> None:
     assert manifest.path is not None
     path = manifest.path / manifest.splits["train"].shards[0].path
     path.write_bytes(b"nothing")

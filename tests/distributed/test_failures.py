@@ -65,7 +65,9 @@ def test_remote_errors_resets_and_timeouts_are_a_lost_peer(
 
 
 @pytest.mark.parametrize("text", [DUPLICATE, BAD_NIC, INTERNAL, GLOO_SETUP])
-def test_a_ranks_own_error_is_no_lost_peer(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ranks_own_error_is_not_reported_as_a_lost_peer(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = RuntimeError(text)
     assert not is_lost_peer(error)
     assert print_failure(error, RANK) == 1
@@ -107,7 +109,7 @@ def test_other_libraries_gpu_memory_errors_are_recognized(text: str) -> None:
     assert "topology.reserved_share" in str(failure)
 
 
-def test_a_gpu_without_kernels_is_told_by_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_kernels_is_recognized_by_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")

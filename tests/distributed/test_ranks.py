@@ -86,7 +86,7 @@ def test_cpu_wheels_beside_a_visible_gpu_are_refused(monkeypatch: pytest.MonkeyP
         ({}, False),
     ],
 )
-def test_tasks_of_srun_that_are_no_ranks_are_refused(
+def test_tasks_of_srun_without_ranks_are_refused(
     environment: dict[str, str], is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"):
@@ -110,7 +110,7 @@ def test_tasks_of_srun_that_are_no_ranks_are_refused(
 @pytest.mark.parametrize(
     ("named", "seen"), [(None, ["0", "1", "2"]), ("3,GPU-5a", ["3", "GPU-5a"]), ("", []), ("-1", [])]
 )
-def test_gpus_are_told_as_processes_started_from_here_name_them(
+def test_gpus_are_reported_by_the_names_of_processes_started_here(
     named: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "find_driver", lambda: NEW)

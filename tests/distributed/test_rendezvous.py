@@ -26,7 +26,7 @@ def test_ranks_share_a_number_that_differs_by_attempt() -> None:
     assert [set(attempt(store, range(4), 4)) for _ in range(3)] == [{1}, {2}, {3}]
 
 
-def test_what_a_dead_attempt_left_misleads_nobody() -> None:
+def test_keys_of_a_dead_attempt_do_not_mislead_the_next() -> None:
     """Ranks that said hello and died, and a first rank that died inviting, leave the next attempt alone."""
     store = HashStore()
     for rank in (1, 2):
@@ -52,7 +52,7 @@ def ranks(world_size: int, local_world_size: int) -> Ranks:
     return Ranks(0, 0, world_size, local_world_size, "cuda")
 
 
-def test_gloo_and_nccl_are_told_the_same_interface() -> None:
+def test_gloo_and_nccl_get_the_same_interface() -> None:
     """NCCL exactly that one: without "=" a name is a prefix, and eth1 is eth10 too."""
     environment = {"MASTER_ADDR": "127.0.0.1"}
     assert name_interfaces(ranks(16, 8), environment) == ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
@@ -67,13 +67,13 @@ def test_ranks_of_one_machine_meet_on_loopback_alone() -> None:
     assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
 
-def test_what_the_user_names_stays() -> None:
+def test_an_interface_named_by_the_user_is_kept() -> None:
     environment = {"MASTER_ADDR": "127.0.0.1", "NCCL_SOCKET_IFNAME": "ib"}
     assert name_interfaces(ranks(16, 8), environment) == ["GLOO_SOCKET_IFNAME"]
     assert environment["NCCL_SOCKET_IFNAME"] == "ib"
 
 
-def test_where_no_way_leads_to_the_others_the_libraries_choose() -> None:
+def test_without_a_route_to_the_others_the_libraries_choose() -> None:
     environment = {"MASTER_ADDR": "no-such-host.invalid"}
     assert name_interfaces(ranks(16, 8), environment) == []
     assert environment == {"MASTER_ADDR": "no-such-host.invalid"}

@@ -18,7 +18,7 @@ from dlrm_app.distributed import collectives as groups
 from dlrm_app.distributed import runtime as module
 from dlrm_app.distributed.library_errors import is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.distributed.rendezvous import _meet
+from dlrm_app.distributed.rendezvous import join_process_group
 from dlrm_app.distributed.runtime import NODE_GROUPS, join_ranks, start_runtime
 from dlrm_app.errors import ConfigError, DlrmError, Problem
 from tests.ranks import start_ranks
@@ -44,7 +44,7 @@ def test_ranks_know_that_they_lost_each_other() -> None:
         assert all(is_lost_peer(RuntimeError(text)) for text in told), told
 
 
-def test_an_allocation_that_fails_is_told_with_what_to_do() -> None:
+def test_a_failed_allocation_is_reported_with_its_cure() -> None:
     with (
         refused(
             DlrmError,
@@ -135,13 +135,13 @@ def test_a_rank_takes_its_only_gpu_unless_all_see_the_same(
     monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    runtime = module._find_runtime(1, on_cpu=False)
+    runtime = module.find_runtime(1, on_cpu=False)
     assert runtime.device == torch.device("cuda", 0)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with refused(
         DlrmError, "", "4 ranks were started on this machine, which has 1 GPUs: start one rank per GPU..."
     ):
-        module._find_runtime(1, on_cpu=False)
+        module.find_runtime(1, on_cpu=False)
 
 
 def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatc
         for name, value in meeting.items():
             monkeypatch.setenv(name, value)
         with refused(DlrmError, "", f"rank 0 cannot meet the others at 127.0.0.1:{port}...--master-port..."):
-            _meet("gloo", timedelta(seconds=5))
+            join_process_group("gloo", timedelta(seconds=5))
 
 
 def test_ranks_may_open_as_many_files_as_the_hard_limit_allows() -> None:
@@ -173,7 +173,7 @@ def test_ranks_bound_to_shared_cores_use_their_share_of_all(monkeypatch: pytest.
     monkeypatch.setattr(module, "count_cores", lambda allowed, *_: len(allowed))
     monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
     monkeypatch.setattr(module, "started_ranks", lambda _: Ranks(0, 0, 8, 8, "cpu"))
-    assert module._find_runtime(None, False).num_threads == 12
+    assert module.find_runtime(None, False).num_threads == 12
 
 
 def jobs_of_one_group() -> list[object]:

@@ -46,7 +46,7 @@ def hashes_of(path: Path, *words: str) -> NDArray[np.uint64]:
     return np.concatenate(found)
 
 
-def test_the_hash_is_that_of_the_rule_in_plain_python(tmp_path: Path) -> None:
+def test_hashes_match_the_rule_in_plain_python(tmp_path: Path) -> None:
     (tmp_path / "clicks").write_bytes(text := make_clicks(300))
     spec = spec_of("criteo_kaggle")
     rows = [reference.parse_line(line, spec) for line in text.splitlines()]

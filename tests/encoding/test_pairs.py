@@ -28,7 +28,7 @@ def test_columns_that_only_add_up_gain_nothing(seed: int) -> None:
     assert score_pairs(*draw(seed, 0.0)) == []
 
 
-def test_the_gain_is_that_of_logistic_regressions() -> None:
+def test_the_gain_matches_logistic_regressions() -> None:
     columns, labels = draw(0, 0.6)
     (pair,) = score_pairs(columns, labels)
     assert pair.names == ("a", "b")

@@ -16,6 +16,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.by_value import MISSING, OTHERS, RARE, group_by_value, measure_by_value
 from dlrm_app.evaluation.result import ValueResult
+from tests.make_log import write_csv
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
@@ -23,7 +24,7 @@ from tests.ranks import on_ranks
 from tests.refusals import refused
 from tests.scored import scored
 from tests.small_run import evaluate_here
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 ROWS = 6000
 

@@ -67,7 +67,7 @@ def both_ways(runtime: Runtime) -> tuple[list[torch.Tensor], ...]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_logits_are_those_of_plain_calls_to_the_bit(num_ranks: int) -> None:
+def test_logits_equal_plain_calls_to_the_bit(num_ranks: int) -> None:
     for before, *others in on_ranks(both_ways, num_ranks):
         assert sum(map(len, before)) == NUM_BATCHES * ROWS // num_ranks
         for other in others:

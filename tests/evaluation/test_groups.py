@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +15,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.ranking import MISSING_KEY, grouped_auc
 from tests.inference.conftest import predicted
+from tests.make_log import make_log
 from tests.preprocessing.running import run, table_of
 from tests.ranks import on_ranks, train_on_ranks
 from tests.refusals import refused
@@ -23,16 +23,12 @@ from tests.scored import scored
 from tests.small_run import SMALL, evaluate_here, events, train_here
 
 ROWS, USERS = 6000, 900
-SPEC = """
-name: users
-delimiter: ","
-header: true
-columns:
-  - {name: clicked, role: label}
-  - {name: price, role: dense, kind: float}
-  - {name: user, role: sparse, kind: string}
-  - {name: shop, role: sparse, kind: integer}
-"""
+COLUMNS = [
+    "{name: clicked, role: label}",
+    "{name: price, role: dense, kind: float}",
+    "{name: user, role: sparse, kind: string}",
+    "{name: shop, role: sparse, kind: integer}",
+]
 HASH, RARE = ["encoding=hash", "encoding.num_embeddings=200"], ["encoding=vocab", "encoding.min_count=20"]
 
 
@@ -46,16 +42,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = pa.array([f"user-{number}" if number % 97 else None for number in user])
     columns = {"clicked": clicked, "price": price, "user": names, "shop": rng.integers(-5, 5, ROWS)}
     table = pa.table(columns)
-    with (folder / "log.csv").open("wb") as file:
-        file.write(f"{','.join(table.column_names)}\n".encode())
-        pacsv.write_csv(table, file, pacsv.WriteOptions(include_header=False, quoting_style="none"))
+    make_log(folder, COLUMNS, table)
     pq.write_table(table, folder / "log.parquet", row_group_size=700)
-    (folder / "users.yaml").write_text(SPEC)
     return folder
 
 
 def made(log: Path, output: Path, *words: str, kind: str = "csv") -> Manifest:
-    files = [f"dataset={log}/users.yaml", f"input.train={log}/log.{kind}", "split.val=0.4", "threads=1"]
+    files = [f"dataset={log}/log.yaml", f"input.train={log}/log.{kind}", "split.val=0.4", "threads=1"]
     return run(output, *files, *words, "layout.row_group_rows=512")
 
 
@@ -76,7 +69,7 @@ def users_of_val(log: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("encoding", [HASH, RARE], ids=["hashed", "rare"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_gauc_is_that_of_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
+def test_gauc_groups_rows_by_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
     manifest = made(log, tmp_path / "data", *encoding, "keep=[user]", kind=kind)
     keys = [f"data.path={tmp_path}/data", "evaluation.group_by=user", "optimizer.sparse.lr=0.1"]
     train_here(tmp_path / "run", *keys)
@@ -125,7 +118,7 @@ def test_kept_values_change_nothing_else(log: Path, tmp_path: Path) -> None:
     assert "kept" not in (tmp_path / "plain/manifest.json").read_text()
 
 
-def test_what_cannot_be_kept_is_refused(log: Path, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_kept_are_refused(log: Path, tmp_path: Path) -> None:
     with refused(ConfigError, "keep=price", "is not a sparse column of one value"):
         made(log, tmp_path / "data", *HASH, "keep=[price]")
 
@@ -137,7 +130,7 @@ def gauc_of_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> float:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_keys_of_64_bits_group_alike_on_any_ranks(num_ranks: int) -> None:
+def test_keys_of_64_bits_give_the_same_groups_on_any_number_of_ranks(num_ranks: int) -> None:
     rng = np.random.default_rng(3)
     keys = rng.integers(-(2**63), 2**63 - 1, 40)[rng.integers(0, 40, 3000)]
     keys[:100] = MISSING_KEY

@@ -42,7 +42,7 @@ def slow(scores: list[torch.Tensor], labels: torch.Tensor) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("step", [None, 0.5, 2.0, 100.0])
 @pytest.mark.parametrize("size", [20, 701])
-def test_the_covariance_is_that_of_the_structural_components(size: int, step: float | None) -> None:
+def test_the_covariance_matches_the_structural_components(size: int, step: float | None) -> None:
     """With no, many, and nothing but equal scores."""
     first, second, labels = draw(size, step)
     aucs, covariance = auc_covariance([scored(each, labels) for each in (first, second)])
@@ -132,7 +132,7 @@ def test_holm_rejects_what_closed_testing_rejects() -> None:
     assert holm([]) == []
 
 
-def test_the_interval_of_the_log_loss_is_that_of_a_mean() -> None:
+def test_the_interval_of_the_log_loss_is_the_interval_of_a_mean() -> None:
     logits, _, labels = draw(500, None)
     chances = 1 / (1 + np.exp(-logits.double().numpy()))
     losses = -np.log(np.where(labels.numpy(), chances, 1 - chances))

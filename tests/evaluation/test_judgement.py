@@ -102,7 +102,7 @@ def test_any_measurements_are_judged_without_nan(
     assert all(map(math.isfinite, judgement.measured.values()))
 
 
-def test_the_error_of_ne_is_that_of_repeated_draws() -> None:
+def test_the_error_of_ne_matches_repeated_draws() -> None:
     """By the bootstrap: NE over its own rows' entropy, whose share of positives hardly varies."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4000, generator=generator) - 1

@@ -145,7 +145,7 @@ def test_rows_are_copied() -> None:
         ),
     ],
 )
-def test_what_is_undefined_is_nan_with_a_warning(
+def test_undefined_metrics_are_nan_with_a_warning(
     logits: list[float], labels: list[float], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One class, no rows, or a model that gives no numbers: the split is named, nothing crashes."""

@@ -41,7 +41,9 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
         ("group_by=m0", "group_by=m0", "is neither a one-hot feature..."),
     ],
 )
-def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, key: str, rule: str) -> None:
+def test_a_dataset_without_the_needed_parts_is_refused_beforehand(
+    tmp_path: Path, typed: str, key: str, rule: str
+) -> None:
     write_dataset(tmp_path / "data", rows={"train": 64, "test": 10})
     (tmp_path / "run").mkdir()
     keys = [f"checkpoint={tmp_path}/run", f"data.path={tmp_path}/data", "split=test", typed]
@@ -55,7 +57,7 @@ def test_checkpoint_settings_are_refused_for_scores_alone(word: str) -> None:
         compose_config("evaluate", EvaluateConfig, ["scores=[s.parquet]", word])
 
 
-def test_a_dataset_that_was_moved_is_told_beforehand(tmp_path: Path) -> None:
+def test_a_moved_dataset_is_reported_beforehand(tmp_path: Path) -> None:
     """And not to be made again."""
     config = compose_config("train", TrainConfig, [f"data.path={tmp_path}/moved"])
     write_checkpoint(tmp_path / "run", 10, 0.7, config=asdict(config))

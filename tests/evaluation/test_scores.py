@@ -21,6 +21,7 @@ from dlrm_app.records import from_json
 from tests.composed import compose_config
 from tests.inference.conftest import predicted
 from tests.loader.dataset_fixture import write_dataset
+from tests.make_log import describe
 from tests.preprocessing.running import run as preprocess
 from tests.ranks import start_ranks
 from tests.refusals import refused
@@ -193,27 +194,23 @@ def test_unlabelled_scores_of_other_rows_are_refused(
         evaluated(f"scores=[{path}]", f"data.path={folder}/data")
 
 
-SPEC = """
-name: lines
-delimiter: ","
-header: true
-columns:
-  - {name: clicked, role: label}
-  - {name: price, role: dense, kind: float}
-  - {name: shop, role: sparse, kind: integer}
-"""
+COLUMNS = [
+    "{name: clicked, role: label}",
+    "{name: price, role: dense, kind: float}",
+    "{name: shop, role: sparse, kind: integer}",
+]
 
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files with rejected lines; ``cut``: their last 40% are val; ``mixed``: also shuffled; a run on ``cut``."""
     folder, rng = tmp_path_factory.mktemp("lines"), np.random.default_rng(0)
-    (folder / "lines.yaml").write_text(SPEC)
+    describe(folder, COLUMNS)
     for name in ("a", "b"):
         rows = [f"{rng.integers(2)},{rng.normal():.4f},{rng.integers(9)}" for _ in range(1000)]
         rows[10], rows[990] = "no", "1,no,3"
         (folder / f"{name}.csv").write_text("\n".join(["clicked,price,shop", *rows]) + "\n")
-    words = [f"dataset={folder}/lines.yaml", f"input.train={folder}/*.csv", "split.val=0.4", "threads=1"]
+    words = [f"dataset={folder}/log.yaml", f"input.train={folder}/*.csv", "split.val=0.4", "threads=1"]
     words += ["rejects.max_fraction=0.01", "encoding.num_embeddings=50"]
     preprocess(folder / "cut", *words)
     preprocess(folder / "mixed", *words, "shuffle=full")
@@ -269,7 +266,7 @@ def test_lines_do_not_find_rows_of_a_shuffled_split(lines: Path, tmp_path: Path)
 def test_lines_do_not_find_rows_dealt_by_their_contents(lines: Path, tmp_path: Path, split: str) -> None:
     rows = [row for row in (lines / "a.csv").read_text().splitlines() if row != "no" and ",no," not in row]
     (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
-    words = [f"dataset={lines}/lines.yaml", f"input.train={tmp_path}/a.csv", "encoding.num_embeddings=50"]
+    words = [f"dataset={lines}/log.yaml", f"input.train={tmp_path}/a.csv", "encoding.num_embeddings=50"]
     preprocess(tmp_path / "dealt", *words, "split.val=0.4", "split.by=content", "threads=1")
     every = predicted(tmp_path / "all.parquet", f"model={lines}/run", f"input={tmp_path}/a.csv")
     num_train = read_manifest(tmp_path / "dealt").splits["train"].rows

@@ -138,7 +138,7 @@ def slow(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_weighted_covariance_is_that_of_influences(step: float | None) -> None:
+def test_the_weighted_covariance_matches_influences(step: float | None) -> None:
     first, labels, weights = draw_weighted(701, step)
     second = first + draw_rows(701, step, seed=9)[0]
     aucs, covariance = auc_covariance([scored(each, labels, weights) for each in (first, second)])
@@ -180,7 +180,7 @@ def test_weighted_intervals_cover_the_truth() -> None:
         assert 0.92 * 300 <= count <= 0.985 * 300
 
 
-def test_the_error_of_ne_is_that_of_its_influences() -> None:
+def test_the_error_of_ne_matches_its_influences() -> None:
     logits, labels, weights = draw_weighted(2000, None)
     metrics = measured(logits, labels, weights)
     metrics.compute()
@@ -192,7 +192,7 @@ def test_the_error_of_ne_is_that_of_its_influences() -> None:
     assert metrics.ne_error == pytest.approx(error, rel=1e-10)
 
 
-def test_curves_of_whole_weights_are_those_of_repeated_rows() -> None:
+def test_curves_of_whole_weights_match_repeated_rows() -> None:
     logits, labels = draw_rows(5000, 0.25)
     weights = torch.randint(0, 4, (5000,), generator=torch.Generator().manual_seed(1))
     found = measure_curves(scored(logits, labels, weights.float()))

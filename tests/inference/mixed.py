@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_csv
+from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess
 from tests.small_run import train_here
 

@@ -23,9 +23,9 @@ from tests.composed import compose_config
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
 from tests.labelled_log import describe_labels, draw_labelled
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.small_run import SMALL, train_here
-from tests.weighted_log import write_csv
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -82,7 +82,7 @@ def test_attention_and_weights_score_as_in_python(built: Path, mixed_export: Pat
         assert message in done.stderr
 
 
-def test_weights_are_no_ids_of_models_without_them(built: Path, package_export: Path) -> None:
+def test_element_weights_are_refused_by_models_without_them(built: Path, package_export: Path) -> None:
     row = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0].split("\t")
     done = run(built / "dlrm_score", str(package_export), rows="\t".join([*row[:3], f"{row[3]}:2", *row[4:]]))
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: 
     torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
 
 
-def test_what_is_wrong_is_named(built: Path, package_export: Path, tmp_path: Path) -> None:
+def test_faults_of_the_input_are_named(built: Path, package_export: Path, tmp_path: Path) -> None:
     score, export = built / "dlrm_score", str(package_export)
     row = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0].split("\t")
     cases = [

@@ -19,7 +19,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import export
-from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
+from dlrm_app.inference.delta import apply_patch, cut_pieces, locate_rows, write_patch
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import RowsAt, read_export
@@ -137,12 +137,12 @@ def patch_of(
 ) -> pa.Buffer:
     """The patch of a file, not compressed."""
     sink = pa.BufferOutputStream()
-    _write_patch(sink, before, after, _cut(before, after, old_rows, new_rows))
+    write_patch(sink, before, after, cut_pieces(before, after, old_rows, new_rows))
     return sink.getvalue()
 
 
 def patched(before: NDArray[np.uint8], patch: pa.Buffer) -> bytes:
-    return b"".join(map(bytes, _patched(pa.BufferReader(patch), before)))
+    return b"".join(map(bytes, apply_patch(pa.BufferReader(patch), before)))
 
 
 @given(

@@ -18,7 +18,7 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import export, exported_model
-from dlrm_app.inference.export import _held_out, _named_at_the_end
+from dlrm_app.inference.export import export_folder, held_out_split
 from dlrm_app.inference.exported_model import open_export, read_reference
 from dlrm_app.inference.formats import Run, load_script, write_torchscript
 from dlrm_app.inference.problems import check_export
@@ -56,7 +56,7 @@ def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:
     assert record.trained_bytes == 4 * 8 * 50 + 2 * 8 * 1000 + 4 * 8 * 30
 
 
-def test_what_is_opened_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
+def test_an_opened_export_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
     model = open_export(script_export)
     scores, logits = model.score(first_rows(trained, 701))
     assert scores.shape == (701,)
@@ -146,11 +146,11 @@ def test_rows_without_an_auc_verify_nothing(tmp_path: Path) -> None:
     manifest = write_dataset(tmp_path, rows={"train": 64, "val": 64, "test": 64})
     splits = {**manifest.splits, "test": replace(manifest.splits["test"], positives=1)}
     manifest = replace(manifest, splits=splits)
-    assert _held_out(None, manifest) == "val"
+    assert held_out_split(None, manifest) == "val"
     with refused(
         DataError, str(tmp_path), "has no test split with two rows of each label to verify the export on"
     ):
-        _held_out("test", manifest)
+        held_out_split("test", manifest)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_an_export_parses_the_index_twice_for_any_tables(
 ) -> None:
     """Once for the tables to export, and once for the trained model to compare with."""
     parsed: list[object] = []
-    parse = storage._parse_index
-    monkeypatch.setattr(storage, "_parse_index", lambda index: parsed.append(index) or parse(index))
+    parse = storage.parse_index
+    monkeypatch.setattr(storage, "parse_index", lambda index: parsed.append(index) or parse(index))
     export_here(f"checkpoint={trained}/run", "format=torchscript", "split=val", f"output={tmp_path}/export")
     assert len(parsed) == 2
 
@@ -291,7 +291,7 @@ def test_writing_torchscript_keeps_no_table_alive(tmp_path: Path) -> None:
     assert logits.tolist() == [32, 64]
 
 
-def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
+def test_plain_weights_equal_the_checkpoints(trained: Path, tmp_path: Path) -> None:
     export_here(f"checkpoint={trained}/run", "format=parquet", f"output={tmp_path}/plain")
     with start_runtime(1) as runtime:
         weights = CheckpointWeights(open_trained(trained / "run", runtime))
@@ -341,7 +341,7 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         ],
     ],
 )
-def test_what_cannot_work_is_refused_at_once(
+def test_impossible_settings_are_refused_at_once(
     tmp_path: Path, overrides: list[str], key: str, rule: str
 ) -> None:
     words = [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
@@ -356,15 +356,15 @@ def test_an_output_that_another_export_makes_is_left_to_it(tmp_path: Path) -> No
     anothers.mkdir()
     output = tmp_path / "export"
     with (
-        _named_at_the_end(output),
+        export_folder(output),
         refused(
             DlrmError, "", "another dlrm-export makes output=.../export: wait for it, or give another name"
         ),
-        _named_at_the_end(output),
+        export_folder(output),
     ):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"export", anothers.name}
-    with refused(ConfigError, "output=.../export", "exists"), _named_at_the_end(output):
+    with refused(ConfigError, "output=.../export", "exists"), export_folder(output):
         pass
 
 

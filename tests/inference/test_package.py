@@ -58,7 +58,7 @@ def test_reference_rows_come_back_to_the_bit(trained: Path) -> None:
         assert torch.equal(before, after)
 
 
-def test_a_full_disk_is_told_before_torch_ends_the_process(
+def test_a_full_disk_is_reported_before_torch_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its writers of both files throw where nothing can catch it."""

@@ -60,7 +60,7 @@ def parquet_columns(rows: list[Row]) -> dict[str, pa.Array]:
     }
 
 
-def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+def test_gzip_and_parquet_have_the_same_scores(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
     text = (shop / "test.csv").read_bytes()
     (tmp_path / "test.csv.gz").write_bytes(gzip.compress(text))
     columns = parquet_columns(draw_rows()[-NUM_TEST:])
@@ -118,7 +118,7 @@ def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Tab
         predicted(tmp_path / "other.parquet", keys[0], f"input={shop}/test.csv", "keep=[id]")
 
 
-def test_rows_without_a_label_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+def test_rows_without_a_label_have_the_same_scores(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
     rows = [row[1:] for row in draw_rows()[-NUM_TEST:]]
     path = write_csv(tmp_path / "today.csv", rows, HEADER[1:])
     table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
@@ -262,7 +262,7 @@ def test_the_encoding_of_an_export_preprocesses_new_days(
     assert same_scores(table, expected)
 
 
-def test_what_cannot_work_is_refused_at_once(
+def test_impossible_settings_are_refused_at_once(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, text = typed("predict", "model=nowhere", "output=scores.csv", "batch_size=0")

@@ -68,7 +68,7 @@ IDS = {
 
 
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2", "several"])
-def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
+def test_pooled_vectors_match_an_embedding_bag(kind: str) -> None:
     by_pattern = {"*": "int8", "shared": "fp32"} if kind == "several" else {}
     types = table_types(QUANTIZED, "int4" if kind == "several" else kind, by_pattern)
     actual = QuantizedTables(QUANTIZED, types, lambda table: [weights_of(table)], stacked=False)(

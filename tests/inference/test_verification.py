@@ -75,7 +75,7 @@ def test_a_file_of_few_rows_is_not_refused_for_what_chance_does() -> None:
 
 
 @pytest.mark.parametrize(("num_rows", "noise"), [(200, 100.0), (100_000, 0.06), (100_000, 0.2)])
-def test_what_loses_more_than_chance_is_refused(num_rows: int, noise: float) -> None:
+def test_a_loss_beyond_chance_is_refused(num_rows: int, noise: float) -> None:
     """A file of noise alone by few rows; by many rows, whatever loses more than the bound, by however little."""
     found = [loss_and_refusal(num_rows, noise, seed) for seed in range(4)]
     assert [is_refused for _, is_refused in found] == [lost > 0.0005 for lost, _ in found]

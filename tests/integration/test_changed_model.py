@@ -59,7 +59,7 @@ def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
     train_here(run, *keys, *overrides)
 
 
-def test_what_is_new_needs_a_word_and_changes_nothing_at_first(
+def test_new_parts_must_be_allowed_and_change_nothing_at_first(
     former: Path, narrow: Path, wide: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -97,7 +97,7 @@ def test_a_run_without_some_columns_needs_allow_and_resumes(
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
 
 
-def test_layers_of_another_shape_need_a_word(former: Path, narrow: Path, tmp_path: Path) -> None:
+def test_layers_of_another_shape_must_be_allowed(former: Path, narrow: Path, tmp_path: Path) -> None:
     with refused(
         ConfigError,
         "model.bottom_mlp",

@@ -21,10 +21,11 @@ from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import open_served
 from dlrm_app.loader.batch import EvalBatches
 from tests.composed import compose_config
-from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_csv, write_parquet
+from tests.dwell_log import COLUMNS, NUM_ITEMS, describe, draw_rows, write_parquet
 from tests.inference.conftest import export_here
 from tests.inference.mixed import CART, TABLES
 from tests.inference.shop import body_of
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
@@ -84,7 +85,7 @@ def test_batches_have_the_weights_of_the_log(folder: Path) -> None:
     assert ids == stored["seen"].combine_chunks().flatten().to_pylist()
 
 
-def test_weights_of_1_train_as_none_do(folder: Path) -> None:
+def test_weights_of_1_train_like_no_weights(folder: Path) -> None:
     rows = draw_rows(ROWS)
     ones = pa.array([[1.0] * len(row) for row in rows["dwell"].to_pylist()], pa.list_(pa.float32()))
     write_csv(folder / "ones.csv", rows.set_column(4, "dwell", ones))

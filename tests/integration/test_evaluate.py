@@ -54,7 +54,7 @@ def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
     assert final_bytes(folder / "watched") == final_bytes(folder / "plain")
 
 
-def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
+def test_an_evaluation_while_training_equals_dlrm_evaluates(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
     settings = [f"checkpoint={folder}/watched/checkpoints/step-000000008", "split=val", "group_by=c0"]
     first, _ = start_ranks(partial(evaluated, *settings, "sharding.types=[row_wise]"), 2, 2)
@@ -90,7 +90,7 @@ def test_two_runs_are_compared_on_the_same_rows(folder: Path, monkeypatch: pytes
     assert "for no difference" in str(from_json(EvaluationResult, found))
 
 
-def test_new_days_are_evaluated_if_they_are_encoded_alike(
+def test_new_days_are_evaluated_if_they_have_the_same_encoding(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other rows, with a column more, are taken; what would give ids another meaning is refused by name."""

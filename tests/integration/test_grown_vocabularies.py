@@ -17,20 +17,17 @@ from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.tables.table import Table
 from tests.inference.conftest import export_here, predicted
+from tests.make_log import describe, write_csv
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 from tests.small_run import CLOCK, evaluate_here, train_here
 
-YAML = """
-name: shop
-delimiter: ","
-header: true
-columns:
-  - {name: bought, role: label}
-  - {name: age, role: dense, kind: float}
-  - {name: item, role: sparse, kind: integer}
-  - {name: basket, role: sparse, kind: integer, separator: "|"}
-"""
+COLUMNS = [
+    "{name: bought, role: label}",
+    "{name: age, role: dense, kind: float}",
+    "{name: item, role: sparse, kind: integer}",
+    '{name: basket, role: sparse, kind: integer, separator: "|"}',
+]
 FEATURES = ["item", "basket"]
 ROWS, DIM, SEED = 1024, 8, 5
 STILL = ["optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30", "model.initial_bias=random"]
@@ -41,8 +38,8 @@ def write_day(path: Path, first_item: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     items = random.integers(first_item, first_item + 40, (ROWS, 3))
     bought = random.random(ROWS) < 0.2 + 0.015 * (items[:, 0] % 40)
-    lines = [f"{b:d},{i % 7},{i},{j}|{k}" for b, (i, j, k) in zip(bought, items, strict=True)]
-    path.write_text("bought,age,item,basket\n" + "\n".join(lines) + "\n")
+    item, baskets = items[:, 0], items[:, 1:].tolist()
+    write_csv(path, {"bought": bought, "age": item % 7, "item": item, "basket": baskets})
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +49,6 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Manifest]:
     Days 2 and 3 also encoded as day 1, and day 2 with a vocabulary of another lineage.
     """
     folder = tmp_path_factory.mktemp("days")
-    (folder / "shop.yaml").write_text(YAML)
     vocabulary = ["encoding=vocab", "encoding.min_count=1"]
     growths = {
         "day1": [*vocabulary, "encoding.day=1"],
@@ -65,7 +61,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Manifest]:
     growths["day3"] += ["encoding.expire_days=1"]
     for day in (1, 2, 3):
         write_day(folder / f"day{day}.csv", 20 * day, day)
-    given = [f"dataset={folder}/shop.yaml", "split.val=0.25"]
+    given = [f"dataset={describe(folder, COLUMNS)}", "split.val=0.25"]
     return {
         name: run(folder / name, *given, f"input.train={folder}/{name[:4]}.csv", *growth)
         for name, growth in growths.items()

@@ -21,12 +21,12 @@ from dlrm_app.inference.serve.scoring import open_served
 from tests.composed import compose_config
 from tests.inference.shop import body_of
 from tests.labelled_log import describe_labels, draw_labelled
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
 from tests.refusals import refused
 from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
-from tests.weighted_log import write_csv
 
 ROWS, LABELS = 12_000, ("clicked", "order", "like")
 COMMON = [*SMALL, "report.enabled=false", "trainer.epochs=2", "optimizer.dense.lr=0.01"]

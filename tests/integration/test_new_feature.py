@@ -11,21 +11,18 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from tests.inference.conftest import predicted
+from tests.make_log import describe, write_csv
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
 from tests.small_run import train_here
 
-COLUMNS = """
-name: shop
-delimiter: ","
-header: true
-columns:
-  - {name: bought, role: label}
-  - {name: age, role: dense, kind: float}
-  - {name: a, role: sparse, kind: integer}
-  - {name: b, role: sparse, kind: string}
-"""
-NEW = "  - {name: c, role: sparse, kind: string}\n"
+COLUMNS = [
+    "{name: bought, role: label}",
+    "{name: age, role: dense, kind: float}",
+    "{name: a, role: sparse, kind: integer}",
+    "{name: b, role: sparse, kind: string}",
+]
+NEW = "{name: c, role: sparse, kind: string}"
 STILL = ["optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30", "model.initial_bias=random"]
 ROWS = 1024
 
@@ -34,15 +31,15 @@ ROWS = 1024
 def days(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Manifest]:
     """Day 1 with the columns a and b, day 2 with c besides, by each way to keep ids, and a third day."""
     folder = tmp_path_factory.mktemp("days")
-    (folder / "one.yaml").write_text(COLUMNS)
-    (folder / "two.yaml").write_text(COLUMNS + NEW)
+    describe(folder, COLUMNS, name="one")
+    describe(folder, [*COLUMNS, NEW], name="two")
     for day in (1, 2, 3):
         random = np.random.default_rng(day)
         a, b, c = random.integers(15 * day, 15 * day + 30, ROWS), *random.integers(0, 9, (2, ROWS))
         clicks = random.random(ROWS) < 0.2 + 0.01 * (a % 30) + 0.03 * b
-        rows = zip(clicks.astype(int), a % 7, a, b, c, strict=True)
-        lines = [f"{click},{age},{x},b{y},c{z}" for click, age, x, y, z in rows]
-        (folder / f"day{day}.csv").write_text("bought,age,a,b,c\n" + "\n".join(lines) + "\n")
+        rows = {"bought": clicks, "age": a % 7, "a": a}
+        rows |= {name: [f"{name}{value}" for value in values] for name, values in (("b", b), ("c", c))}
+        write_csv(folder / f"day{day}.csv", rows)
     grown, known = ["encoding=vocab", "encoding.grow_from={}"], ["encoding=from_dataset", "encoding.path={}"]
     steps = {
         "day1": ("one", 1, ["encoding=vocab", "encoding.day=1"], ""),

@@ -90,7 +90,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(dataset: str, tmp_path: Path, stop
     assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
 
 
-def test_what_a_plateau_needs_is_refused_before(dataset: str, tmp_path: Path) -> None:
+def test_a_plateau_without_what_it_needs_is_refused_before_work(dataset: str, tmp_path: Path) -> None:
     with refused(ConfigError, "schedule.restore_best", "needs the checkpoint of the best evaluation"):
         train_here(tmp_path / "run", dataset, *PLATEAU, "checkpoint.keep_best=0")
     write_dataset(tmp_path / "no_val", rows={"train": 1280})

@@ -13,11 +13,12 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.inference.predict.predict import predict
 from tests.composed import compose_config
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, evaluate_here, events, losses, train_here
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 ROWS, TEST, SHARE = 300_000, 0.4, 0.1
 COMMON = [*SMALL, "report.enabled=false", "trainer.epochs=1", "optimizer.dense.lr=0.01"]
@@ -83,7 +84,7 @@ def test_a_tenth_of_the_negatives_teaches_the_odds_of_all_rows(folder: Path, sam
     assert without.sum() / chances.sum() > 4
 
 
-def test_metrics_of_a_sampled_split_are_those_of_all_rows(folder: Path, sampled: Path) -> None:
+def test_metrics_of_a_sampled_split_estimate_those_of_all_rows(folder: Path, sampled: Path) -> None:
     """On train: scikit-learn's, where a negative counts ten times; its NE is against the rate of all rows."""
     p, y = scores(sampled, folder / "some", "train")
     w = np.where(y > 0, 1, 1 / SHARE)

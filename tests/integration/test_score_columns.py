@@ -11,21 +11,17 @@ import pytest
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from tests.inference.conftest import predicted
+from tests.make_log import make_log
 from tests.preprocessing.running import AUTO, rejects_of, run, table_of
 from tests.refusals import refused
 from tests.small_run import train_here
 
-FORMAT = """
-name: scored
-delimiter: ","
-quote: null
-header: true
-columns:
-  - {name: clicked, role: label}
-  - {name: age, role: dense, kind: float}
-  - {name: boosted, role: dense, kind: score}
-  - {name: shop, role: sparse, kind: integer}
-"""
+COLUMNS = [
+    "{name: clicked, role: label}",
+    "{name: age, role: dense, kind: float}",
+    "{name: boosted, role: dense, kind: score}",
+    "{name: shop, role: sparse, kind: integer}",
+]
 ROWS = 400
 COMMON = ["split.test=0.25", "threads=1"]
 
@@ -34,7 +30,6 @@ COMMON = ["split.test=0.25", "threads=1"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log as text and as Parquet; some scores are missing, 0 and 1."""
     folder, chance = tmp_path_factory.mktemp("scored"), random.Random(0)
-    (folder / "scored.yaml").write_text(FORMAT)
     scores = [None, 0.0, 1.0, *(round(chance.random(), 4) for _ in range(ROWS - 3))]
     columns = {
         "clicked": [int(chance.random() < (score or 0.5)) for score in scores],
@@ -43,19 +38,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "shop": [chance.randrange(9) for _ in scores],
     }
     pq.write_table(pa.table(columns), folder / "log.parquet")
-    lines = [
-        ",".join("" if value is None else str(value) for value in row)
-        for row in zip(*columns.values(), strict=True)
-    ]
-    (folder / "log.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    run(folder / "data", f"dataset={folder}/scored.yaml", f"input.train={folder}/log.csv", *COMMON, *AUTO)
+    run(folder / "data", *make_log(folder, COLUMNS, columns), *COMMON, *AUTO)
     return folder
 
 
 def test_a_score_becomes_its_logit_and_nothing_else(folder: Path) -> None:
     """It has no bucket and no transform to be chosen; missing is 0, and 0 and 1 are finite."""
     manifest = run(
-        folder / "again", f"dataset={folder}/scored.yaml", f"input.train={folder}/log.parquet", *COMMON, *AUTO
+        folder / "again", f"dataset={folder}/log.yaml", f"input.train={folder}/log.parquet", *COMMON, *AUTO
     )
     (column,) = [column for column in manifest.dense if column.name == "boosted"]
     assert column.transform == {"kind": "logit"}
@@ -72,14 +62,14 @@ def test_a_score_becomes_its_logit_and_nothing_else(folder: Path) -> None:
         assert table_of(manifest, split) == table_of(read_manifest(folder / "data"), split)
 
 
-def test_what_is_no_probability_is_rejected(folder: Path, tmp_path: Path) -> None:
+def test_scores_outside_0_to_1_are_rejected(folder: Path, tmp_path: Path) -> None:
     text = "clicked,age,boosted,shop\n" + "1,30,0.5,1\n" * 8 + "1,30,-2.5,1\n0,31,1.01,1\n"
     (tmp_path / "wrong.csv").write_text(text)
     table = pa.table({"clicked": [1] * 9, "age": [30.0] * 9, "boosted": [0.5] * 8 + [1.5], "shop": [1] * 9})
     pq.write_table(table, tmp_path / "wrong.parquet")
     for name, bad in (("wrong.csv", 2), ("wrong.parquet", 1)):
         words = [
-            f"dataset={folder}/scored.yaml",
+            f"dataset={folder}/log.yaml",
             f"input.train={tmp_path}/{name}",
             "rejects.max_fraction=0.5",
         ]
@@ -88,9 +78,9 @@ def test_what_is_no_probability_is_rejected(folder: Path, tmp_path: Path) -> Non
         assert "a probability, from 0 to 1" in rejects_of(tmp_path / name.replace(".", "_"))[0]["reason"]
 
 
-def test_it_cannot_be_cut_into_buckets(folder: Path, tmp_path: Path) -> None:
+def test_a_score_cannot_be_cut_into_buckets(folder: Path, tmp_path: Path) -> None:
     words = [
-        f"dataset={folder}/scored.yaml",
+        f"dataset={folder}/log.yaml",
         f"input.train={folder}/log.csv",
         "dense.bucket_columns=[boosted]",
     ]

@@ -49,7 +49,7 @@ def test_a_run_folder_holds_all_that_happened(one_rank: Path) -> None:
     assert json.loads((one_rank / "environment.json").read_text())["world_size"] == 1
 
 
-def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
+def test_the_last_line_names_a_report_of_the_same_numbers(one_rank: Path) -> None:
     assert f"report: {one_rank / 'report.html'}" in (one_rank / "shown.txt").read_text()
     report = read_report(one_rank / "report.html")
     assert {f"{event['auc']:.5f}" for event in events(one_rank, "eval")} <= {*report.numbers}

@@ -54,7 +54,7 @@ def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tm
     assert (progress.step, progress.counted_updates) == (STEPS, 3 * STEPS)
 
 
-def test_optimizers_begin_anew_where_their_states_are_not_wanted(
+def test_optimizers_begin_again_if_their_states_are_not_wanted(
     former: Path, dataset: Path, tmp_path: Path
 ) -> None:
     short, anew = "trainer.max_steps=2", "warm_start.optimizer=false"

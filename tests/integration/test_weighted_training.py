@@ -13,11 +13,12 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from tests.composed import compose_config
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.preprocessing.running import table_of
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 COMMON = [*SMALL, "report.enabled=false", "trainer.epochs=2", "optimizer.dense.lr=0.01"]
 
@@ -67,7 +68,7 @@ def test_metrics_are_scikit_learns_on_the_scores(folder: Path, run: Path) -> Non
     assert interval.value == pytest.approx(found["logloss"], rel=1e-9)
 
 
-def test_scores_of_others_are_weighted_alike(folder: Path, run: Path) -> None:
+def test_scores_and_blends_use_the_same_weights(folder: Path, run: Path) -> None:
     scores(folder, run, "test")
     words = [f"checkpoint={run}", f"scores=[{run}/test.parquet]", "blend=[1,1]"]
     first, second, blend = evaluate_here(*words).models

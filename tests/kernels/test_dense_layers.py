@@ -77,7 +77,7 @@ def test_a_bf16_step_is_torchs(nets: Pair) -> None:
         assert (gradient - of_plain_too).norm() < 2e-2 * of_plain_too.norm(), name
 
 
-def test_what_is_given_stays_as_it_is(nets: Pair) -> None:
+def test_inputs_and_gradients_are_not_changed_in_place(nets: Pair) -> None:
     """Sums in place are of its own memory: neither the inputs nor the gradient that comes in changes."""
     inputs = inputs_of(10).requires_grad_()
     outputs = nets[1](inputs)

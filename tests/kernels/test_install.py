@@ -61,8 +61,8 @@ def rows_of(weights: torch.Tensor) -> torch.Tensor:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The operators of ours that ran."""
     seen: list[str] = []
-    update = updates._update
-    monkeypatch.setattr(updates, "_update", lambda *given: (seen.append("update"), update(*given)))
+    update = updates.update_tables
+    monkeypatch.setattr(updates, "update_tables", lambda *given: (seen.append("update"), update(*given)))
     yield seen
     restore_operators()
 
@@ -87,14 +87,14 @@ def test_a_gpus_model_stays_as_it_is(calls: list[str]) -> None:
     assert "LinearRelu" not in {type(module).__name__ for module in model.modules()}
 
 
-def test_another_fbgemm_is_left_to_itself_and_said_so_once(
+def test_another_fbgemm_is_left_alone_with_one_warning(
     calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(door.WRITTEN_FOR, "fbgemm", ("1.4", "1.5"))
-    door._fit_libraries.cache_clear()
+    door.fits_libraries.cache_clear()
     for _ in range(2):
         install(nn.Sequential(MLP(3, [2])), CPU, "compiled")
-    door._fit_libraries.cache_clear()
+    door.fits_libraries.cache_clear()
     rows_of(torch.randn(4, 4))
     assert not calls
     assert len(caplog.messages) == 1

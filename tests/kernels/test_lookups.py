@@ -51,8 +51,10 @@ def test_bags_are_pooled_as_torch_pools_them(
     pooling: PoolingMode, most: int, precision: SparseType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
-    look_up = compiled_lookups._look_up
-    monkeypatch.setattr(compiled_lookups, "_look_up", lambda given: found.append(look_up(given)) or found[-1])
+    look_up = compiled_lookups.pool_rows
+    monkeypatch.setattr(
+        compiled_lookups, "pool_rows", lambda given: found.append(look_up(given)) or found[-1]
+    )
     tables = make_tables(pooling, precision)
     ids, offsets = draw_bags(most)
     pooled = tables(ids, offsets)
@@ -96,7 +98,7 @@ def test_an_id_outside_of_its_table_is_refused_by_fbgemm(number: int) -> None:
 
 
 def test_weighted_bags_are_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_lookups, "_look_up", None)
+    monkeypatch.setattr(compiled_lookups, "pool_rows", None)
     tables = make_tables()
     ids, offsets = draw_bags(2, least=1)
     halved = tables(ids, offsets, per_sample_weights=torch.full((len(ids),), 0.5))

@@ -37,7 +37,7 @@ def printed(code: str, **variables: str) -> str:
 
 
 @pytest.mark.parametrize(("options", "keeps"), [(None, True), (USERS, False)])
-def test_polars_keeps_memory_unless_it_is_told_otherwise(options: str | None, keeps: bool) -> None:
+def test_polars_keeps_memory_unless_the_environment_says_otherwise(options: str | None, keeps: bool) -> None:
     given = {} if options is None else {"_RJEM_MALLOC_CONF": options}
     assert (int(printed(_LOAD + _FAULTS, **given)) < 6_400) == keeps  # of 12,800 pages
 

@@ -17,7 +17,7 @@ def count_threads(arguments: openmp.Arguments) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_each_row_goes_to_one_thread_and_threads_get_alike(threads: int, rows: int) -> None:
+def test_each_row_goes_to_one_thread_and_shares_are_equal(threads: int, rows: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

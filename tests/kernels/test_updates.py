@@ -10,7 +10,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBat
 from dlrm_app.kernels import rows as compiled_rows
 from dlrm_app.kernels import updates as compiled_updates
 from dlrm_app.kernels.install import replace_operators
-from dlrm_app.kernels.updates import _BAG, _sort
+from dlrm_app.kernels.updates import BAG, sort_with_bags
 from tests.kernels import bags
 from tests.kernels.bags import FEATURE_TABLES
 
@@ -107,15 +107,15 @@ def test_ids_of_any_size_are_sorted_with_their_bags(largest: int) -> None:
     ids = generator.integers(largest + 1, size=500)
     ids[3] = largest
     keys, spare = np.empty((2, 500), np.int64)
-    _sort(ids, np.arange(501), 90, largest + 1, keys, spare)
+    sort_with_bags(ids, np.arange(501), 90, largest + 1, keys, spare)
     order = np.argsort(ids, kind="stable")
     np.testing.assert_array_equal(keys >> 32, ids[order])
-    np.testing.assert_array_equal(keys & _BAG, 90 + order)
+    np.testing.assert_array_equal(keys & BAG, 90 + order)
 
 
 def test_ids_outside_the_table_touch_no_memory() -> None:
     keys, spare = np.empty((2, 4), np.int64)
-    _sort(np.array([5, -1, 2, 3]), np.arange(5), 0, 3, keys, spare)
+    sort_with_bags(np.array([5, -1, 2, 3]), np.arange(5), 0, 3, keys, spare)
     assert keys.tolist() == [2 << 32 | 2, -1, -1, -1]
     tables = make_tables(EmbOptimType.EXACT_ADAGRAD, PoolingMode.SUM)
     before = [each.detach().clone() for each in tables.split_embedding_weights()]
@@ -133,14 +133,14 @@ def test_ids_outside_the_table_touch_no_memory() -> None:
 
 @pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_it_is_left_to_fbgemm(
+def test_fbgemm_makes_none_of_these_updates(
     kind: EmbOptimType, precision: SparseType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not on one thread, and not where bags hold several ids."""
-    if precision == SparseType.FP16 and not compiled_rows._converts_halves():
+    if precision == SparseType.FP16 and not compiled_rows.converts_halves():
         pytest.skip("this CPU has no instructions for float16")
     updated = []
-    monkeypatch.setattr(compiled_updates, "_update", lambda rule, *_: updated.append(rule))
+    monkeypatch.setattr(compiled_updates, "update_tables", lambda rule, *_: updated.append(rule))
     train(kind, PoolingMode.SUM, precision, steps=2)
     assert updated == [KINDS.index(kind)] * 2
 

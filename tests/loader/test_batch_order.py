@@ -190,7 +190,7 @@ def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 12), st.integers(0, 400))
-def test_what_check_lanes_lets_pass_can_be_dealt(
+def test_lanes_that_pass_check_lanes_can_be_dealt(
     batch_size: int, lanes: int, world_size: int, rows: int
 ) -> None:
     """It refuses exactly what does not divide or is too small."""

@@ -161,7 +161,7 @@ NO_TIMES = """2026-11-3|2026-13-01|2026-00-01|2025-02-29|1900-02-29|2026-04-31|2
 2026-11-23T17:09:08+1|2026-11-23T17:09:08+01:0|0000-12-31|1732381748""".replace("\n", "|").split("|")
 
 
-def test_times_are_those_of_pythons_calendar() -> None:
+def test_times_match_pythons_calendar() -> None:
     """Good ones to the second, a fraction to the last place of a double; others are rejected by name."""
     columns = [COLUMNS[0], {"name": "t", "role": "time", "kind": "iso"}, COLUMNS[3], COLUMNS[4]]
     spec = spec_of([{"name": "since", "kind": "seconds_since", "of": ["t", "joined"]}], columns)
@@ -195,7 +195,7 @@ PLAIN_TIMES = st.datetimes(datetime.datetime(1970, 1, 1), datetime.datetime(2068
     st.sampled_from([0, -330, 840]),
     st.booleans(),
 )
-def test_times_in_a_format_are_those_of_strptime(
+def test_times_in_a_format_match_strptime(
     form: str, times: list[datetime.datetime], minutes: int, is_text: bool
 ) -> None:
     zone = datetime.timezone(datetime.timedelta(minutes=minutes))
@@ -209,7 +209,7 @@ def test_times_in_a_format_are_those_of_strptime(
     )
 
 
-def test_what_is_no_time_in_the_format_is_rejected_by_name() -> None:
+def test_values_that_are_not_times_in_the_format_are_rejected_by_name() -> None:
     columns = [COLUMNS[0], {"name": "t", "role": "time", "format": "%d/%b/%Y %H:%M %z"}, COLUMNS[3]]
     spec = spec_of([{"name": "since", "kind": "seconds_since", "of": ["t", "joined"]}], columns)
     good = ["1/feb/2024 7:05 Z", "29/Feb/2024 07:05 +01:30"]

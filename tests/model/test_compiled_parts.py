@@ -68,7 +68,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.mark.long
-def test_logits_and_gradients_are_those_of_the_plain_model(
+def test_logits_and_gradients_match_the_plain_model(
     models: tuple[Model, Model], caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, compiled = models
@@ -92,7 +92,7 @@ def test_without_a_compiler_steps_run_eagerly_with_a_log_line(
 
 
 @pytest.mark.long
-def test_what_cannot_be_one_graph_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_are_not_one_graph_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     plain = Model()
     plain.over_arch = Breaking(4, 1)
     compiled = copy.deepcopy(plain)

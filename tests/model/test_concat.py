@@ -68,7 +68,7 @@ def test_tables_of_unequal_widths_are_refused_naming_concat(kind: str) -> None:
         build_model(ModelSpec(config.model, TABLES, NUM_DENSE), torch.device("cpu"))
 
 
-def test_it_needs_no_dense_column() -> None:
+def test_concat_needs_no_dense_column() -> None:
     config = compose_train(*CONCAT)
     model = build_model(ModelSpec(config.model, TABLES, 0), torch.device("cpu"))
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))

@@ -18,7 +18,7 @@ TABLES = [
 ]
 
 
-def test_what_lies_in_order_is_not_copied() -> None:
+def test_vectors_in_order_are_not_copied() -> None:
     values = torch.arange(24.0).view(2, 12)
     stacked = OrderedSparseArch(EmbeddingBagCollection(tables=TABLES)).stack(
         KeyedTensor(["f0", "f1", "f2"], [4, 4, 4], values)
@@ -27,7 +27,7 @@ def test_what_lies_in_order_is_not_copied() -> None:
     assert torch.equal(stacked, values.view(2, 3, 4))
 
 
-def test_another_order_is_put_right() -> None:
+def test_vectors_in_another_order_are_sorted() -> None:
     values = torch.arange(24.0).view(2, 12)
     stacked = OrderedSparseArch(EmbeddingBagCollection(tables=TABLES)).stack(
         KeyedTensor(["f2", "f0", "f1"], [4, 4, 4], values)

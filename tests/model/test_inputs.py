@@ -36,7 +36,7 @@ def test_every_axis_has_as_many_names_as_places(kind: str, size: int, embedding:
         assert all(len({*names}) == len(names) for names in of_each_axis if names is not None)
 
 
-def test_strided_means_are_named_by_what_they_are_means_of() -> None:
+def test_strided_means_are_named_by_the_values_they_average() -> None:
     """33 values in windows of 4: of the 3 that are missing 1 stands in front."""
     (_, inputs), *_ = named_axes(spec_of("concat", "model.stride=4"), DENSE[:1]).values()
     vectors = [("f1", p) for p in range(8)] + [("f2", p) for p in range(8)] + [("f3", p) for p in range(8)]

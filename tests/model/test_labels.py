@@ -80,7 +80,7 @@ def by_hand(
 
 @pytest.mark.parametrize("share", [1.0, SHARE])
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_loss_and_gradient_are_those_written_out(share: float, is_weighted: bool) -> None:
+def test_loss_and_gradient_match_the_written_out_formula(share: float, is_weighted: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(ROWS, 4, generator=generator, requires_grad=True)
     labels, others = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_others(1)
@@ -187,7 +187,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_training_is_that_of_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:
+def test_training_matches_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:
     by_rank = on_ranks(partial(run_case, case), num_ranks)
     losses, plain = plain_run(case)
     found = torch.tensor([each for each, _ in by_rank]).mean(0)

@@ -41,7 +41,7 @@ def test_ten_steps_equal_plain_torch(kind: str, optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "optimizer"), [("dlrm", "rowwise_adagrad"), ("dcn", "adagrad"), ("projection", "sgd")]
 )
-def test_the_libraries_own_code_does_too(kind: str, optimizer: str) -> None:
+def test_the_libraries_own_code_trains_like_plain_torch(kind: str, optimizer: str) -> None:
     keys = [f"optimizer={optimizer}", "trainer.kernels=libraries", *MODELS[kind]]
     assert_trains_like_plain(compose_train(*keys))
 

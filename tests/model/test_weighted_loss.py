@@ -39,7 +39,7 @@ def by_hand(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, s
 
 @pytest.mark.parametrize("share", [1.0, SHARE])
 @pytest.mark.parametrize("num_pieces", [1, 4])
-def test_loss_and_gradient_are_those_written_out(num_pieces: int, share: float) -> None:
+def test_loss_and_gradient_match_the_written_out_formula(num_pieces: int, share: float) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(ROWS, 1, generator=generator, requires_grad=True)
     labels, weights = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_weights(1)
@@ -131,7 +131,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_weighted_training_is_that_of_plain_torch(num_ranks: int) -> None:
+def test_weighted_training_matches_plain_torch(num_ranks: int) -> None:
     by_rank = on_ranks(run_cases, num_ranks)
     for number, case in enumerate(CASES):
         losses, plain = plain_run(case)

@@ -61,7 +61,7 @@ FORMS: dict[str, Callable[[list[Any]], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("encoding", ["hash", "vocab"])
-def test_lists_in_brackets_are_those_with_a_separator(tmp_path: Path, form: str, encoding: str) -> None:
+def test_lists_in_brackets_equal_lists_with_a_separator(tmp_path: Path, form: str, encoding: str) -> None:
     options = [f"encoding={encoding}", *(["encoding.min_count=1"] if encoding == "vocab" else [])]
     plain = write(tmp_path, "plain", lambda items: "|".join(map(str, items)), separator="|")
     expected = run(tmp_path / "plain_out", *plain, *options)
@@ -109,7 +109,7 @@ def test_a_text_without_its_brackets_is_rejected_by_name(tmp_path: Path) -> None
     assert len(rejects) == 50
 
 
-def test_served_lists_are_those_of_the_log() -> None:
+def test_served_lists_equal_the_logs() -> None:
     form = read_spec(DatasetConfig(**description(**BRACKETS)))
     given: list[dict[str, Any]] = [{"ids": ids, "words": words} for ids, words in ROWS[:4]]
     rows = JsonRows(form)

@@ -158,7 +158,7 @@ def test_a_column_with_too_many_values_is_hashed() -> None:
     ],
 )
 @pytest.mark.parametrize("rows", [ROWS, 10 * STUDIED_ROWS])
-def test_what_is_typed_is_kept(typed: str, rows: int) -> None:
+def test_typed_settings_are_kept(typed: str, rows: int) -> None:
     config = configure(*words(Path("any"), typed)[1:], "output=x")
     made = choose(summary(rows), config.encoding, config.dense, SPEC, True)
     section, key = typed.partition("=")[0].split(".")
@@ -225,7 +225,7 @@ def test_a_list_shares_the_vocabulary_of_its_column() -> None:
     assert choice(summary(1000)).encoding.shared is None
 
 
-def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(
+def test_chosen_settings_can_be_typed_and_give_the_same_dataset(
     shop: Path, auto: Path, tmp_path: Path
 ) -> None:
     made = read_manifest(auto)
@@ -291,7 +291,7 @@ def test_nothing_is_looked_at_where_no_row_changes_the_choice(
     pq.write_table(pacsv.read_csv(shop / "shop.csv"), tmp_path / "shop.parquet")
     monkeypatch.setattr(look, "STUDIED_ROWS", 100)
     monkeypatch.setattr(choose_module, "STUDIED_ROWS", 100)
-    monkeypatch.setattr(look, "_read", stop)
+    monkeypatch.setattr(look, "read_sample", stop)
     files = [f"dataset={shop}/shop.yaml", f"input.train={tmp_path}/shop.parquet"]
     chosen = run(tmp_path / "footer", *words(shop, *numbers)[3:], *files).config
     assert (chosen["auto"]["rows"], chosen["auto"]["seen"]) == (ROWS * 9 // 10, 0)
@@ -311,8 +311,8 @@ def test_a_new_day_takes_what_was_chosen(shop: Path, auto: Path, tmp_path: Path)
 def test_a_look_at_a_large_file_is_spread_over_its_training_rows(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "_NUM_PIECES", 8)
-    monkeypatch.setattr(look, "_PIECE_BYTES", 2000)
+    monkeypatch.setattr(look, "NUM_PIECES", 8)
+    monkeypatch.setattr(look, "PIECE_BYTES", 2000)
     rising = [f"{number % 2},{number},1,1,1,{number},a,1,1" for number in range(20_000)]
     header = ",".join(column.name for column in COLUMNS)
     log = tmp_path / "log.csv"

@@ -10,7 +10,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
-from tests.dwell_log import COLUMNS, DWELL, describe, draw_rows, write_csv, write_parquet
+from tests.dwell_log import COLUMNS, DWELL, describe, draw_rows, write_parquet
+from tests.make_log import write_csv
 from tests.preprocessing.running import content, rejects_of, run, spec_of, table_of
 from tests.refusals import refused
 
@@ -65,7 +66,7 @@ def test_a_log_without_weights_makes_what_it_made(log: Path) -> None:
     assert ignored.sparse[1].weights is None
 
 
-def test_all_other_columns_are_those_of_a_log_without_weights(log: Path) -> None:
+def test_weights_change_no_other_column(log: Path) -> None:
     """With a target column, buckets and a kept column beside them. Folds of train are dealt by a row's content."""
     more = ["dense.target_columns=[item]", "dense.bucket_columns=[age]", "keep=[item]", "split.val=0.2"]
     weighted = run(log / "weighted", *options(log, "log.csv", *more))
@@ -105,7 +106,7 @@ FAULTS: list[tuple[list[int] | None, list[Any] | None, str | None]] = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_no_weight_is_a_rejected_row(log: Path, form: str) -> None:
+def test_rows_with_invalid_element_weights_are_rejected(log: Path, form: str) -> None:
     """Its reason is given. Lists without elements need no weights."""
     rows = draw_rows(len(FAULTS))
     for name, values in (("seen", [row[0] for row in FAULTS]), ("dwell", [row[1] for row in FAULTS])):
@@ -199,7 +200,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("columns", "key", "rule"), WRONG, ids=map(str, range(len(WRONG))))
-def test_what_weighs_no_list_is_refused(log: Path, columns: list[str], key: str, rule: str) -> None:
+def test_element_weights_without_a_list_are_refused(
+    log: Path, columns: list[str], key: str, rule: str
+) -> None:
     describe(log, columns=columns)
     with refused(ConfigError, key, rule):
         run(log / "out", *options(log, "log.csv"))

@@ -1,9 +1,7 @@
 """Vocabularies that grow, by whole runs of dlrm-preprocess."""
 
-import contextlib
 import random
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from dlrm_app.dataset.encoding_files import read_rows, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.journal import Journal
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import content, run, table_of
 from tests.refusals import refused
 
@@ -142,19 +140,8 @@ def test_interruptions_after_every_step_give_the_same_bytes(
     given = [shop, f"input.train={tmp_path}/1.csv", "split.val=0.2", "shuffle=full", "threads=1"]
     given += ["encoding=vocab", "encoding.min_count=2", f"encoding.grow_from={first.folder}"]
     whole = content(run(tmp_path / "whole", *given).folder)
-    commit, steps = Journal.commit, 0
-
-    def commit_and_stop(*arguments: Any) -> None:
-        nonlocal steps
-        commit(*arguments)
-        steps += 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "commit", commit_and_stop)
-    while not (tmp_path / "killed/manifest.json").exists():
-        with contextlib.suppress(KeyboardInterrupt):
-            run(tmp_path / "killed", *given)
-    assert steps > 6
+    killed = tmp_path / "killed"
+    assert run_in_pieces(lambda: run(killed, *given), monkeypatch, commits=1, loses_work=False) > 6
     assert content(tmp_path / "killed") == whole
 
 
@@ -227,7 +214,9 @@ def days_of(folder: Path) -> list[str]:
     ],
     ids=["day", "expire", "top_k", "earlier", "date", "capacity", "shared", "targets", "hashed"],
 )
-def test_what_cannot_grow_is_refused(parents: Path, given: list[str], key: str, rule: str) -> None:
+def test_settings_of_vocabularies_that_cannot_grow_are_refused(
+    parents: Path, given: list[str], key: str, rule: str
+) -> None:
     words = [text.format(first=parents / "first", hashed=parents / "hashed") for text in given]
     with refused(ConfigError, key, rule):
         run(parents / "no", *days_of(parents), "encoding=vocab", *words)

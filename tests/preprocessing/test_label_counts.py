@@ -24,9 +24,9 @@ from tests.labelled_log import (
     draw_labelled,
     made,
 )
+from tests.make_log import write_csv
 from tests.preprocessing.running import make, table_of
 from tests.refusals import refused
-from tests.weighted_log import write_csv
 
 ROWS = 3000
 

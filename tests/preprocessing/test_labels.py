@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import dlrm_app
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.dataset.splits import LabelCounts
 from dlrm_app.errors import ConfigError
-from dlrm_app.journal import Journal
 from dlrm_app.logs.sources import parquet_units
 from tests.labelled_log import (
     all_roles,
@@ -25,9 +23,11 @@ from tests.labelled_log import (
     made,
     stored,
 )
+from tests.make_log import write_csv
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.refusals import refused
-from tests.weighted_log import describe, write_csv
+from tests.weighted_log import describe
 
 ROWS = 3000
 LABELS = [LearntLabel("clicked"), LearntLabel("order", "clicked", 2.0), LearntLabel("like")]
@@ -85,7 +85,7 @@ def test_parquet_gives_the_dataset_of_the_text(log: Path, store: Callable[..., p
     assert content(log / "parquet", ["manifest.json"]) == content(log / "text", ["manifest.json"])
 
 
-def test_what_is_no_label_is_a_rejected_row_and_missing_is_not(log: Path) -> None:
+def test_rows_with_invalid_labels_are_rejected_and_missing_ones_are_not(log: Path) -> None:
     describe_labels(log)
     rows = draw_labelled(8)[0]
     texts = ["2", "yes", "0.5", "", "NA", "true", "1.0", "0"]
@@ -109,7 +109,7 @@ def test_a_row_without_the_main_label_is_rejected(log: Path) -> None:
     assert [each["line"] for each in rejects_of(log / "out")] == [3]
 
 
-def test_one_label_in_the_list_is_that_label_alone(log: Path) -> None:
+def test_a_list_of_one_label_equals_one_label(log: Path) -> None:
     """To the byte."""
     columns = ["{name: clicked, role: label}", "{name: like, role: label}", "{name: order, role: label}"]
     columns += ["{name: importance, role: ignore}", "{name: age, role: dense, kind: float}"]
@@ -131,7 +131,7 @@ def test_rows_without_labels_have_none(log: Path) -> None:
     assert (manifest.label, manifest.labels, manifest.splits["test"].labels) == (None, [], {})
 
 
-def test_an_entry_that_is_no_label_is_refused_by_its_place(log: Path) -> None:
+def test_an_entry_that_is_not_a_label_is_refused_by_its_place(log: Path) -> None:
     with refused(ConfigError, "dataset.labels[1]", "must be a column, or a column with settings"):
         made(log, "out", "log.csv", "dataset.labels=[clicked,[like]]")
     with refused(ConfigError, "dataset.labels", "is empty"):
@@ -156,7 +156,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("labels", REFUSED)
-def test_what_describes_no_labels_is_refused_by_name(log: Path, labels: str) -> None:
+def test_invalid_descriptions_of_labels_are_refused_by_name(log: Path, labels: str) -> None:
     key, rule = REFUSED[labels]
     with refused(ConfigError, f"dataset.labels: {key}", rule):
         made(log, "out", "log.csv", f"dataset.labels={labels}")
@@ -246,22 +246,7 @@ def test_interruptions_end_in_the_same_bytes(
     write_csv(tmp_path / "log.csv", all_roles(40_000))
     keys = [*WAYS[way], "sampling.negatives=0.5", "threads=1", "layout.unit_mib=1"]
     made(tmp_path, "whole", "log.csv", *keys)
-    commit, left = Journal.commit, 0
-
-    def commit_or_die(self: Journal, name: str, record: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        commit(self, name, record)
-
-    monkeypatch.setattr(Journal, "commit", commit_or_die)
-    interruptions = 0
-    while not (tmp_path / "pieces" / "manifest.json").exists():
-        left = 1
-        with suppress(KeyboardInterrupt):
-            made(tmp_path, "pieces", "log.csv", *keys)
-        interruptions += 1
+    interruptions = run_in_pieces(lambda: made(tmp_path, "pieces", "log.csv", *keys), monkeypatch, commits=1)
     assert interruptions > 2
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 

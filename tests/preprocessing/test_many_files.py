@@ -15,6 +15,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.logs.sources import parquet_units
 from dlrm_app.preprocessing.passes import encode_pass
+from tests.make_log import describe
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.preprocessing.test_parquet_input import as_table
@@ -124,21 +125,18 @@ def test_rejects_name_the_file_and_the_line_of_a_bundle(tmp_path: Path, write: W
         run(tmp_path / "strict", f"input.train={many}", "rejects.max_fraction=0.0001")
 
 
-YAML = """name: log
-delimiter: ","
-header: true
-columns:
-  - {name: click, role: label}
-  - {name: age, role: dense, kind: integer}
-  - {name: user, role: sparse, kind: string}
-  - {name: dt, role: sparse, kind: string}
-"""
+COLUMNS = [
+    "{name: click, role: label}",
+    "{name: age, role: dense, kind: integer}",
+    "{name: user, role: sparse, kind: string}",
+    "{name: dt, role: sparse, kind: string}",
+]
 
 
 def test_headers_and_folders_keys_are_each_files_own(tmp_path: Path) -> None:
     """Columns in another order, a file of a header alone, a key that some files hold and others have in the folder."""
     rows = [(number % 2, number, f"user {number % 40}", f"{number // 50}") for number in range(200)]
-    (tmp_path / "log.yaml").write_text(YAML)
+    describe(tmp_path, COLUMNS)
     texts, tables = tmp_path / "texts", tmp_path / "tables"
     texts.mkdir()
     for day in range(4):
@@ -177,17 +175,13 @@ def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_vocabularies_of_strings_are_those_of_one_file(
+def test_vocabularies_of_many_files_equal_one_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, is_plain: bool
 ) -> None:
     """Texts of keys come from each file's own bytes, short and long; Parquet by polars and by Arrow."""
     monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: is_plain)
     rows = [(n % 2, n, f"a name of many letters {n % 77}" if n % 3 else f"u{n % 50}") for n in range(2_000)]
-    (tmp_path / "log.yaml").write_text(
-        YAML.replace("header: true", "header: false").replace(
-            "  - {name: dt, role: sparse, kind: string}\n", ""
-        )
-    )
+    describe(tmp_path, COLUMNS[:-1])
     for number in range(0, 2_000, 50):
         part, path = rows[number : number + 50], tmp_path / f"many/{number}"
         path.parent.mkdir(exist_ok=True)
@@ -197,7 +191,7 @@ def test_vocabularies_of_strings_are_those_of_one_file(
         else:
             write("".join(f"{label},{age},{user}\n" for label, age, user in part).encode(), path)
     (tmp_path / "one.csv").write_text("".join(f"{label},{age},{user}\n" for label, age, user in rows))
-    keys = f"dataset={tmp_path}/log.yaml", "encoding=vocab"
+    keys = f"dataset={tmp_path}/log.yaml", "dataset.header=false", "encoding=vocab"
     one = run(tmp_path / "one", f"input.train={tmp_path}/one.csv", *keys)
     many = run(tmp_path / "made", f"input.train={tmp_path}/many", *keys)
     assert told(many) == told(one)

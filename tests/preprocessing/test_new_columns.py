@@ -1,16 +1,14 @@
 """Datasets with more columns than the one whose ids they keep: the new columns get their own encodings."""
 
-import contextlib
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.journal import Journal
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import AUTO, content, run, table_of
 from tests.refusals import refused
 
@@ -136,17 +134,8 @@ def test_interruptions_give_the_same_bytes(shop: Path, how: str, monkeypatch: py
     first = run_day(shop, "first", "old", 1, "encoding=auto", *CHOSEN)
     given = [*words_of(how, first), *CHOSEN, "threads=1"]
     whole = content(run_day(shop, "whole", "new", 2, *given).folder)
-    commit, steps = Journal.commit, 0
-
-    def commit_and_stop(*arguments: Any) -> None:
-        nonlocal steps
-        commit(*arguments)
-        steps += 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "commit", commit_and_stop)
-    while not (shop / "killed/manifest.json").exists():
-        with contextlib.suppress(KeyboardInterrupt):
-            run_day(shop, "killed", "new", 2, *given)
-    assert steps > 3
+    interruptions = run_in_pieces(
+        lambda: run_day(shop, "killed", "new", 2, *given), monkeypatch, commits=1, loses_work=False
+    )
+    assert interruptions > 3
     assert content(shop / "killed") == whole

@@ -150,7 +150,7 @@ def test_names_of_other_case_are_refused_not_taken_by_position(tmp_path: Path) -
         run_small(tmp_path, "a.parquet")
 
 
-def test_shards_of_a_dataset_are_no_raw_rows(tmp_path: Path) -> None:
+def test_shards_of_a_dataset_are_refused_as_raw_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0, 1], "x": ["a", "b"]}), tmp_path / "a.parquet")
     run_small(tmp_path, "a.parquet")  # into a folder below that of the rows
     form = f"dataset={tmp_path}/small.yaml"
@@ -206,7 +206,7 @@ def test_ids_beyond_63_bits_are_rejected_with_the_kind_to_take(tmp_path: Path) -
     assert reject["reason"].endswith("take kind: string")
 
 
-def test_ids_that_floats_have_rounded_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ids_rounded_by_floats_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, largest in (("fine", 2.0**53 - 1), ("rounded", 2.0**53)):
         pq.write_table(pa.table({"label": [0, 1], "x": [1.0, largest]}), tmp_path / f"{name}.parquet")
         run_small(tmp_path, f"{name}.parquet")

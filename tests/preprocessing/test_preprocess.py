@@ -76,7 +76,7 @@ def test_a_split_of_no_line_is_refused_and_may_be_enlarged() -> None:
     assert run(Path("k"), *given, "split.val=0.0067").splits["val"].rows == 2
 
 
-def test_files_without_lines_are_told_before_anything_is_written() -> None:
+def test_files_without_lines_are_refused_before_anything_is_written() -> None:
     Path("empty.tsv").write_bytes(b"")
     with refused(ConfigError, "input.val", "has no line in its files"):
         run(Path("k"), "input.train=log.tsv", "input.val=empty.tsv", *HASH)

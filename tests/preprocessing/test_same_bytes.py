@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.journal import Journal
 from dlrm_app.logs.sources import text_units
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.work import executor, work_folder
 from dlrm_app.preprocessing.work.executor import LocalExecutor
 from dlrm_app.preprocessing.work.work_folder import WORK
 from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import AUTO, content, run
 from tests.refusals import refused
 
@@ -64,26 +64,7 @@ def test_threads_and_interruptions_give_the_same_bytes(
     assert len(first.splits["train"].shards) >= 3
     run(clicks / "four", *given, "threads=4")
     assert content(clicks / "four") == content(clicks / "whole")
-    commit = Journal.commit
-    left = 0
-
-    def commit_or_die(self: Journal, name: str, record: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        commit(self, name, record)
-
-    monkeypatch.setattr(Journal, "commit", commit_or_die)
-    interruptions = 0
-    while True:
-        left = 7
-        try:
-            run(clicks / "pieces", *given, "threads=1")
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions >= 1
+    assert run_in_pieces(lambda: run(clicks / "pieces", *given, "threads=1"), monkeypatch, commits=7) >= 1
     assert content(clicks / "pieces") == content(clicks / "whole")
 
 
@@ -144,8 +125,8 @@ def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: 
 def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
     clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_units, "_PIECE", 2000)  # else the look at first lines finds the damage
-    monkeypatch.setattr(text_units, "_BEGINNING", 2000)
+    monkeypatch.setattr(text_units, "PIECE_BYTES", 2000)  # else the look at first lines finds the damage
+    monkeypatch.setattr(text_units, "BEGINNING_BYTES", 2000)
     for name in "ab":
         (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
     given = [f"input.train={clicks}/?.tsv.gz", *options(way), "threads=1"]

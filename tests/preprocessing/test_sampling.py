@@ -12,11 +12,12 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.journal import Journal
 from tests.composed import compose_config
+from tests.make_log import write_csv
+from tests.preprocessing.interruptions import run_in_pieces
 from tests.preprocessing.running import content, run, table_of
 from tests.refusals import refused
-from tests.weighted_log import COLUMNS, describe, draw_rows, write_csv
+from tests.weighted_log import COLUMNS, describe, draw_rows
 
 ROWS, SHARE = 60_000, 0.1
 GIVEN = ["encoding=hash", "encoding.num_embeddings=100", f"sampling.negatives={SHARE}", "layout.unit_mib=1"]
@@ -122,25 +123,7 @@ def test_interruptions_keep_the_same_rows(log: Path, monkeypatch: pytest.MonkeyP
     keys = ["split.val=0.2", "shuffle=full", "encoding=vocab", "encoding.num_embeddings=null", "threads=1"]
     keys += ["layout.shuffled_shard_rows=3000", "dense.target_columns=[shop,device]"]
     make(log, "whole", *keys)
-    commit, left = Journal.commit, 0
-
-    def commit_or_die(self: Journal, name: str, record: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        commit(self, name, record)
-
-    monkeypatch.setattr(Journal, "commit", commit_or_die)
-    interruptions = 0
-    while True:
-        left = 2
-        try:
-            make(log, "pieces", *keys)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions > 2
+    assert run_in_pieces(lambda: make(log, "pieces", *keys), monkeypatch, commits=2) > 2
     assert content(log / "pieces") == content(log / "whole")
 
 
@@ -215,7 +198,7 @@ def test_logs_that_were_sampled_before_say_so(log: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("share", ["0", "1.5", "yes", "{holdout: 0.1}", "{train: 0}", "[0.1]"])
-def test_a_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
+def test_an_invalid_share_is_refused(tmp_path: Path, share: str) -> None:
     describe(tmp_path, f"negatives_kept: {share}", columns=NUMBERED)
     with refused(ConfigError, "dataset.negatives_kept", "must be a share above 0 and up to 1, or one..."):
         make(tmp_path, "out")
@@ -240,7 +223,7 @@ def test_sampling_without_labels_is_refused(log: Path, tmp_path: Path) -> None:
         run(log / "val", f"dataset={log}/log.yaml", f"input.val={log}/log.csv", *GIVEN)
 
 
-def test_scores_by_line_are_those_of_the_lines(log: Path, sampled: Manifest, tmp_path: Path) -> None:
+def test_scores_find_their_lines_in_a_sampled_split(log: Path, sampled: Manifest, tmp_path: Path) -> None:
     """Val's lines are found although most of train's are not in the dataset; train's cannot be found."""
     clicks = rows_of_log()["clicked"].to_numpy()
 

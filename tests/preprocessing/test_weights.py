@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError
+from tests.make_log import write_csv
 from tests.preprocessing.running import content, rejects_of, run, table_of
 from tests.refusals import refused
-from tests.weighted_log import COLUMNS, describe, draw_rows, write_csv
+from tests.weighted_log import COLUMNS, describe, draw_rows
 
 ROWS = 3000
 HASH = ["encoding=hash", "encoding.num_embeddings=100"]
@@ -78,7 +79,7 @@ BAD = {
 }
 
 
-def test_what_is_no_weight_is_a_rejected_row_with_its_reason(log: Path) -> None:
+def test_rows_with_invalid_weights_are_rejected_with_the_reason(log: Path) -> None:
     """In text and in Parquet alike; 0 and the largest float32 are weights."""
     rows = draw_rows(12)[0]
     texts = [*BAD, "0", "3.4028234e38", "1e-3", "+2"]
@@ -96,7 +97,7 @@ def test_what_is_no_weight_is_a_rejected_row_with_its_reason(log: Path) -> None:
         assert table_of(manifest)["importance"].to_numpy().tolist() == expected.tolist()
 
 
-def test_numbers_that_are_no_weights_are_rejected(log: Path) -> None:
+def test_numbers_that_are_not_weights_are_rejected(log: Path) -> None:
     """Nulls, NaN, inf and negative numbers of a double column; and null words do not apply."""
     describe(log)
     rows = draw_rows(6)[0]

@@ -26,7 +26,7 @@ def test_arrays_that_grow_change_no_byte(
     )
     found = []
     for most in (1 << 30, 1):
-        monkeypatch.setattr(parser, "_MOST_VALUES", most)
+        monkeypatch.setattr(parser, "MOST_VALUES", most)
         run(tmp_path / f"{most}", *keys, "rejects.max_fraction=0.1")
         found.append(content(tmp_path / f"{most}"))
     assert found[0] == found[1]

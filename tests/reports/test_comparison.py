@@ -39,7 +39,7 @@ def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> No
     assert "1 of them finished" in text
 
 
-def test_runs_measured_on_other_rows_are_said(tmp_path: Path) -> None:
+def test_runs_measured_on_other_rows_are_named(tmp_path: Path) -> None:
     for name, clicks in (("a", 250), ("b", 250), ("c", 251)):
         write_run(tmp_path / name)
         with (tmp_path / name / "metrics.jsonl").open("a") as file:

@@ -12,7 +12,7 @@ from dlrm_app.reports.run_page import write_report
 from tests.training.run_fixture import evaluation, read_report, write_run
 
 
-def test_its_numbers_are_those_of_metrics_jsonl(tmp_path: Path) -> None:
+def test_its_numbers_equal_those_of_metrics_jsonl(tmp_path: Path) -> None:
     """Every number of every evaluation and of the result."""
     events = write_run(tmp_path / "run")
     report = read_report(write_report(tmp_path / "run"))
@@ -51,7 +51,7 @@ def test_the_headline_is_the_last_test_and_the_best_val_result(tmp_path: Path) -
     ("num_steps", "splits", "num_charts"),
     [(40, ("val", "test"), 7), (1, ("test",), 7), (40, (), 2), (1, (), 2), (0, (), 0), (3, ("val",), 4)],
 )
-def test_it_shows_what_there_is(
+def test_a_page_without_some_results_shows_the_others(
     num_steps: int, splits: tuple[str, ...], num_charts: int, tmp_path: Path
 ) -> None:
     """Without val or test, with one step, with none: fewer charts, and no empty ones."""
@@ -62,7 +62,7 @@ def test_it_shows_what_there_is(
     assert ("No steps were logged" in report.text) == (num_steps == 0)
 
 
-def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
+def test_an_undefined_metric_is_a_dash(tmp_path: Path) -> None:
     """One class only: no AUC, no ROC curve; a loss that became nan leaves a gap, not a crash."""
     events = write_run(tmp_path / "run", splits=("val",), num_steps=30)
     for event in events:

@@ -67,7 +67,7 @@ def test_a_file_of_another_program_is_named(tmp_path: Path, name: str, content: 
         "\x80",
     ],
 )
-def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_an_event_is_named(tmp_path: Path, line: str) -> None:
     write_run(tmp_path / "run")
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())

@@ -21,6 +21,6 @@ def test_a_line_gives_the_event_back(event: Event) -> None:
 @pytest.mark.parametrize(
     "damage", [[], "", {}, {"evals": []}, {"evals": "val"}, {"evals": {"val": 3}}, {"evals": 0}]
 )
-def test_what_is_no_result_is_refused(damage: object) -> None:
+def test_an_invalid_result_is_refused(damage: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         from_json(RunResult, damage)

@@ -23,7 +23,7 @@ def read(folder: Path) -> EventAccumulator:
     return found
 
 
-def test_tensorboard_reads_what_was_told(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_logged_events(tmp_path: Path) -> None:
     """On disk after every event, without closing: a run that is killed keeps them."""
     log = TensorBoard(tmp_path, first_step=0)
     log.add(trained(5, 0.5))
@@ -50,7 +50,7 @@ def test_steps_that_a_resumed_run_takes_again_are_shown_once(tmp_path: Path) -> 
     assert losses == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
 
 
-def test_one_that_fails_is_dropped_with_a_warning(
+def test_a_logger_that_fails_is_dropped_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from torch.utils.tensorboard import SummaryWriter

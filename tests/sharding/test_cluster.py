@@ -54,7 +54,7 @@ def test_bandwidths_that_nobody_gives_are_torchrecs() -> None:
     )
 
 
-def test_torchrec_is_told_what_is_left_for_tables() -> None:
+def test_torchrec_gets_the_memory_left_for_tables() -> None:
     """Memory without the reserved share, and bandwidths in its unit, bytes a millisecond."""
     overrides = [*COMMON, "topology=a100_80g", "topology.nodes=2", "topology.reserved_share=0.5"]
     topology = described_cluster(compose_config("plan", PlanConfig, overrides).topology).to_torchrec()
@@ -66,7 +66,7 @@ def test_torchrec_is_told_what_is_left_for_tables() -> None:
     assert topology.inter_host_bw == 25e6
 
 
-def test_what_a_custom_cluster_lacks_is_named() -> None:
+def test_missing_settings_of_a_custom_cluster_are_named() -> None:
     config = compose_config("plan", PlanConfig, [*COMMON, "topology=custom", "topology.device=cpu"])
     assert list(map(str, config.problems())) == [
         "topology describes a cluster in part: give topology.devices_per_node, topology.memory_gib too, "
@@ -82,7 +82,7 @@ def test_an_undescribed_cluster_is_one_rank_of_this_machine() -> None:
     assert running_cluster(TopologyConfig(), started(8, 2)).nodes == 4
 
 
-def test_memory_may_be_given_for_what_is_there() -> None:
+def test_given_memory_replaces_the_machines() -> None:
     assert running_cluster(TopologyConfig(memory_gib=3), started(2)).memory == 3 * GIB
 
 
@@ -144,12 +144,12 @@ def test_plans_are_for_the_free_memory_of_a_gpu(
     assert "cuda:0 has 20.1 of its 80.0 GiB free" in caplog.text
 
 
-def test_what_this_process_s_allocator_holds_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_this_process_s_allocator_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, free=70 * GIB, reserved=9 * GIB, allocated=GIB)
     assert running_cluster(TopologyConfig(), Runtime(0, 0, 1, 1, "cuda", 1)).memory == 78 * GIB
 
 
-def test_what_stays_in_a_node_is_sent_at_the_nodes_rate() -> None:
+def test_messages_within_a_node_have_the_nodes_rate() -> None:
     """Of an all-to-all on two nodes half the bytes; of a collective on one node all of them."""
     rates = NodeBandwidths(inter_host_bw=10.0, intra_host_bw=100.0)
     for kind in CollectiveType:

@@ -78,7 +78,7 @@ def test_constraints_reach_the_planner() -> None:
     assert user.min_partition == 8
 
 
-def test_unconstrained_tables_take_types_that_train_alike() -> None:
+def test_unconstrained_tables_take_types_that_train_the_same() -> None:
     for constraints in planned(ShardingConfig()).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
@@ -120,7 +120,7 @@ def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any,
         ({"min_partition": 64}, "cuda", "min_partition=64", "is wider than the table, 32 columns"),
     ],
 )
-def test_what_a_table_or_a_device_does_not_allow_is_refused(
+def test_constraints_that_a_table_or_a_device_forbids_are_refused(
     constraints: dict[str, Any], device: str, key: str, rule: str
 ) -> None:
     (problem,) = sharding_problems(PAIR, sharding(t_item=constraints), device)
@@ -184,20 +184,22 @@ def test_every_kind_is_accepted_on_every_device_and_sharding(device: str) -> Non
         ({"init": "zeros"}, {"kind": "lamb"}, "init", "zeros would never move..."),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_tables_name(
+def test_impossible_constraints_are_refused_with_the_tables_name(
     table: dict[str, Any], changes: dict[str, Any], key: str, rule: str
 ) -> None:
     (problem,) = problems([replace(TABLES[0], **table)], **changes)
     assert is_like(problem, f"table shared: {key}", rule), problem
 
 
-def test_one_cause_is_told_once_for_all_its_tables() -> None:
+def test_one_cause_is_reported_once_for_all_its_tables() -> None:
     tables = [Table(f"t{place}", 10, 4, (f"f{place}",)) for place in range(26)]
     (problem,) = problems(tables, kind="adam", max_gradient=1.0)
     assert problem.key == "tables t0, t1, t2 and 23 more: max_gradient"
 
 
-def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
+def test_optimizers_that_fbgemm_has_not_fused_step_after_the_backward_pass(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """And the run says so, for it costs a pass over the table a step."""
     caplog.set_level("INFO")
     tables = [replace(TABLES[0], optimizer={"weight_decay": 0.1}), TABLES[1]]

@@ -16,8 +16,8 @@ from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.floor import (
     DenseWork,
+    DeviceRates,
     Floor,
-    Rates,
     dense_work,
     described_rates,
     interaction_flops,
@@ -33,7 +33,7 @@ BATCH, NUM_DENSE, DIM = 64, 5, 8
 TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]
 CPU = torch.device("cpu")
 FP32 = CollectivesConfig()
-EACH_ITS_OWN = Rates((1.0, 1.0, 1.0, 1.0), 1.0)
+EACH_ITS_OWN = DeviceRates((1.0, 1.0, 1.0, 1.0), 1.0)
 """A byte and an operation a second: seconds are counts."""
 
 
@@ -60,7 +60,7 @@ def floor_of(
     return step_floor(plan, DenseWork(0, 0, 0), collectives, EACH_ITS_OWN).by_resource
 
 
-def test_the_floor_of_two_tables_on_two_ranks_is_that_by_hand() -> None:
+def test_the_floor_of_two_tables_on_two_ranks_matches_a_count_by_hand() -> None:
     """A batch of 8: on rank 0 a table of 100 × 4 with an id a sample, on both half of 6 × 4 with two ids a sample."""
     whole = Table("whole", 100, 4, ("a",))
     cut = Table("cut", 6, 4, ("b",), pooling_factors=(2,))
@@ -79,7 +79,7 @@ def test_the_floor_of_two_tables_on_two_ranks_is_that_by_hand() -> None:
     memory = 280 + of_whole + of_cut
     sent = 2 * 4 * 16  # to the other rank, and gradients back: the vectors of its 4 samples, or these in part
     within = 2 * sent + 2 * 40 / 2  # and the dense gradients, half there and half back
-    floor = step_floor(plan, dense, FP32, Rates((100.0, 1.0, 10.0, 1.0), 50.0))
+    floor = step_floor(plan, dense, FP32, DeviceRates((100.0, 1.0, 10.0, 1.0), 50.0))
     assert floor == Floor(
         {"memory": memory / 100, "exchange within a node": within / 10, "arithmetic": 1000 / 50}
     )
@@ -163,7 +163,7 @@ def shapes_of(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("kind", "keys"), [("dlrm", {}), ("dcn", {"dcn_num_layers": 2, "dcn_low_rank_dim": 4})]
 )
-def test_operations_of_matrices_are_those_that_torch_counts(kind: str, keys: dict[str, int]) -> None:
+def test_operations_of_matrices_match_torchs_count(kind: str, keys: dict[str, int]) -> None:
     """Forward and backward, from data that needs no gradient. torch does not count this project's own products."""
     weights = {
         name: shape
@@ -207,7 +207,7 @@ def test_rates_are_the_topologys_and_no_peak_is_guessed() -> None:
     found = described_cluster(config)
     rates = described_rates(config, found, "bf16", tf32=False)
     within = 1000 * found.bandwidths.intra_node
-    assert rates == Rates((2039e9, 1000 * found.bandwidths.host_link, within, 25e9), 100e12)
+    assert rates == DeviceRates((2039e9, 1000 * found.bandwidths.host_link, within, 25e9), 100e12)
     assert described_rates(config, found, "fp32", tf32=True).flops == 100e12
     assert described_rates(config, found, "fp32", tf32=False).flops is None
     plan = plan_of([(TABLES[0], placed("table_wise", [(100, DIM)], (0,)))], cluster(1), 8, {"t_0": "sgd"})

@@ -34,7 +34,7 @@ def test_the_first_tables_are_shown() -> None:
     assert lines[-1] == "  … and 10 lines more: plan.yaml has every table"
 
 
-def test_tables_alike_stand_in_one_line_with_their_number() -> None:
+def test_similar_tables_share_one_line_with_their_number() -> None:
     tables = [*(one_hot(100, name=f"small_{i}") for i in range(12)), one_hot(7, name="other")]
     lines = plan_text(planned(tables, cluster(1))).splitlines()[-2:]
     assert [line.split("  ")[1] for line in lines] == ["small_* (12)", "other"]

@@ -154,7 +154,7 @@ NO_SHARDS = "must be a list of [row, column, rows, columns, rank]..."
         ),
     ],
 )
-def test_shards_that_are_no_partition_are_refused(
+def test_shards_that_do_not_partition_a_table_are_refused(
     plan_path: Path, table: str, change: Callable[[list[list[int]]], Any], rule: str
 ) -> None:
     def edit(content: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def test_shards_that_are_no_partition_are_refused(
         ("cache_load_factor", 1.5, "cache_load_factor", "must lie in (0, 1]"),
     ],
 )
-def test_what_a_plan_cannot_say_is_refused(
+def test_impossible_values_of_a_plan_are_refused(
     plan_path: Path, key: str, value: Any, place: str, rule: str
 ) -> None:
     (problem,) = problems_of(plan_path, lambda content: content["tables"]["whole"].__setitem__(key, value))
@@ -200,7 +200,7 @@ def test_what_a_plan_cannot_say_is_refused(
         ("{nodes: true, devices_per_node: 4, tables: {}}", "Expected `int`, got `bool` - at `$.nodes`"),
     ],
 )
-def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str | None, reason: str) -> None:
+def test_a_file_that_is_not_a_plan_is_refused(tmp_path: Path, text: str | None, reason: str) -> None:
     path = tmp_path / "plan.yaml"
     if text is not None:
         path.write_text(text)

@@ -178,7 +178,7 @@ def test_only_as_many_tables_leave_the_gpu_as_it_takes() -> None:
     assert plan(tables, where) is None  # with fused alone
 
 
-def test_what_fits_is_what_has_a_plan() -> None:
+def test_a_plan_is_found_exactly_if_the_tables_fit() -> None:
     tables = [one_hot(100_000 * (1 + i % 3), 32, f"t{i}") for i in range(9)]
     for share in (0.7, 0.9, 0.99, 1.01, 1.1, 1.5):
         where = cluster(3, memory=sum(table.num_bytes for table in tables) * 2 / 3 * share)
@@ -187,7 +187,7 @@ def test_what_fits_is_what_has_a_plan() -> None:
 
 
 @pytest.mark.parametrize(("device", "wide", "narrow"), [("cuda", 64, 8), ("cpu", 256, 128)])
-def test_times_are_those_of_torchrecs_own_enumerator(device: str, wide: int, narrow: int) -> None:
+def test_times_match_torchrecs_own_enumerator(device: str, wide: int, narrow: int) -> None:
     """For every sharding type and kernel, though tables alike are estimated once and shards of one size too.
 
     On CPU of rows that leave no block of a GPU idle, which torchrec counts there too.
@@ -236,7 +236,7 @@ def torchrecs_plan(tables: list[Table], where: Cluster, batch: int) -> Assignmen
     [("tiny", 8, 1), pytest.param("small", 8, 1, marks=pytest.mark.long)]
     + [pytest.param("medium", ranks, ranks // 8, marks=pytest.mark.long) for ranks in (16, 32)],
 )
-def test_the_balance_is_no_worse_than_torchrecs_planner_finds(model: str, ranks: int, nodes: int) -> None:
+def test_the_balance_is_at_least_as_good_as_torchrecs_planners(model: str, ranks: int, nodes: int) -> None:
     """On Merlin's synthetic models: the slowest rank, and time and memory as largest over mean."""
     tables, where = merlin(model), cluster(ranks, nodes, memory=68 * GIB)
     ours = search(estimate_options(workload(tables, batch=65536), where), where)

@@ -26,7 +26,7 @@ def test_unused_parameters_are_found_where_a_resume_is_exact(
     device: str, is_deterministic: bool, searches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_deterministic)
-    wrapper = planner._replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
+    wrapper = planner.replicated_dense_part(Runtime(0, 0, 2, 2, device, num_threads=1))
     assert isinstance(wrapper, DefaultDataParallelWrapper)
     assert wrapper._find_unused_parameters == searches
 
@@ -56,7 +56,7 @@ def train_as_it_is(dataset: str, output: str, *overrides: str) -> None:
     ],
     ids=lambda overrides: overrides[0],
 )
-def test_training_without_the_search_is_that_with_it(overrides: list[str], tmp_path: Path) -> None:
+def test_training_without_the_search_gives_the_same_bits(overrides: list[str], tmp_path: Path) -> None:
     """On two ranks to the bit: two gradients have one sum. An unused parameter would end the second step."""
     write_dataset(tmp_path / "data", rows={"train": 1000, "val": 200})
     for name, work in (("with", train_as_it_is), ("without", train_with_ddp_of_gpus)):

@@ -144,7 +144,7 @@ def test_pooling_factors_are_given_to_the_planner_by_feature() -> None:
     assert (items.expected_pooling_factors, users.expected_pooling_factors) == ([1.0, 12.5], [1.0])
 
 
-def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:
+def test_a_spec_with_a_count_makes_numbered_tables() -> None:
     short = {
         "name": "t",
         "count": 3,
@@ -163,7 +163,7 @@ def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:
     assert resolve_tables(TablesConfig(embedding_dim=16, specs=[short]), rows) == expected
 
 
-def test_a_fault_of_a_counted_spec_is_told_once() -> None:
+def test_a_fault_of_a_counted_spec_is_reported_once() -> None:
     specs = [{"name": "t", "count": 500, "rows": 9, "dim": 6, "features": ["a"]}]
     with pytest.raises(ConfigError) as caught:
         resolve_tables(TablesConfig(specs=specs), ROWS)

@@ -14,7 +14,7 @@ from dlrm_app.training.state import reason_to_stop
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
-def test_so_many_an_epoch_are_evenly_spread(num_batches: int, per_epoch: int) -> None:
+def test_evaluations_within_an_epoch_are_evenly_spread(num_batches: int, per_epoch: int) -> None:
     """With the one at the epoch's end, that many (or one a step, if there are fewer steps), equally far apart."""
     config = EvaluationConfig(per_epoch=per_epoch)
     due = [

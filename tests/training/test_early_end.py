@@ -63,7 +63,7 @@ def test_patience_decides_as_if_the_run_had_not_been_stopped(
         if run.progress.step in stops:
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr("dlrm_app.distributed.launcher._handling", [True])
+    monkeypatch.setattr("dlrm_app.distributed.signals.handles_signals", lambda: True)
     monkeypatch.setattr("dlrm_app.training.loop.take_step", step_and_stop)
     config.resume = "auto"
     for stop in stops:

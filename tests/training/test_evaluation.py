@@ -116,7 +116,7 @@ def test_the_bias_is_fitted_however_the_run_ends(end: list[str], folder: Path, t
     assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
 
 
-def test_a_best_checkpoint_within_an_epoch_is_said(
+def test_a_best_checkpoint_within_an_epoch_is_reported(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = [

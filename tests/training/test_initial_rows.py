@@ -18,21 +18,18 @@ from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.model.initial_weights import draw_block, init_tables
 from dlrm_app.tables.table import Table
 from dlrm_app.training.initial_rows import init_vectors, vector_problems
+from tests.make_log import make_log
 from tests.preprocessing.running import run
 from tests.refusals import is_like, refused
 from tests.small_run import losses, train_here
 
-YAML = """
-name: shop
-delimiter: ","
-header: true
-columns:
-  - {name: bought, role: label}
-  - {name: age, role: dense, kind: float}
-  - {name: city, role: sparse, kind: string}
-  - {name: item, role: sparse, kind: integer}
-  - {name: device, role: sparse, kind: hex}
-"""
+COLUMNS = [
+    "{name: bought, role: label}",
+    "{name: age, role: dense, kind: float}",
+    "{name: city, role: sparse, kind: string}",
+    "{name: item, role: sparse, kind: integer}",
+    "{name: device, role: sparse, kind: hex}",
+]
 ROWS = 600
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "city": (pa.string(), ["Kyōto", "Oslo", "nowhere"]),
@@ -45,13 +42,15 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
-    (folder / "shop.yaml").write_text(YAML)
-    lines = [
-        f"{n % 3 == 0:d},{n % 7},{('Kyōto', 'Oslo', 'Lima')[n % 3]},{(n % 11) - 3},{n % 50:x}"
-        for n in range(ROWS)
-    ]
-    (folder / "shop.csv").write_text("bought,age,city,item,device\n" + "\n".join(lines) + "\n")
-    keys = [f"dataset={folder}/shop.yaml", f"input.train={folder}/shop.csv"]
+    numbers = np.arange(ROWS)
+    rows = {
+        "bought": numbers % 3 == 0,
+        "age": numbers % 7,
+        "city": np.array(["Kyōto", "Oslo", "Lima"])[numbers % 3],
+        "item": numbers % 11 - 3,
+        "device": [f"{number % 50:x}" for number in numbers],
+    }
+    keys = make_log(folder, COLUMNS, rows)
     run(folder / "vocab", *keys, "encoding=vocab", "encoding.min_count=1")
     run(folder / "hash", *keys, "encoding=hash", "encoding.num_embeddings=20")
     return folder
@@ -145,7 +144,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_vector_is_refused(case: str, folder: Path, tmp_path: Path) -> None:
+def test_values_that_are_not_vectors_are_refused(case: str, folder: Path, tmp_path: Path) -> None:
     columns, rule = WRONG[case]
     right = {"value": pa.array([5, 6]), "vector": pa.array([[1.0] * 8] * 2)}
     pq.write_table(pa.table({**right, **columns}), tmp_path / "wrong.parquet")
@@ -154,10 +153,10 @@ def test_what_is_no_vector_is_refused(case: str, folder: Path, tmp_path: Path) -
         begun([table], read_manifest(folder / "vocab"))
 
 
-def test_a_file_that_is_none_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
+def test_an_unusable_file_of_vectors_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
     manifest = read_manifest(folder / "vocab")
     pq.write_table(pa.table({"value": [1], "vector": [2.0]}), tmp_path / "flat.parquet")
-    shutil.copy(folder / "shop.csv", tmp_path / "text.parquet")
+    shutil.copy(folder / "log.csv", tmp_path / "text.parquet")
     files = {
         "flat": "must have the columns value and vector, a list of floats, it has value: int64...",
         "text": "cannot be read (...",

@@ -44,7 +44,7 @@ def test_mean_losses_are_equal_to_the_bit_whenever_saved(
         assert meter.mean_of_epoch() == float(expected) / len(losses)
 
 
-def test_the_first_of_several_bad_steps_is_told() -> None:
+def test_the_first_of_several_bad_steps_is_reported() -> None:
     meter = LossMeter(Runtime(0, 0, 1, 1, "cpu", num_threads=1))
     for step, loss in ((5, 0.5), (6, math.inf), (7, math.nan)):
         meter.add(torch.tensor(loss), step)

@@ -166,7 +166,7 @@ def test_each_cause_made_on_purpose_is_named_first(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["dlrm", "dcn"])
-def test_a_good_run_is_told_nothing(
+def test_a_good_run_gets_no_advice(
     kind: str, seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -175,7 +175,7 @@ def test_a_good_run_is_told_nothing(
     assert "model is" not in caplog.text
 
 
-def test_what_learnt_nothing_is_not_exported_unless_it_is_typed(tmp_path: Path, typed: Typed) -> None:
+def test_a_model_that_learnt_nothing_is_exported_only_on_request(tmp_path: Path, typed: Typed) -> None:
     judged(tmp_path, shuffled, "checkpoint.keep_last=1")
     words = [f"checkpoint={tmp_path}/run", "format=parquet", f"output={tmp_path}/export", "split=val"]
     code, said = typed("export", *words)
@@ -220,7 +220,7 @@ def test_two_ranks_judge_as_one(tmp_path: Path) -> None:
     )
 
 
-def test_few_rows_cannot_be_told_apart_from_chance(tmp_path: Path) -> None:
+def test_a_result_on_few_rows_is_undecided(tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_dataset(data, {"train": 1024, "val": 40}, num_dense=2, one_hot=(100,), multi_hot=())
     result = train_here(

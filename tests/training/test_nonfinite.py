@@ -44,7 +44,7 @@ def test_a_bad_value_ends_the_run_with_its_step_rows_and_column(folder: Path, va
             assert words in str(refusal.value)
 
 
-def test_weights_that_are_no_numbers_are_never_saved(folder: Path) -> None:
+def test_nan_weights_are_never_saved(folder: Path) -> None:
     """A finite loss whose update is none."""
     too_much = ["optimizer=sgd", "optimizer.dense.lr=1e38", "optimizer.dense.weight_decay=1e38"]
     with refused(
@@ -58,7 +58,7 @@ def test_weights_that_are_no_numbers_are_never_saved(folder: Path) -> None:
     assert not (folder / "run" / "checkpoints").exists()
 
 
-def test_weights_that_diverge_are_told_from_bad_rows(folder: Path) -> None:
+def test_diverging_weights_are_distinguished_from_bad_rows(folder: Path) -> None:
     """Weights so large that their products overflow, though they are finite themselves."""
     with refused(
         DlrmError, "the loss", "was not finite ...", "its inputs are finite, so the weights diverged..."

@@ -172,7 +172,7 @@ def values(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in tensors.items()}
 
 
-def test_it_is_torchs_average_with_the_running_moments_of_now() -> None:
+def test_the_average_equals_torchs_with_current_running_moments() -> None:
     torch.manual_seed(0)
     model = Model()
     ours = DenseEma(model, 0.9)
@@ -191,7 +191,7 @@ def test_it_is_torchs_average_with_the_running_moments_of_now() -> None:
         assert torch.equal(averages[name], value), name
 
 
-def test_the_model_has_its_own_weights_again() -> None:
+def test_the_models_own_weights_are_restored() -> None:
     model = Model()
     ema = DenseEma(model, 0.5)
     ema.update(1)
@@ -208,6 +208,6 @@ def test_the_model_has_its_own_weights_again() -> None:
 
 
 @pytest.mark.parametrize("decay", [0, 1, "nan"])
-def test_a_decay_that_is_none_is_refused(decay: object) -> None:
+def test_an_invalid_decay_is_refused(decay: object) -> None:
     with refused(ConfigError, "optimizer.dense.ema_decay", "must be above 0 and below 1"):
         compose_train(f"optimizer.dense.ema_decay={decay}")

@@ -35,7 +35,7 @@ def whole(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {name: run(dataset, folder / name, f"trainer.pipeline={name}") for name in ON_CPU}
 
 
-def test_pipelines_that_are_exact_train_alike_to_the_bit(whole: dict[str, Path]) -> None:
+def test_exact_pipelines_give_the_same_bits(whole: dict[str, Path]) -> None:
     expected = final_bytes(whole["sparse_dist"])
     assert all(final_bytes(folder) == expected for folder in whole.values())
 

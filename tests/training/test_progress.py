@@ -11,11 +11,12 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.supervision import Supervision
 from dlrm_app.runs.events import TrainEvent, read_events
 from dlrm_app.training.instruments import click_sums, ne_and_calibration
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.ranks import train_on_ranks
 from tests.scored import scored
 from tests.small_run import SMALL, evaluate_here, train_here
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 ROWS, SHARE = 4096, 0.25
 COMMON = [*SMALL, "report.enabled=false", "evaluation.test=false"]
@@ -104,7 +105,7 @@ def test_a_resumed_run_reports_what_an_uninterrupted_one_does(folder: Path) -> N
     ]
 
 
-def test_a_teachers_scores_are_no_clicks(folder: Path) -> None:
+def test_a_teachers_scores_are_not_counted_as_clicks(folder: Path) -> None:
     from tests.integration.test_sampled_training import scores
 
     scores(folder / "on-1", folder / "data", "train")

@@ -38,7 +38,7 @@ def checkpoint(lanes: int | None) -> Any:
         (32, 64, 8, 32),  # its own is compared with the run's, elsewhere
     ],
 )
-def test_lanes_are_those_given_or_those_of_the_run_or_enough(
+def test_lanes_are_the_given_ones_or_the_runs_or_enough(
     given: int | None, saved: int | None, num_ranks: int, expected: int
 ) -> None:
     run = checkpoint(saved) if saved else None

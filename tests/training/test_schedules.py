@@ -155,7 +155,7 @@ def test_a_tables_own_rate_keeps_its_ratio() -> None:
     assert_trains_like_plain(config, tables, rates=written_out)
 
 
-def test_the_logged_rates_are_those_applied() -> None:
+def test_the_logged_rates_are_the_applied_rates() -> None:
     config = compose_train("optimizer=rowwise_adagrad", "optimizer.dense.lr=0.5", *SCHEDULED)
     with start_runtime(num_threads=1) as runtime:
         trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)

@@ -60,7 +60,7 @@ def test_each_ranks_generator_is_saved_and_comes_back() -> None:
     with (
         mock.patch("torch.cuda.get_rng_state", return_value=states[1]) as get,
         mock.patch("torch.cuda.set_rng_state") as restore,
-        mock.patch.object(setup, "all_gather_objects", lambda state: [setup._to_text(states[0]), state]),
+        mock.patch.object(setup, "all_gather_objects", lambda state: [setup.state_text(states[0]), state]),
     ):
         saved = cuda_random_states(ON_GPU_1)
         get.assert_called_once_with(torch.device("cuda", 1))
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_the_cpu_has_no_state_of_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_units_are_told_by_what_the_cpu_can(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
+def test_bf16_units_are_found_by_the_cpus_capabilities(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True, "avx2": True})
     assert multiplies_bf16(cpu)

@@ -86,7 +86,7 @@ def test_without_mistakes_the_dataset_and_its_tables_are_given(dataset: str) -> 
     assert [table.name for table in tables] == ["t_c0", "t_c1", "t_m0"]
 
 
-def test_what_depends_on_a_wrong_value_is_not_looked_at(dataset: str) -> None:
+def test_checks_that_depend_on_a_wrong_value_are_left_out(dataset: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(dataset, "data.lanes=0", "trainer.global_batch_size=0")
     assert len(caught.value.problems) == 2

@@ -37,7 +37,7 @@ DENSE = [f"i{number}" for number in range(NUM_DENSE)]
 
 @pytest.mark.parametrize("data_type", ["fp32", "fp16"])
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adagrad", "adam", "sgd"])
-def test_it_goes_on_as_plain_torch_does(kind: str, data_type: str, tmp_path: Path) -> None:
+def test_training_after_a_warm_start_matches_plain_torch(kind: str, data_type: str, tmp_path: Path) -> None:
     if (kind, data_type) == ("adam", "fp16"):
         pytest.skip("Adam is fused on GPUs alone, and the dense kernel keeps weights in fp32")
     then = [replace(table, data_type=data_type) for table in TABLES]

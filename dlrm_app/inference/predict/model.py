@@ -46,7 +46,6 @@ class Model:
 
     @property
     def path(self) -> Path:
-        """The folder of the checkpoint or the export."""
         return self.scorer.path
 
     @property
@@ -67,7 +66,7 @@ class Model:
         """The raw columns that rows must have. Others are not read."""
         return [column.name for column in self._spec.columns if column.role != "ignore"]
 
-    def predict(self, rows: Any, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
+    def predict(self, rows: object, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
         """The probability of a click for each of ``rows``, in order, float32 [B]; as dlrm-predict writes them. Of a
         model of several labels, [B, L]: those of ``labels``.
 
@@ -123,7 +122,7 @@ def load_model(path: Path, which: str = "newest", ema: bool = False) -> Model:
     return Model(scorer, scorer.check(read_manifest(scorer.encoding)))
 
 
-def to_table(rows: Any, spec: Spec) -> pa.Table:
+def to_table(rows: object, spec: Spec) -> pa.Table:
     """``rows`` as a table. Raises DataError if Arrow cannot read them."""
     table = _as_table(rows, {column.name for column in spec.columns if column.separator is not None})
     for number, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
@@ -133,7 +132,7 @@ def to_table(rows: Any, spec: Spec) -> pa.Table:
     return table
 
 
-def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
+def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
     try:
         if isinstance(rows, pa.Table):
             return rows
@@ -153,7 +152,7 @@ def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
         ) from error
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
 
 

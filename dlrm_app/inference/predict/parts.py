@@ -6,7 +6,7 @@ Parts are row groups of a dataset, or units of raw files as in preprocessing, en
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,6 @@ class PartTally:
     """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
 
     def leave_out(self, rejects: Sequence[RejectedLine]) -> None:
-        """Adds rejected lines."""
         self.num_rejects += len(rejects)
         room = MAX_REJECTS - len(self.rejects)
         self.rejects += [RejectedRow(reject.line, reject.reason) for reject in rejects[:room]]
@@ -155,7 +154,12 @@ class RawParts:
     """
 
     def __init__(
-        self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int, keep: Sequence[str] = ()
+        self,
+        given: str | Sequence[str],
+        labels: bool | None,
+        manifest: Manifest,
+        unit_bytes: int,
+        keep: Sequence[str] = (),
     ) -> None:
         self._spec = raw_spec(manifest)
         self._manifest = manifest
@@ -238,15 +242,15 @@ class RawParts:
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
-            beside = {NUMBER: array_of(lines)}
+            kept = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
-                beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}
+                kept |= {name: unit.table[name].take(kept[NUMBER]) for name in self._keep}
             if learnt is not None:
                 seen = learnt.count_of(content_hashes(raw, spec))
                 tally.num_looked, tally.num_learnt = (
                     tally.num_looked + seen.rows,
                     tally.num_learnt + seen.known,
                 )
-            yield encoder.encode(raw).table, pa.table(beside)
+            yield encoder.encode(raw).table, pa.table(kept)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines = cursor.line

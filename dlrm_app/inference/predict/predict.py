@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from dlrm_app.loader.rows import Rows, arrange
 from dlrm_app.locks import held_output
 from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
+from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
 
@@ -53,7 +53,6 @@ class Predictions(Result):
     seconds: float
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The number of scores, and the time that they took."""
         speed = self.rows / self.seconds
         yield f"{self.rows:,} scores in {self.path}, {self.seconds:.1f} s, {speed:,.0f} rows/s"
 
@@ -99,13 +98,12 @@ def _with_versions(inputs: list[str], output: Path) -> list[str]:
 def _open_source(
     config: PredictConfig, inputs: list[str], manifest: Manifest, reader: TableReader
 ) -> DatasetParts | RawParts:
-    """Opens the rows to score: a split of a dataset, or raw logs."""
     if config.data.path is not None:
         return DatasetParts(manifest, config.split, reader)
     return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep)
 
 
-def _begin(scores: ScoresFile, identity: dict[str, Any]) -> None:
+def _begin(scores: ScoresFile, identity: Json) -> None:
     if scores.begin(identity):
         logger.info("%s is unfinished: continuing where it stopped", scores.output)
 
@@ -135,11 +133,11 @@ def _score_parts(
 
     with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
         for part, chunks in read:
-            scored = [_beside(its, score_rows(rows)) for rows, its in chunks]
+            scored = [_with_columns(kept, score_rows(rows)) for rows, kept in chunks]
             scores.write(part.name, scored, part.tally)
 
 
-def _beside(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+def _with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
     for name, values in columns.items():
         table = table.append_column(name, values)
     return table
@@ -149,18 +147,18 @@ def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, l
     """The rows of each part, as batches are made of them."""
     for part in parts:
         chunks = []
-        for table, beside in part.read(part.tally):
+        for table, kept in part.read(part.tally):
             has_label = reader.label in table.column_names
             columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
                 main, *others = columns.supervision
-                beside = _beside(beside, {"label": array_of(main)})
+                kept = _with_columns(kept, {"label": array_of(main)})
                 of_others = {
                     f"{LABEL_OF}{name}": pa.array(values, from_pandas=True).cast(pa.uint8())
                     for name, values in zip(reader.other_labels, others, strict=True)
                 }
-                beside = _beside(beside, of_others)
-            chunks.append((arrange(columns, None), beside))
+                kept = _with_columns(kept, of_others)
+            chunks.append((arrange(columns, None), kept))
         yield part, chunks
 
 

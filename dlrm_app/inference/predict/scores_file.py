@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.journal import Journal
-from dlrm_app.records import read_record
+from dlrm_app.records import Json, read_record
 
 ROW_GROUP_ROWS = 1 << 18
 """Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
@@ -58,7 +57,7 @@ class ScoresFile:
         self._journal = Journal(self._folder / "scored", PartTally)
         self._origin_names = origin_names
 
-    def begin(self, identity: dict[str, Any]) -> bool:
+    def begin(self, identity: Json) -> bool:
         """Makes the folder of parts, or continues an existing one; returns True if it continues.
 
         Raises DlrmError if the existing parts have another ``identity``.
@@ -66,7 +65,7 @@ class ScoresFile:
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
         if path.is_file():
-            before = read_record(path, dict[str, Any], f"delete {self._folder}")
+            before = read_record(path, Json, f"delete {self._folder}")
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
                     Problem(
@@ -90,7 +89,6 @@ class ScoresFile:
         return False
 
     def has(self, name: str) -> bool:
-        """True if the part ``name`` is written."""
         return self._journal.is_done(name)
 
     def write(self, name: str, chunks: Sequence[pa.Table], tally: PartTally) -> None:
@@ -135,7 +133,7 @@ class ScoresFile:
             start += tally.num_lines
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
-        columns: dict[str, Any] = {"score": array_of(probabilities(numbers_of(part.column("logit"))))}
+        columns: dict[str, pa.Array] = {"score": array_of(probabilities(numbers_of(part.column("logit"))))}
         for name in part.column_names:
             if name.startswith(LOGIT_OF):
                 logits = numbers_of(part.column(name))

@@ -16,7 +16,7 @@ _SHOWN = 60
 _BREAKING, _BREAKING_ITEMS = frozenset("\x1f\n\r"), frozenset("\x1e\x1f\n\r")
 """Line ends and separators of records, which no value, or item of a list, may hold."""
 _EMPTY_LISTS = (None, [None], [""])
-"""Lists without elements: a missing element alone is none."""
+"""Lists without elements; a single missing element counts as none."""
 _TEXTS = ("string", "hex", "iso", "formatted")
 """The kinds of columns whose values are texts, so that numbers among them are texts of digits."""
 
@@ -41,7 +41,6 @@ class RequestError(Exception):
 
 
 def bad_rows(problems: list[RowProblem]) -> RequestError:
-    """The error for a request with bad rows."""
     more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
     reason = f"row {problems[0].row}: {problems[0].reason}{more}"
     return RequestError(422, reason, problems[:MAX_PROBLEMS])
@@ -68,7 +67,7 @@ def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number: leave a missing value out, or give null")
+    raise ValueError(f"{name} is not a JSON number: leave a missing value out, or give null")
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -97,7 +96,7 @@ class JsonRows:
         self._types = {column.name: _plain_types(column) for column in columns}
         """Column → the types of its values, or of the items of its lists, that no rule refuses."""
         kinds = dict.fromkeys((c.kind, c.separator is None) for c in columns)
-        self._alike = [[c for c in columns if (c.kind, c.separator is None) == kind] for kind in kinds]
+        self._by_kind = [[c for c in columns if (c.kind, c.separator is None) == kind] for kind in kinds]
         """The columns whose values Arrow reads in the same way."""
 
     def read(self, body: bytes, max_rows: int) -> list[Row]:
@@ -136,7 +135,7 @@ class JsonRows:
             if name in self._unread or value is None:
                 continue
             if name not in self._columns:
-                return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
+                return RowProblem(number, name, f"{name[:_SHOWN]!r} is not a column of the model")
             if (fault := _fault(value, self._columns[name])) is not None:
                 return RowProblem(number, name, f"{name} {fault}, got {_shown(value)}")
         return None
@@ -144,7 +143,7 @@ class JsonRows:
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """``rows``, which ``read`` gave, as a table."""
         arrays: dict[str, pa.Array] = {}
-        for columns in self._alike:
+        for columns in self._by_kind:
             values = [row.get(column.name) for column in columns for row in rows]
             arrays |= zip((column.name for column in columns), _arrays(values, columns), strict=True)
         return pa.table(arrays)
@@ -189,7 +188,7 @@ def _scalar_fault(value: object, column: LogColumn) -> str | None:
 
 
 def _arrays(values: Sequence[object], columns: Sequence[LogColumn]) -> list[pa.Array]:
-    """``values`` of columns alike, one column after another, each of Arrow's type for them.
+    """The ``values`` of columns of one kind, one column after another, as arrays of Arrow's type for them.
 
     A column with values of several types has them as texts. With few rows, calls take most of the time, so one call
     makes all columns if it can.

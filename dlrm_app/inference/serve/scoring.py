@@ -132,7 +132,6 @@ class Batcher:
                 await self._answer(requests)
 
     async def _next_arrival(self, timeout: float | None = None) -> None:
-        """Waits for a request, at most ``timeout`` seconds."""
         self._arrived.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), timeout)

@@ -15,13 +15,13 @@ from typing import Any
 
 from dlrm_app.logs.sources.store import AT_ONCE, Address, fetch
 
-_PIECE, _SMALL = 4 << 20, 1 << 16
+PIECE_BYTES, SMALL_BYTES = 4 << 20, 1 << 16
 """The bytes of a request in the background, and of the smallest request."""
-_MOST = 64 << 20
+MOST_BYTES = 64 << 20
 """If the ranges of a file have at most so many bytes, all are fetched at once."""
 _AHEAD = 3
 """The number of pieces to prefetch if the ranges have more bytes than that."""
-_NEAR = 1 << 18
+NEAR_BYTES = 1 << 18
 """Two ranges with at most so many bytes between them are fetched in one request."""
 
 
@@ -44,9 +44,13 @@ class RemoteFile(io.RawIOBase):
         self._address, self._version, self._size = address, version, version[0]
         kept = len(address.beginning)
         extents = [(max(start, kept), stop) for start, stop in extents if stop > kept]
-        self._takes_all = sum(stop - start for start, stop in extents) <= _MOST + _PIECE
+        self._takes_all = sum(stop - start for start, stop in extents) <= MOST_BYTES + PIECE_BYTES
         runs = _joined(extents) if self._takes_all else sorted(extents)
-        step = _PIECE if self._takes_all else min(max(_MOST // ((_AHEAD + 1) * len(runs)), _SMALL), _PIECE)
+        step = (
+            PIECE_BYTES
+            if self._takes_all
+            else min(max(MOST_BYTES // ((_AHEAD + 1) * len(runs)), SMALL_BYTES), PIECE_BYTES)
+        )
         self._pieces = [
             (at, min(at + step, stop), run)  # the pieces of one run are read in order
             for run, (start, stop) in enumerate(runs)
@@ -89,7 +93,7 @@ class RemoteFile(io.RawIOBase):
             return self._pieces[number][0], self._fetched[number].result()
         start, data = self._loose
         if not start <= self._at < start + len(data):
-            stop = min(self._at + _SMALL, self._size)
+            stop = min(self._at + SMALL_BYTES, self._size)
             self._loose = self._at, fetch(self._address, self._at, stop, self._version)
         return self._loose
 
@@ -137,7 +141,7 @@ def _joined(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """``extents`` in order; close ones are joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(extents):
-        if joined and start - joined[-1][1] <= _NEAR:
+        if joined and start - joined[-1][1] <= NEAR_BYTES:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
         elif start < stop:
             joined.append((start, stop))

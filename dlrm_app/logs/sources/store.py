@@ -32,7 +32,7 @@ KEPT_EACH, _KEPT = 1 << 17, 1 << 27
 """The first bytes to keep of an object, and of all objects."""
 _FEW = 8
 """Each of so few objects is asked for its version; of more objects the list is believed."""
-_PATIENCE = 60
+PATIENCE_SECONDS = 60
 """Reading fails after so many seconds without an answer."""
 _SCHEMES = {name: name for name in ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")} | {
     "gcs": "gs"
@@ -180,7 +180,7 @@ def fetch(address: Address, start: int, stop: int, version: Version) -> bytes:
     """Bytes [start, stop) of an object. Raises DataError, also if it no longer has ``version``."""
     if start >= stop:
         return b""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         with _explained(address):
             result = _store(address.url)[0].get(address.path, options={"range": (start, stop)})
@@ -242,8 +242,8 @@ def _open_store(root: str, settings: frozenset[tuple[str, str]]) -> "ObjectStore
 
     from_url: Any = stores.from_url  # its overloads know the settings of each store by name
     scheme, _, rest = root.partition("://")
-    options: Any = {"allow_http": True, "timeout": timedelta(seconds=_PATIENCE)}
-    retries: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=_PATIENCE)}
+    options: Any = {"allow_http": True, "timeout": timedelta(seconds=PATIENCE_SECONDS)}
+    retries: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=PATIENCE_SECONDS)}
     try:
         if scheme in ("http", "https"):
             user, at, host = rest.rpartition("@")

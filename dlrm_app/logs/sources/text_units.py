@@ -20,9 +20,9 @@ MAX_LINE = 1 << 20
 """The most bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
 PADDING = 64
 """Bytes that can be read after the end of a block, because the parser reads so many in one step."""
-_PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 """Bytes to read at a time. They stay in a cache until they are parsed, and threads rarely wait for one another."""
-_BEGINNING = 1 << 16
+BEGINNING_BYTES = 1 << 16
 _NEWLINE = b"\n"
 _local = threading.local()
 
@@ -61,7 +61,7 @@ class TextUnit:
         Raises DataError if the file is damaged.
         """
         if self._blocks is None:
-            self._blocks = self._read(_PIECE)
+            self._blocks = self._read(PIECE_BYTES)
         return self._blocks
 
     def load(self) -> Block:
@@ -131,7 +131,7 @@ class TextUnit:
         """Fills ``view`` while there is text; returns the number of bytes and counts them."""
         filled = 0
         while filled < len(view):
-            count = self._rest.readinto(view[filled : filled + _PIECE])
+            count = self._rest.readinto(view[filled : filled + PIECE_BYTES])
             if not count:
                 break
             self._crc = isal_zlib.crc32(view[filled : filled + count], self._crc)
@@ -173,7 +173,7 @@ class _Rest:
         pieces = [self._peeked]
         while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
             with explained_damage(self.source):
-                pieces.append(self._file.read(_PIECE))
+                pieces.append(self._file.read(PIECE_BYTES))
             if not pieces[-1]:
                 break
         self._peeked = b"".join(pieces)
@@ -219,7 +219,7 @@ class TextFeed:
         begin = max(self.first * self.unit_bytes - 1, 0)
         end = self.source.bytes
         if self.last is not None and not self.source.is_compressed:
-            end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
+            end = min(end, self.last * self.unit_bytes + BEGINNING_BYTES)  # with the rest of the last line
         return begin, end
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[TextUnit]:
@@ -243,4 +243,4 @@ def _thread_buffer(size: int) -> bytearray:
 
 def beginning_of(source: InputFile) -> TextFeed:
     """A feed of the first few lines, as one unit."""
-    return TextFeed(source, _BEGINNING, last=1)
+    return TextFeed(source, BEGINNING_BYTES, last=1)

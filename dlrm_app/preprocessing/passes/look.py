@@ -30,7 +30,7 @@ from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
 from dlrm_app.preprocessing.passes.plan import RowPlan
 
-_NUM_PIECES, _PIECE_BYTES = 64, 1 << 20
+NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
 _ROW_STEP = 4
 """Keeps every fourth row of a large input, because neighbouring rows are similar."""
@@ -102,7 +102,7 @@ def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -
         for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
         for feed in _feeds(plan, source, begin, sum(sizes))
     ]
-    read = partial(_read, plan, 1 if sum(sizes) <= _NUM_PIECES * _PIECE_BYTES else _ROW_STEP)
+    read = partial(read_sample, plan, 1 if sum(sizes) <= NUM_PIECES * PIECE_BYTES else _ROW_STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             samples = list(pool.map(read, feeds))
@@ -121,10 +121,10 @@ def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence
     ``begin``: the size of all sources before this one.
     """
     columns = plan.columns_of(source) if source.format == "parquet" else {}
-    piece = _PIECE_BYTES * (source.text_ratio if columns else 1)
-    if total <= _NUM_PIECES * _PIECE_BYTES:
+    piece = PIECE_BYTES * (source.text_ratio if columns else 1)
+    if total <= NUM_PIECES * PIECE_BYTES:
         return unit_feeds(source, columns, piece, lambda _: True)
-    spread = [(2 * number + 1) * total // (2 * _NUM_PIECES) - begin for number in range(_NUM_PIECES)]
+    spread = [(2 * number + 1) * total // (2 * NUM_PIECES) - begin for number in range(NUM_PIECES)]
     places = [place // source.text_ratio for place in spread if 0 <= place < source.text_bytes]
     if source.is_compressed:
         return [TextFeed(source, piece, last=len(places))] if places else []
@@ -138,7 +138,7 @@ def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
+def read_sample(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
     """Returns (every ``step``-th row of ``feed``, its lines, its bytes in the file); the last two are 0 for Parquet."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0

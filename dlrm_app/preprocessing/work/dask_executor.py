@@ -22,9 +22,9 @@ from dlrm_app.preprocessing.work.executor import Executor, Feed, Pass, T
 from dlrm_app.preprocessing.work.work_folder import own_code
 
 logger = logging.getLogger(__name__)
-_ANSWER_PATIENCE = 10
+ANSWER_SECONDS = 10
 """Seconds to wait for a scheduler to answer."""
-_PATIENCE = 60
+PATIENCE_SECONDS = 60
 """Seconds to wait for the first worker to join."""
 
 
@@ -34,25 +34,27 @@ def open_cluster(address: str) -> Iterator[Executor]:
 
     Raises DlrmError if there is no scheduler or no worker.
     """
-    logger.info(f"asking the Dask scheduler at {address}, then waiting up to {_PATIENCE} s for a worker")
+    logger.info(
+        f"asking the Dask scheduler at {address}, then waiting up to {PATIENCE_SECONDS} s for a worker"
+    )
     try:
-        client = Client(address, timeout=_ANSWER_PATIENCE)
+        client = Client(address, timeout=ANSWER_SECONDS)
     except (OSError, ValueError) as error:
         raise DlrmError(
             Problem(
                 f"dask.address={address}",
-                f"has no Dask scheduler that answers within {_ANSWER_PATIENCE} s",
+                f"has no Dask scheduler that answers within {ANSWER_SECONDS} s",
                 "start one with `dask scheduler`, and workers with `dask worker ADDRESS`",
             )
         ) from error
     with client:
         try:
-            client.wait_for_workers(1, timeout=_PATIENCE)
+            client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
         except TimeoutError as error:
             raise DlrmError(
                 Problem(
                     f"the scheduler at {address}",
-                    f"has got no worker for {_PATIENCE} s",
+                    f"has got no worker for {PATIENCE_SECONDS} s",
                     f"start some with `dask worker {address}`",
                 )
             ) from error

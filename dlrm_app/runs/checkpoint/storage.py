@@ -155,7 +155,7 @@ class TensorReader:
         """The checkpoint's tensors by name. Raises DataError if the index is damaged."""
         path = self.folder / INDEX
         try:
-            return _parse_index(json.loads(path.read_text(encoding="utf-8")))
+            return parse_index(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 Problem(
@@ -274,7 +274,7 @@ def _overlaps(piece: SavedPiece, wanted: Sequence[tuple[tuple[int, ...], torch.T
     return parts
 
 
-def _parse_index(index: Mapping[str, Any]) -> dict[str, SavedTensor]:
+def parse_index(index: Mapping[str, Any]) -> dict[str, SavedTensor]:
     version = index.get("version")
     if version != VERSION:
         raise ValueError(f"it has version {version!r}, this program reads version {VERSION}")

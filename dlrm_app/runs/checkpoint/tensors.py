@@ -59,7 +59,7 @@ def collect_tensors(
             continue
         optimizer = SPARSE_OPTIMIZERS[table_kinds[table]]
         state = optimizer.state_name(name.rpartition(".")[2])
-        tensors[f"table/{table}/{state}"] = _like_weight(
+        tensors[f"table/{table}/{state}"] = shard_like_weight(
             value, by_table[table], is_per_row=optimizer.state[state] == ROW
         )
     return tensors
@@ -87,7 +87,7 @@ def _states(optimizers: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
                     yield key.removeprefix(f"{prefix}."), name, value
 
 
-def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
+def shard_like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
     """``state``, sharded like its table's ``weight``; one number a row is kept as [rows], not [rows, 1].
 
     torchrec's own places of such numbers overlap if rows are cut unevenly too. A plain tensor does not tell the size:

@@ -46,7 +46,7 @@ from dlrm_app.tools.checking.distributions import (
     DenseValues,
     Popularity,
     RowHashes,
-    fitting,
+    countable_columns,
     hash_rows,
 )
 from dlrm_app.tools.checking.findings import Findings
@@ -114,8 +114,6 @@ def _shard_problem(path: Path, shard: Shard) -> Problem | None:
 
 @dataclass(frozen=True)
 class _RowGroup:
-    """Row group number ``index`` of ``shard``."""
-
     split: str
     shard: Shard
     index: int
@@ -152,7 +150,6 @@ class _Values:
 
 
 def _read(manifest: Manifest, group: _RowGroup) -> _Values:
-    """Reads all columns of a row group."""
     values = _Values()
     try:
         with pq.ParquetFile(manifest.folder / group.shard.path) as file:
@@ -208,7 +205,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     # the studied splits come first, so that unseen ids of the others can be counted
     groups.sort(key=lambda group: group.split not in studied)
     findings.sparse = {
-        column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
+        column.name: Popularity(column) for column in countable_columns(manifest.sparse, memory_bytes // 2)
     }
     total = sum(group.rows for group in groups)
     hashes = RowHashes(total, memory_bytes // 2)
@@ -232,7 +229,6 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
 
 
 def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
-    """Adds a row group to the counts."""
     findings.rows[group.split] += group.rows
     findings.positives[group.split] += 0 if values.labels is None else int(values.labels.sum())
     findings.weights[group.split] += values.weight
@@ -292,7 +288,6 @@ def _disagreements(findings: Findings) -> list[Problem]:
 
 
 def _label_disagreements(findings: Findings, name: str) -> list[Problem]:
-    """Problems: counts of the other labels of split ``name`` that differ from the manifest's."""
     manifest = findings.manifest
     is_weighted, is_sampled = manifest.is_weighted, manifest.kept_share(name) < 1
     parts = findings.labels[name]

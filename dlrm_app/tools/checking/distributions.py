@@ -82,7 +82,7 @@ class Popularity:
         return float(counts[-k:].sum() / max(counts.sum(), 1))
 
 
-def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
+def countable_columns(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
     """The columns whose ids can be counted within ``memory_bytes``; small tables come first."""
     ordered = sorted(columns, key=lambda column: column.num_embeddings)
     needed = np.cumsum([_COUNT_BYTES * column.num_embeddings for column in ordered])
@@ -91,11 +91,11 @@ def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseCo
 
 @dataclass(frozen=True)
 class Overlap:
-    """The number of rows of a split that are also in the training split; for
-    train itself, rows that occur more than once.
+    """The number of rows of a split that are also in the training split; for train itself, rows that occur
+    more than once.
 
-    The label is not compared. ``expected``: the number if the split's rows had the same share of repeats as the
-    training rows; None for train itself. ``is_estimate``: counted in a sample.
+    The label is not compared. ``expected``: the number if the split's rows had the same share of repeats as
+    the training rows; None for train itself. ``is_estimate``: counted in a sample.
     """
 
     repeated: int

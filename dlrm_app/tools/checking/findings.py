@@ -1,14 +1,14 @@
 """What a check of a dataset has found, and its tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dlrm_app.dataset.label_counts import Counts, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import Problem
+from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
 from dlrm_app.text import NONE, bytes_text, percent, short
@@ -52,7 +52,6 @@ class Findings(Result):
         return self.unseen[feature, split] / max(self.lookups[feature, split], 1)
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The splits, then every feature."""
         yield split_table(self)
         if self.overlap:
             yield "(also in train: the same values except the label; of train itself: more than once)"
@@ -88,7 +87,6 @@ Table = tuple[Columns, Rows]
 
 
 def split_table(findings: Findings) -> Table:
-    """The table of splits."""
     heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", "also in train")
     rows: list[list[str | Cell]] = []
     for name, split in findings.manifest.splits.items():
@@ -121,7 +119,6 @@ def overlap_note(findings: Findings) -> str:
 
 
 def sparse_table(findings: Findings) -> Table:
-    """The table of sparse features."""
     others = [name for name in findings.manifest.splits if name not in findings.studied]
     figures = ("table rows", "ids used", "values", "colliding", "missing", "unknown", "top 1", "top 10")
     columns: Columns = ("sparse feature", *figures, *(f"unseen in {name}" for name in others))
@@ -141,7 +138,6 @@ def sparse_table(findings: Findings) -> Table:
 
 
 def dense_table(findings: Findings) -> Table:
-    """The table of dense features."""
     figures = ("missing", "zero", "min", "mean", "max")
     columns: Columns = ("dense feature", *figures, Column("transform", is_words=True))
     rows: list[list[str | Cell]] = []
@@ -149,11 +145,13 @@ def dense_table(findings: Findings) -> Table:
         values = findings.dense[column.name]
         numbers = [short(v) if values.count else NONE for v in (values.low, values.mean, values.high)]
         zeros = share(values.zeros / max(values.count, 1))
-        rows.append([column.name, share(column.missing_rate), zeros, *numbers, recipe(column.transform)])
+        rows.append(
+            [column.name, share(column.missing_rate), zeros, *numbers, transform_text(column.transform)]
+        )
     return columns, rows
 
 
-def recipe(transform: Mapping[str, Any]) -> str:
+def transform_text(transform: Json) -> str:
     """A transform in a few words."""
     words = [
         f"{key} {short(part) if isinstance(part, float) else part}"

@@ -4,7 +4,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -15,19 +15,19 @@ from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
 from dlrm_app.logs.parquet_columns import TIME, content_of, is_list
 from dlrm_app.logs.read_spec import is_column_name
 from dlrm_app.text import percent
-from dlrm_app.tools.checking.sample import COMMA, FLOAT, Sample, Seen, all_fit
+from dlrm_app.tools.checking.sample import COMMA, FLOAT, Sample, SampledColumn, all_fit
 
 _SEPARATORS = "|;, "
 _OUTCOME = re.compile(
     r"y|label|target|click(ed)?|conver(t|ted|sion)|purchased?|bought|buy|order(ed)?|install(ed)?|liked?|follow(ed)?"
     r"|viewed?|watch(ed)?|play(ed)?|dwell|rating"
 )
-"""Words of a name that say what came of showing the row."""
+"""Words in the names of outcomes: what happened after the row was shown."""
 _BEFORE = re.compile(
     r"last|prev(ious)?|past|hist(ory)?|recent|since|days|\d+|num|number|counts?|cnt|total|sum|avg|mean|rate|ratio"
     r"|ctr|cvr"
 )
-"""Words of a name that say what was known before."""
+"""Words in the names of facts that were known before."""
 _MOMENTS = re.compile(r"time|timestamp|ts|at|date|day|dt|hour|when|unix|epoch|created|updated")
 _WEIGHT = re.compile(r"((sample|row|example|instance|importance)_?)?weight|importance", re.IGNORECASE)
 _IDENTIFIER = re.compile(
@@ -41,11 +41,11 @@ _SINCE_1970 = {"seconds": r"1\d{9}(\.\d*)?", "milliseconds": r"1\d{12}(\.\d*)?"}
 _LABEL, _LABEL_WORDS = r"[01](\.0*)?|true|false", r"yes|no|[ynft]"
 """Labels as they are read, and words that also mean one or the other."""
 _PAIRS = ({-1.0, 1.0}, {1.0, 2.0})
-"""Numbers that other programs write for 0 and 1."""
+"""Pairs of numbers that other programs write for 0 and 1."""
 _FEW_ROWS = 100
-"""The least number of rows in which values that all differ are no accident."""
-_TELLING, _TELLING_ROWS = 0.9, 1000
-"""The AUC of a column alone from which it may be known only afterwards, and the least rows to measure it on."""
+"""The least number of rows from which on it is not an accident if all values differ."""
+_LEAK_AUC, _LEAK_ROWS = 0.9, 1000
+"""A feature with at least this AUC alone may be known only after the click; the least rows to measure it."""
 _ID_DIGITS, _LARGE_ID = 4, 1e5
 _LIST_SHARE = 0.05
 """Values are read as lists if at least this share of them has a separator."""
@@ -79,19 +79,19 @@ def propose(sample: Sample) -> list[Proposed]:
     if clicked is None:
         return found
     return [
-        _unless_it_tells(each, column, *clicked) for each, column in zip(found, sample.columns, strict=True)
+        _unless_leaking(each, column, *clicked) for each, column in zip(found, sample.columns, strict=True)
     ]
 
 
-def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Proposed]:
-    """``found``; lists with the values of another column say so, for both should have one vocabulary."""
+def _with_sources(found: Sequence[Proposed], columns: Sequence[SampledColumn]) -> list[Proposed]:
+    """Adds a note to lists that have the values of another column: both should share one vocabulary."""
     numbers: dict[str, int] = {}
 
     def keys(counts: Mapping[str, int]) -> NDArray[np.uint64]:
         values = np.array([numbers.setdefault(text, len(numbers)) for text in counts], np.uint64)
         return np.repeat(values, [*counts.values()])
 
-    told = []
+    with_notes = []
     for each, column in zip(found, columns, strict=True):
         if each.role == "sparse" and each.separator is not None:
             items = Counter[str]()
@@ -108,12 +108,11 @@ def _with_sources(found: Sequence[Proposed], columns: Sequence[Seen]) -> list[Pr
             if source := repeated_column(keys(items), others):
                 note = f"its values are those of {source}: encoding=auto, or encoding.shared=[[{source},{each.name}]]"
                 each = each._replace(note=note)
-        told.append(each)
-    return told
+        with_notes.append(each)
+    return with_notes
 
 
 def _elements(text: str, separator: str, brackets: str | None) -> list[str]:
-    """The elements of a list that is written as ``text``."""
     if brackets is None:
         return text.split(separator)
     items = (item.strip(" \t") for item in text.strip(" \t")[1:-1].split(separator))
@@ -125,24 +124,24 @@ def _words_of(name: str) -> list[str]:
 
 
 def _is_outcome(name: str) -> bool:
-    """True if ``name`` says what came of showing the row, and not how often that happened before."""
+    """True if ``name`` names an outcome of showing the row, and not how often it happened before."""
     words = _words_of(name)
     return any(map(_OUTCOME.fullmatch, words)) and not any(map(_BEFORE.fullmatch, words))
 
 
-def _may_be_label(column: Seen) -> bool:
+def _may_be_label(column: SampledColumn) -> bool:
     fits = column.fits(_LABEL) or column.fits(_LABEL_WORDS) or _is_pair(column)
     if is_list(column.stored) or not is_column_name(column.name) or not fits:
         return False
     return _is_outcome(column.name) or (len(column.counts) > 1 and not column.missing)
 
 
-def _is_pair(column: Seen) -> bool:
+def _is_pair(column: SampledColumn) -> bool:
     """True if the values are two numbers that other programs write for 0 and 1."""
     return len(column.counts) == 2 and column.fits(FLOAT) and {*map(float, column.counts)} in _PAIRS
 
 
-def _label(column: Seen, is_sure: bool) -> Proposed:
+def _label(column: SampledColumn, is_sure: bool) -> Proposed:
     if not column.fits(_LABEL):
         words = " and ".join(sorted(column.counts))
         note = f"guess: the label, if its {words} are written as 0 and 1: then {{name: {column.name}, role: label}}"
@@ -153,7 +152,7 @@ def _label(column: Seen, is_sure: bool) -> Proposed:
     return Proposed(column.name, "label", note=note)
 
 
-def _clicked(label: Seen) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _clicked(label: SampledColumn) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(the numbers of the rows with a label, their labels)."""
     codes, values = label.codes()
     is_click = np.array([value.lower() == "true" or value[:1] == "1" for value in values], bool)
@@ -161,11 +160,11 @@ def _clicked(label: Seen) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return rows, is_click[codes[rows]]
 
 
-def _unless_it_tells(
-    proposed: Proposed, column: Seen, rows: NDArray[np.int64], clicked: NDArray[np.bool_]
+def _unless_leaking(
+    proposed: Proposed, column: SampledColumn, rows: NDArray[np.int64], clicked: NDArray[np.bool_]
 ) -> Proposed:
-    """``proposed``, or to ignore a feature that tells the label so well that it may be known only afterwards."""
-    if proposed.role in ("ignore", "label") or not column.texts or len(rows) < _TELLING_ROWS:
+    """``proposed``, or to ignore a feature that predicts the label too well: it may be known only afterwards."""
+    if proposed.role in ("ignore", "label") or not column.texts or len(rows) < _LEAK_ROWS:
         return proposed
     codes, values = column.codes()
     codes = codes[rows]
@@ -176,19 +175,19 @@ def _unless_it_tells(
         aucs.append(
             auc_of(numbers[codes[is_known]], clicked[is_known]) if 2 * is_known.sum() > len(rows) else 0.5
         )
-    told = max(max(auc, 1 - auc) for auc in aucs if auc == auc)
-    if told < _TELLING:
+    best_auc = max(max(auc, 1 - auc) for auc in aucs if auc == auc)
+    if best_auc < _LEAK_AUC:
         return proposed
-    note = f"guess: alone it tells the label with AUC {told:.2f}, so it may be known only afterwards"
+    note = f"guess: alone it tells the label with AUC {best_auc:.2f}, so it may be known only afterwards"
     return Proposed(column.name, "ignore", note=note)
 
 
-def _feature(column: Seen, taken: str) -> Proposed:
+def _feature(column: SampledColumn, taken: str) -> Proposed:
     """Proposes how to read a feature. ``taken``: characters that cannot separate the elements of lists."""
     return _without_role(column) or _list(column, taken) or _single(column, taken)
 
 
-def _without_role(column: Seen) -> Proposed | None:
+def _without_role(column: SampledColumn) -> Proposed | None:
     """A column that is not a feature as it is: unusable, a time, an outcome or a weight; None for others."""
     name, num_values = column.name, len(column.counts)
     if not is_column_name(name):
@@ -218,7 +217,7 @@ def _without_role(column: Seen) -> Proposed | None:
     return None
 
 
-def _list(column: Seen, taken: str) -> Proposed | None:
+def _list(column: SampledColumn, taken: str) -> Proposed | None:
     """A column of lists, stored as such or in brackets, or of decimal commas that look like them; None for others."""
     name = column.name
     if is_list(column.stored):
@@ -238,7 +237,7 @@ def _list(column: Seen, taken: str) -> Proposed | None:
     return None
 
 
-def _single(column: Seen, taken: str) -> Proposed:
+def _single(column: SampledColumn, taken: str) -> Proposed:
     """A column of single values, or of lists with a separator."""
     name, num_values = column.name, len(column.counts)
     is_whole, is_id = column.fits(_WHOLE), _IDENTIFIER.search(name) is not None
@@ -259,7 +258,7 @@ def _single(column: Seen, taken: str) -> Proposed:
     return Proposed(name, "sparse", kind, separator, note="guess: a list" * (separator is not None))
 
 
-def _time_kind(column: Seen) -> str | None:
+def _time_kind(column: SampledColumn) -> str | None:
     """The kind of a column of times; None if it holds none."""
     if is_list(column.stored):
         return None
@@ -286,7 +285,7 @@ def _look_like_ids(numbers: Iterable[str]) -> bool:
     ) >= _LARGE_ID
 
 
-def _separator(column: Seen, taken: str) -> tuple[str | None, str]:
+def _separator(column: SampledColumn, taken: str) -> tuple[str | None, str]:
     """Returns (the separator of a column's lists or None, the kind of their elements)."""
     for mark in _SEPARATORS:
         if mark in taken or column.has(re.escape(mark)) < _LIST_SHARE:
@@ -300,7 +299,6 @@ def _separator(column: Seen, taken: str) -> tuple[str | None, str]:
 
 
 def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample) -> str:
-    """The dataset's YAML."""
     labels = [each.name for each in proposed if each.role == "label"]
     lines = [f"# Proposed by dlrm-check from {origin}"]
     lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]
@@ -323,7 +321,7 @@ def as_yaml(name: str, origin: str, proposed: Sequence[Proposed], sample: Sample
     return "\n".join([*lines, *["derived:"] * bool(made), *made, ""])
 
 
-def _flow(value: Any) -> str:
+def _flow(value: object) -> str:
     """``value`` as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True

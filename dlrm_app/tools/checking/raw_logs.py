@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, write_text
@@ -22,26 +21,25 @@ _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 
 @dataclass(frozen=True)
 class Proposal(Result):
-    """A dataset's YAML for raw files, proposed from a sample of their rows. ``path``: where it was written, if it was.
+    """A dataset's YAML for raw files, proposed from a sample of their rows.
 
-    ``given``: the files as they were named; ``name``: of the dataset;
-    ``has_label``: whether the files have a label column.
+    ``path``: the file that it was written to, if any; ``given``: the files as they were named; ``name``: of
+    the dataset; ``has_label``: True if the files have a label column.
     """
 
     yaml: str
     path: Path | None
-    given: Any
+    given: str | list[str]
     name: str
     has_label: bool
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The YAML, or the file that it was written to."""
         yield self.yaml if self.path is None else f"wrote {self.path}"
 
 
-def check_raw(given: Any, output: str | None) -> Proposal:
-    """Proposes a dataset's YAML for the files ``given``, writes it to ``output`` if
-    there is one, and logs what the files contain.
+def check_raw(given: str | list[str], output: str | None) -> Proposal:
+    """Proposes a dataset's YAML for ``given`` files, writes it to ``output`` if given, and logs their
+    content.
     """
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)

@@ -27,10 +27,9 @@ _FILES, _BYTES = 8, 8 << 20
 """The most Parquet files to read, and the bytes of all together."""
 _LINES = 200
 """Lines that are used to find the delimiter, the quote and the header."""
-_DELIMITERS = "\t\x01;,|"  # ; before , because it is beside decimal commas
+_DELIMITERS = "\t\x01;,|"  # ; before , because it occurs with decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
-"""Words that mean a missing value in any column; the rest of NULLS, and
-infinite numbers, only in columns of numbers.
+"""Words for a missing value in any column; other NULLS and infinite numbers count in columns of numbers only.
 """
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
@@ -40,11 +39,11 @@ _VALUE = rf"{FLOAT}|{COMMA}|true|false|[0-9a-f]{{8}}|"
 
 
 @dataclass
-class Seen:
+class SampledColumn:
     """A column of the sample. ``counts``: occurrences of each value as text; for lists, of their elements."""
 
     name: str
-    stored: Any
+    stored: pa.DataType
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     empty_lists: int = 0
@@ -52,7 +51,6 @@ class Seen:
     """The value of each row as bytes of text, null where it is missing; empty for lists."""
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Adds the ``values`` of a file to the counts."""
         self.rows += len(values)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -95,7 +93,6 @@ class Seen:
         return (self.empty_lists if is_list(self.stored) else self.rows - self.counts.total()) / self.rows
 
     def cells(self) -> list[str | Cell]:
-        """The column's row in the table."""
         often = [
             f"{value[:24]!r} {percent(count / self.counts.total())}"
             for value, count in self.counts.most_common(1)
@@ -114,10 +111,10 @@ class Sample(NamedTuple):
     ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header.
     """
 
-    columns: list[Seen]
-    unread: dict[str, Any]
+    columns: list[SampledColumn]
+    unread: dict[str, pa.DataType]
     bad_lines: int
-    marks: dict[str, Any]
+    marks: dict[str, str | bool | None]
     nulls: list[str]
     """The words that mean a missing value."""
 
@@ -141,7 +138,9 @@ def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     _refuse_twice(sources[0].path, names)
     types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
     unread = {name: kind for name, kind in types.items() if content_of(kind) not in READABLE}
-    columns = {name: Seen(name, types.get(name, pa.string())) for name in names if name not in unread}
+    columns = {
+        name: SampledColumn(name, types.get(name, pa.string())) for name in names if name not in unread
+    }
     chosen = sources[:: -(-len(sources) // _FILES)]
     for source in chosen:
         if lacking := [name for name in names if name not in names_in(source)]:
@@ -175,7 +174,7 @@ def _look_at_text(source: InputFile) -> Sample:
     records = list(_fields(lines, delimiter, quote))[header:]
     rows = [row for row in records if len(row) == len(names)]
     values = zip(*rows, strict=True) if rows else [()] * len(names)
-    columns = [Seen(name, pa.string()) for name in names]
+    columns = [SampledColumn(name, pa.string()) for name in names]
     for column, texts in zip(columns, values, strict=True):
         column.add(pa.chunked_array([pa.array(texts, pa.string())]))
     marks = {"delimiter": delimiter, "quote": quote, "header": header}
@@ -196,8 +195,8 @@ def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator
 
 
 def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
-    """Returns (delimiter, quote, the lines' fields) for the delimiter with which
-    most lines have as many fields as the first.
+    """(delimiter, quote, fields of the lines) for the delimiter with which most lines have equally many
+    fields.
     """
     found = []
     for place, delimiter in enumerate(_DELIMITERS):
@@ -205,8 +204,8 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
         quote = '"' if any(map(opening.search, lines)) else None
         rows = list(_fields(lines, delimiter, quote))
         if rows and len(rows[0]) > 1:
-            alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-            found.append((round(alike, 1), -place, delimiter, quote, rows))
+            share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+            found.append((round(share, 1), -place, delimiter, quote, rows))
     if not found and all("::" in line for line in lines):
         raise ConfigError(
             Problem(path, "separates its fields by two characters, ::", "write one, as sed 's/::/\\t/g' does")
@@ -227,7 +226,7 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
     return not again and not any(all_fit(_VALUE, [field]) for field in [first or rest[0], *rest])
 
 
-def _null_words(column: Seen) -> list[str]:
+def _null_words(column: SampledColumn) -> list[str]:
     words = [value for value in column.counts if value.lower() in NULLS or _INFINITE.fullmatch(value)]
     is_number = all_fit(FLOAT, column.counts.keys() - {"", *words})
     return [word for word in words if is_number or word.lower() in _CERTAIN]

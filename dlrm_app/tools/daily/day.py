@@ -34,7 +34,7 @@ from dlrm_app.records import read_record
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
-from dlrm_app.tools.daily.gate import judge_after, judge_before, reason
+from dlrm_app.tools.daily.gate import judge_after, judge_before, why_held
 from dlrm_app.tools.daily.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
 from dlrm_app.tools.daily.record import (
     RECORD,
@@ -49,7 +49,7 @@ from dlrm_app.tools.daily.record import (
     labels_of,
     read_day_settings,
     read_seconds,
-    redo,
+    redo_hint,
     vocabulary_growth,
     write_record,
 )
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHANGES = 8
 """Changed settings that a message shows."""
 _COMPARED_DAYS = 31
-"""Published days whose rows are looked for among those of a new day."""
+"""Published days that a new day is searched for repeated rows of."""
 
 Run = Callable[[str, Settings, Path], None]
 """Runs a command with settings, and appends its output to a file. Raises DlrmError."""
@@ -113,11 +113,11 @@ class Day:
         is_accepted = self.config.days.is_accepted(self.day)
         compared = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
         verdicts = judge_before(compared)
-        held = reason(verdicts, is_accepted=is_accepted)
+        held = why_held(verdicts, is_accepted=is_accepted)
         if held is None:
             record = self._train(record)
             after = judge_after(replace(compared, day=record))
-            verdicts, held = [*verdicts, *after], reason(after, is_accepted=is_accepted)
+            verdicts, held = [*verdicts, *after], why_held(after, is_accepted=is_accepted)
         if held is None:
             record = replace(record, retrained=self._retrain())
             self._export()
@@ -258,7 +258,7 @@ class Day:
             return {field: self._evaluate("test", [model]) for field, model in models.items()}
 
     def _train(self, record: DayRecord) -> DayRecord:
-        """Trains the day's model. Returns ``record`` with its scores on the held-out rows, beside the parent's."""
+        """Trains the day's model. Returns ``record`` with its scores and the parent's on the held-out rows."""
         before, model = self.parent / "model" if self.parent else None, self.folder / "model"
         with self._timed("train"):
             self._fit(self.folder / "rows", before, model)
@@ -305,7 +305,7 @@ class Day:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
         settings = evaluate_settings(self.config, self.folder / "rows", split, models, path)
         self._once_on_all(path, lambda: self._call("evaluate", settings))
-        return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo([path])))
+        return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo_hint([path])))
 
     def _call(self, command: str, settings: Settings) -> None:
         """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
@@ -347,5 +347,5 @@ class Day:
 
 def read_judgement(model: Path) -> Judgement | None:
     """The judgement of the finished run in ``model`` on its val split, the rows held back."""
-    evaluation = read_record(model / "result.json", RunResult, redo([model])).evals.get("val")
+    evaluation = read_record(model / "result.json", RunResult, redo_hint([model])).evals.get("val")
     return evaluation.judgement if evaluation is not None else None

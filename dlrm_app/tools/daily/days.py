@@ -27,7 +27,7 @@ from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 from dlrm_app.tools.daily.day import Day, Run
-from dlrm_app.tools.daily.gate import reason, rules_rows
+from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish
 from dlrm_app.tools.daily.record import (
@@ -37,13 +37,13 @@ from dlrm_app.tools.daily.record import (
     UNREPORTED,
     DayRecord,
     read_records,
-    redo,
+    redo_hint,
     write_lines,
 )
 from dlrm_app.tools.daily.settings import sample_settings
 
 logger = logging.getLogger(__name__)
-_COMMAND_SECONDS = 600
+COMMAND_SECONDS = 600
 """Seconds that days.on_held may take."""
 _FIX = "fix its files or the settings and run the same command; a day without files is left out"
 Changed = Callable[[InputFile, ManifestSource], bool]
@@ -77,7 +77,6 @@ class Outcome(Result):
         return CHANGED if self.changed else MISSING if self.missing else 0
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The number of days."""
         yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
         if self.page is not None:
             yield f"page: {self.page}"
@@ -191,11 +190,11 @@ def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord])
     for record in records:
         folder = output / DAYS / record.day
         if record.held and (folder / UNREPORTED).is_file():
-            _report(config.days.command_on_held, folder / RECORD)
+            report_held_day(config.days.command_on_held, folder / RECORD)
             (folder / UNREPORTED).unlink()
 
 
-def _report(command: Sequence[str], record: Path) -> None:
+def report_held_day(command: Sequence[str], record: Path) -> None:
     """Runs the user's ``command`` with the path of a held day's record. A failure is reported, and changes nothing."""
     if not command:
         return
@@ -203,7 +202,7 @@ def _report(command: Sequence[str], record: Path) -> None:
         words = [*command, str(record)]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
             try:
-                code = process.wait(timeout=_COMMAND_SECONDS)
+                code = process.wait(timeout=COMMAND_SECONDS)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
                 raise
@@ -259,9 +258,9 @@ def _moved(source: InputFile, gone: list[ManifestSource], changed: Changed) -> M
     """Finds ``source`` among the ``gone`` files, under another path; removes it from them. Paths may be relative."""
     for known in gone:
         keys = partition_of(known.path)
-        is_alike = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
+        is_same_file = known.bytes == source.bytes and Path(known.path).name == Path(source.path).name
         has_keys = all(keys.get(key, value) == value for key, value in source.partition.items())
-        if is_alike and has_keys and not changed(source, known):
+        if is_same_file and has_keys and not changed(source, known):
             gone.remove(known)
             return known
     return None
@@ -278,20 +277,20 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
         logger.warning("%s: %s", day, mark)
     if first := min([*late, *marks], default=None):
         following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
-        logger.warning("to train from %s on again, %s", first, redo(following))
+        logger.warning("to train from %s on again, %s", first, redo_hint(following))
 
 
 def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path) -> None:
     """Logs which finished days are still held back although days.accept would publish them now."""
     for record in records:
         is_accepted = config.days.is_accepted(day_of(record.day))
-        if record.held and is_accepted and reason(record.rules, is_accepted=True) is None:
+        if record.held and is_accepted and why_held(record.rules, is_accepted=True) is None:
             following = [
                 each.day for each in records if each.day >= record.day
             ]  # a late day would be left out
             folders = [output / DAYS / day for day in following]
             logger.warning(
-                "days.accept: %s was held back before; to publish it, %s", record.day, redo(folders)
+                "days.accept: %s was held back before; to publish it, %s", record.day, redo_hint(folders)
             )
 
 

@@ -1,12 +1,13 @@
 """The gate: a table of rules that hold a day back.
 
-Each rule measures one number and compares it with its limit, a key of ``gate``. Before training, a day is compared with
-the days published before it. After training, the new model is compared with yesterday's on the held-out rows. Shuffled
-labels are found before training only: the labels of the held-out rows are shuffled, too, and no model is better there.
+Each rule measures one number and compares it with its limit, a key of ``gate``. Before training, a day is
+compared with the days published before it. After training, the new model is compared with yesterday's on the
+held-out rows. Shuffled labels are found before training only: the labels of the held-out rows are shuffled,
+too, and no model is better there.
 
-A change is also compared with the *usual* change: the spread of earlier days, as the median of their distances from
-their median, which a few odd days do not move. Of shares of clicks and of missing values, of hours and of metrics, what
-chance may explain with so few rows is left out.
+A change is also compared with the *usual* change: the spread of earlier days, as the median of their
+distances from their median, which a few odd days do not move. Rules on shares of clicks and of missing
+values, on hours and on metrics first subtract what chance may explain with so few rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +38,7 @@ from dlrm_app.tools.daily.score_rules import (
 from dlrm_app.tools.daily.usual import Days, Rule
 
 _OF = " of "
-"""Between a rule and the other label that it judges."""
+"""The text between a rule and the other label that it judges."""
 
 
 def judge_before(days: Days) -> list[Verdict]:
@@ -88,7 +89,7 @@ def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
     return found
 
 
-def reason(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
+def why_held(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | None:
     """The reasons why the day is held back, in one line; None if it is not.
 
     ``is_accepted``: the user accepts the day, which overrules all rules but COMPARED.
@@ -102,7 +103,6 @@ def reason(verdicts: Iterable[Verdict], *, is_accepted: bool = False) -> str | N
 
 
 def rules_rows(verdicts: Sequence[Verdict]) -> tuple[Columns, Rows]:
-    """A table with a line for each rule."""
     rows: Rows = [
         [each.rule, short(each.value), short(each.limit), "held" if each.holds else "passed", each.says]
         for each in verdicts

@@ -80,7 +80,6 @@ def columns_of(dataset: Manifest) -> Iterator[tuple[str, Values]]:
 
 
 def _sampled(dataset: Manifest) -> Iterator[pa.Table]:
-    """Some row groups of the training rows, evenly spread."""
     split = dataset.splits["train"]
     groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
     names = [*(column.name for column in dataset.dense), *(column.name for column in dataset.sparse)]

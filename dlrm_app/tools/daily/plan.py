@@ -1,4 +1,4 @@
-"""Which days are to be learnt: those with files that are not done."""
+"""Plans the days to learn: those that have files and are not done."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 
 _MIN_HELD_OUT = 5
-"""Rows that a day must hold back on average. A hash deals them: one of 150 days of that size has none."""
+"""Rows that a day must hold back on average. A hash chooses them: one in 150 such days would have none."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.splits import ManifestSource
@@ -19,7 +18,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
 from dlrm_app.files import write_text
-from dlrm_app.records import ALWAYS, IF_SET, Format, Number, read_record
+from dlrm_app.records import ALWAYS, IF_SET, Format, Json, Number, read_record
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.text import json_text
 
@@ -211,7 +210,7 @@ class DayRecord:
     version: int = field(default=1, metadata=ALWAYS)
 
     def of_label(self, name: str) -> "DayRecord":
-        """The day as its other label ``name`` shows it."""
+        """The record with the rows and scores of the other label ``name``, to judge it like the main one."""
         label = self.labels[name]
         return replace(
             self,
@@ -237,7 +236,7 @@ def read_records(output: Path) -> list[DayRecord]:
     return [_FORMAT.read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
 
 
-def redo(paths: Sequence[Path]) -> str:
+def redo_hint(paths: Sequence[Path]) -> str:
     """A hint: how to make these days again."""
     return f"delete {' '.join(map(str, paths))} and run the same command"
 
@@ -264,10 +263,10 @@ def read_marks(output: Path) -> dict[str, str]:
     return {value["day"]: value["mark"] for value in values if value["mark"]}
 
 
-def read_day_settings(path: Path) -> dict[str, Any]:
+def read_day_settings(path: Path) -> Json:
     """Key → value of the settings that a day was begun with; empty if they are not known."""
     try:
-        return read_record(path, dict[str, Any], "")
+        return read_record(path, Json, "")
     except (OSError, DataError):
         return {}
 

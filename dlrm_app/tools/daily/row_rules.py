@@ -14,7 +14,7 @@ from dlrm_app.tools.daily.usual import (
 )
 
 _Z_HOURS = 4
-"""Standard errors that chance may take from an hour's rows: 24 hours are judged, and nights have few rows."""
+"""Standard errors by which chance may lower an hour's rows: 24 hours are judged, and nights have few rows."""
 
 
 CHANCE = 0.05

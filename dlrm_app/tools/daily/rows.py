@@ -141,7 +141,6 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
-    """The schema of a shard, as in preprocessing."""
     others = [label.name for label in manifest.other_labels]
     return shard_schema(
         manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, others
@@ -149,7 +148,7 @@ def _schema(manifest: Manifest) -> pa.Schema:
 
 
 def _other_columns(first: Manifest, second: Manifest) -> list[str]:
-    """The label, dense, sparse and kept columns that one has and the other has not, or has in another form or order."""
+    """The columns (label, dense, sparse, kept) that only one of the two has, or that differ in form or order."""
     if _schema(first) == _schema(second):
         return []
     schemas = [{field.name: str(field.type) for field in _schema(each)} for each in (first, second)]
@@ -160,7 +159,7 @@ def _other_columns(first: Manifest, second: Manifest) -> list[str]:
 
 
 def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
-    """Raises DataError if the ``earlier`` rows are another sample of negatives than the day's: no odds fit both."""
+    """Raises DataError if the ``earlier`` rows kept another share of negatives than the day's."""
     then, now = earlier.dataset.kept_share(earlier.split), dataset.kept_share("train")
     if then != now:
         raise DataError(
@@ -174,7 +173,7 @@ def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
-    """The ``earlier`` rows to train on on ``day``, one table for each row group, with the ids of ``dataset``."""
+    """The ``earlier`` rows to train on on ``day``, a table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if names := _other_columns(manifest, dataset):
         raise DataError(

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from dlrm_app.config.days import RESERVED, DaysConfig, composed, is_of
+from dlrm_app.config.days import RESERVED, DaysConfig, belongs_to, composed
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dates import hours_of
@@ -65,10 +64,10 @@ def _first_settings(typed: Settings, day: date) -> Typed:
 
 
 def _next_settings(typed: Settings, day: date, parent: Manifest) -> Typed:
-    kept = {key: value for key, value in typed.items() if not is_of(key, FIRST_DAY_KEYS)}
+    kept = {key: value for key, value in typed.items() if not belongs_to(key, FIRST_DAY_KEYS)}
     if all(column.encoding["kind"] != "vocab" for column in parent.sparse):
         return {**kept, "encoding": "from_dataset", "encoding.path": str(parent.folder)}
-    growth = {key: value for key, value in typed.items() if is_of(key, EACH_DAY_KEYS)}
+    growth = {key: value for key, value in typed.items() if belongs_to(key, EACH_DAY_KEYS)}
     grown = {"encoding.grow_from": str(parent.folder), "encoding.day": str(day)}
     return {**kept, "encoding": "vocab", **grown, **growth}
 
@@ -131,14 +130,16 @@ def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str,
     of_days = asdict(config.days)
     settings = {"input.days": config.input.days} | {f"days.{key}": of_days[key] for key in _OF_DAYS}
     for command, typed in called.items():
-        whole = _by_name(composed(command, typed))
+        whole = {key: _by_name(value) for key, value in composed(command, typed).items()}
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
-        settings |= {f"{command}.{key}": value for key, value in leaves(whole) if not is_of(key, left_out)}
+        settings |= {
+            f"{command}.{key}": value for key, value in leaves(whole) if not belongs_to(key, left_out)
+        }
     plain: dict[str, object] = json.loads(without_credentials(json_text(settings)))
     return plain
 
 
-def _by_name(value: object) -> Any:
+def _by_name(value: object) -> object:
     """Turns lists of named mappings, such as columns, into mappings by name, so that a change names what changed."""
     if isinstance(value, dict):
         return {key: _by_name(part) for key, part in value.items()}
@@ -152,7 +153,9 @@ def _by_name(value: object) -> Any:
 def of_later_days(settings: Mapping[str, object]) -> dict[str, object]:
     """``settings`` without those that only the first day uses."""
     first, each = ([f"preprocess.{key}" for key in keys] for keys in (FIRST_DAY_KEYS, EACH_DAY_KEYS))
-    return {key: value for key, value in settings.items() if is_of(key, each) or not is_of(key, first)}
+    return {
+        key: value for key, value in settings.items() if belongs_to(key, each) or not belongs_to(key, first)
+    }
 
 
 def setting_changes(
@@ -173,4 +176,4 @@ def _is_given(key: str, called: Mapping[str, Settings]) -> bool:
     """True if ``called`` gives the setting ``key``, such as train.model.kind: itself, its group, or a recipe."""
     command, _, setting = key.partition(".")
     given = called.get(command, {})
-    return command not in called or given.get("experiment") is not None or is_of(setting, [*given])
+    return command not in called or given.get("experiment") is not None or belongs_to(setting, [*given])

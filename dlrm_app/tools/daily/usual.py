@@ -1,4 +1,4 @@
-"""A day beside earlier days: the usual value of something, and how far it may be off."""
+"""The usual value of a number over earlier days, and how far a new day may be off."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Rule = Callable[["Days"], Verdict | None]
 
 @dataclass(frozen=True)
 class Days:
-    """A day, and those ``published`` before it, in order, that it is compared with."""
+    """A day, and the days ``published`` before it, in order, that it is compared with."""
 
     day: DayRecord
     published: Sequence[DayRecord]

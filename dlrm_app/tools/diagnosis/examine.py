@@ -146,13 +146,12 @@ FIX_BACKEND = {
 
 @dataclass(frozen=True)
 class Examination(Result):
-    """What was found about the installation and the machine."""
+    """The findings about the installation and the machine."""
 
     findings: tuple[Finding, ...]
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
-        """The findings that need a cure."""
         return tuple(each for each in self.findings if each.state is State.WRONG)
 
     @property
@@ -161,7 +160,6 @@ class Examination(Result):
         return int(bool(self.wrong))
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """A line for each finding, then the cures."""
         for finding in self.findings:
             yield f"{finding.check:20} {finding.state.value:6} {finding.result}"
         for fix in dict.fromkeys(finding.fix for finding in self.findings if finding.fix):
@@ -186,14 +184,14 @@ def examine(timeout: float) -> Iterator[Finding]:
     versions, driver = installed_versions(), find_driver()
     is_for_gpus = "fbgemm-gpu" in versions
     has_driver = driver is not None and (driver.fault is None or is_for_gpus)
-    yield _judge_driver(driver, is_for_gpus)
+    yield judge_driver(driver, is_for_gpus)
     yield from check_versions(versions, has_driver)
     yield _judge_shared_memory()
     fix = install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
     yield from _try_libraries(fix, driver if is_for_gpus else None, timeout)
 
 
-def _judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
+def judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
     if driver is None or driver.fault is None:
         return Finding("NVIDIA driver", State.OK, str(driver or "none"))
     return Finding("NVIDIA driver", State.WRONG if is_for_gpus else State.NOTE, driver.fault, UPDATE_DRIVER)
@@ -220,9 +218,9 @@ def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[
             yield Finding(check, State.NOTE, "not tried, because torch does not load")
         return
     gpus = torch.facts.get("gpus", [])
-    yield from map(_describe_gpu, range(len(gpus)), gpus)
+    yield from map(describe_gpu, range(len(gpus)), gpus)
     if driver is not None and not gpus:
-        yield _judge_no_gpu(driver, torch)
+        yield judge_no_gpu(driver, torch)
     fbgemm = probe("load", "fbgemm_gpu", timeout=timeout)
     yield _judge("fbgemm loads", fbgemm, fix)
     if not fbgemm.fault:
@@ -245,7 +243,7 @@ def _judge(check: str, answer: Answer, fix: str) -> Finding:
     return Finding(check, State.OK, result) if is_right else Finding(check, State.WRONG, result, fix)
 
 
-def _describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
+def describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
     major, minor = gpu["capability"]
     if not has_kernels((major, minor)):
         text = f"{gpu['name']}, {explain_missing((major, minor))}"
@@ -254,7 +252,7 @@ def _describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
     return Finding(f"cuda:{index}", State.OK, f"{gpu['name']}, compute capability {major}.{minor}, {memory}")
 
 
-def _judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
+def judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
     if torch.facts.get("cuda") is None:
         return Finding("GPUs", State.OK, "not tried: torch is a build for CPU")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")

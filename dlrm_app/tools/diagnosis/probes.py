@@ -16,16 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 TOLERANCE = 1e-5
+Facts: TypeAlias = dict[str, Any]
+"""A result as JSON."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """The facts that a probe printed as JSON on its last line, or the reason (``fault``) why it did not."""
 
-    facts: dict[str, Any]
+    facts: Facts
     fault: str | None = None
 
 
@@ -70,7 +72,7 @@ def _describe(code: int, errors: str) -> str:
     return lines[0 if raised else -1][:300]  # the first of chained errors is the cause
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name: str) -> Facts:
     """Imports the module ``name``; for torch, also lists the devices that it sees."""
     module = importlib.import_module(name)
     if name != "torch":
@@ -85,16 +87,14 @@ def load(name: str) -> dict[str, Any]:
     return {"cuda": module.version.cuda, "gpus": gpus, "why_no_gpu": why_no_gpu}
 
 
-def _describe_gpu(cuda: Any, index: int) -> dict[str, Any]:
+def _describe_gpu(cuda: Any, index: int) -> Facts:
     free, total = cuda.mem_get_info(index)
     capability = cuda.get_device_capability(index)
     return {"name": cuda.get_device_name(index), "free": free, "total": total, "capability": capability}
 
 
-def operators(device: str) -> dict[str, Any]:
-    """Takes a step of a table on ``device`` with fbgemm and with
-    torch.nn.EmbeddingBag; returns the largest difference.
-    """
+def operators(device: str) -> Facts:
+    """Takes a step of a table on ``device`` with fbgemm and with torch; returns the largest difference."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -132,7 +132,7 @@ def operators(device: str) -> dict[str, Any]:
     return {"result": result, "is_right": difference < TOLERANCE}
 
 
-def exchange(backend: str, num_processes: str) -> dict[str, Any]:
+def exchange(backend: str, num_processes: str) -> Facts:
     """Tries all_reduce and all_to_all between processes."""
     from torch.multiprocessing.spawn import spawn
 
@@ -167,7 +167,7 @@ def _exchange(rank: int, backend: str, num_ranks: int, store: str) -> None:
         raise RuntimeError(f"wrong numbers: all_reduce gave {total.item()}, all_to_all {received.tolist()}")
 
 
-PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+PROBES: dict[str, Callable[..., Facts]] = {
     "load": load,
     "operators": operators,
     "exchange": exchange,

@@ -40,7 +40,6 @@ class PlannedCluster(Result):
     batch_problems: list[str]
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The loads of ranks, the sharding of tables, and the floor of a step."""
         yield plan_text(self.plan)
         yield self.floor
         if self.smallest is not None:

@@ -18,7 +18,7 @@ from dlrm_app.files import output_problems, room_problems, write_json, written_w
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
 from dlrm_app.result import Paragraph, Result
-from dlrm_app.tools.synthetic.days import Lives, drifted, make_lives
+from dlrm_app.tools.synthetic.days import IdLifetimes, drifted, make_lifetimes
 from dlrm_app.tools.synthetic.description import describe, description_path
 from dlrm_app.tools.synthetic.distribution import (
     MISSING,
@@ -29,7 +29,7 @@ from dlrm_app.tools.synthetic.distribution import (
 )
 from dlrm_app.tools.synthetic.histories import ITEM, DrawnLists, Histories, make_histories
 from dlrm_app.tools.synthetic.lines import format_rows, hash_ids, join_digits, join_ids
-from dlrm_app.tools.synthetic.signal import Best, Signal, Tally, plant_signal, probability
+from dlrm_app.tools.synthetic.signal import BestScores, Signal, Tally, plant_signal, probability
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Source:
     signal: Signal
     row_key: int
     column_keys: NDArray[np.uint32]
-    lives: Lives
+    lives: IdLifetimes
     day: int = 0
     is_compressed: bool = False
     negatives_kept: float = 1.0
@@ -126,7 +126,7 @@ class Source:
 
     def _join_items(self, ranks: NDArray[np.int64]) -> list[bytes]:
         """The ids of items with ``ranks`` [B, L] on this day, as the column of items has them."""
-        lives = Lives(*(values[[ITEM]] for values in self.lives))
+        lives = IdLifetimes(*(values[[ITEM]] for values in self.lives))
         numbers = lives.numbers(ranks.reshape(-1, 1), self.day)
         ids = hash_ids(numbers, self.column_keys[[ITEM]]).reshape(ranks.shape)
         return join_ids(ids, (ranks != MISSING).sum(axis=1))
@@ -138,7 +138,7 @@ class Source:
         numbers: NDArray[np.int64],
         fields: Iterable[list[bytes]],
     ) -> Iterator[bytes]:
-        """The lines of ``text`` that are kept, with more ``fields``. ``numbers``: the rows' in the log."""
+        """The kept lines of ``text`` with more ``fields``. ``numbers``: the rows' numbers in the log."""
         is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
         rows = zip(text.splitlines(), *fields, strict=True)
         for row, kept in zip(rows, is_kept.tolist(), strict=True):
@@ -147,7 +147,7 @@ class Source:
 
 
 def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
-    """Draws from [0, 1) by a hash of ``numbers``, other ones for each ``key`` and ``purpose``: SplitMix64."""
+    """Draws from [0, 1) by a hash of ``numbers`` (SplitMix64), different for each ``key`` and ``purpose``."""
     state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
     state = state * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -179,7 +179,7 @@ def make_source(config: GenerateConfig) -> Source:
         signal,
         row_key=row_key,
         column_keys=column_keys,
-        lives=make_lives(shape, config.new_ids),
+        lives=make_lifetimes(shape, config.new_ids),
         is_compressed=config.days == 1 and config.output.endswith(".gz"),
         negatives_kept=config.negatives_kept,
         weight_spread=config.weights,
@@ -193,7 +193,7 @@ def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
     source = replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
     if first.histories is not None:
         items = np.arange(len(first.histories.places)).reshape(-1, 1)
-        lives = Lives(*(values[[ITEM]] for values in first.lives))
+        lives = IdLifetimes(*(values[[ITEM]] for values in first.lives))
         source = replace(source, histories=first.histories.with_items(lives.numbers(items, day)[:, 0]))
     if first.orders is None:
         return source
@@ -209,20 +209,19 @@ class Clicks(Result):
     """
 
     path: Path
-    bests: dict[Path, Best]
+    bests: dict[Path, BestScores]
     described_by: Mapping[str, object]
     """The settings of dlrm-preprocess that describe the log."""
-    orders: dict[Path, Best] = field(default_factory=dict)
+    orders: dict[Path, BestScores] = field(default_factory=dict)
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """A line for each label of each file."""
         for file, best in self.bests.items():
             yield f"{_line(file, best, 'clicks')} ({best_path(file)})"
             if file in self.orders:
                 yield _line(file, self.orders[file], "orders")
 
 
-def _line(file: Path, best: Best, label: str) -> str:
+def _line(file: Path, best: BestScores, label: str) -> str:
     auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
     share = f"{best.positives / best.rows:.1%} {label}"
     return f"{file}: {best.rows:,} rows, {share}; best reachable AUC {auc}, log loss {best.logloss:.4f}"
@@ -272,7 +271,7 @@ def write_clicks(config: GenerateConfig) -> Clicks:
 
 def _write(
     path: Path, source: Source, first_row: int, num_rows: int, threads: int
-) -> tuple[Best, Best | None]:
+) -> tuple[BestScores, BestScores | None]:
     """Writes rows from ``first_row`` on; returns the best scores of clicks, and of orders if there are any.
 
     A log that knows no order has no best scores of them.

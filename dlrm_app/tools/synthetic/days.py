@@ -1,14 +1,13 @@
 """A log of several days: ids are born and die, tastes drift. A day depends only on the seed and its number.
 
-Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones replace them; a column with fewer
-than one birth a day keeps its ids. Ranks of popularity are divided into bands whose length is a life in
-days; a band holds one id of each age. An id stays in its band: it enters near the end, rises for a
-quarter of its life to the top, then falls, and dies at the end.
-So the ranks of each day follow the same power law.
+Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones replace them; a column with fewer than one
+birth a day keeps its ids. Ranks of popularity are divided into bands whose length is a life in days; a band
+holds one id of each age. An id stays in its band: it enters near the end, rises for a quarter of its life to
+the top, then falls, and dies at the end. So the ranks of each day follow the same power law.
 
-A planted weight w of standard deviation s becomes w' = √(1 - drift²) · w + drift · s · (a normal
-draw) on the next day: its spread stays, and its correlation with the first day's weight falls as
-(1 - drift²)^(days / 2). A new id's weights are new draws.
+A planted weight w of standard deviation s becomes w' = √(1 - drift²) · w + drift · s · (a normal draw) on the
+next day: its spread stays, and its correlation with the first day's weight falls as (1 - drift²)^(days / 2).
+A new id's weights are new draws.
 """
 
 import math
@@ -22,7 +21,7 @@ from dlrm_app.tools.synthetic.distribution import NUM_SPARSE, Shape, uniform
 from dlrm_app.tools.synthetic.signal import NUM_PAIRING, NUM_TELLING, PAIRED_COLUMNS, Signal
 
 
-class Lives(NamedTuple):
+class IdLifetimes(NamedTuple):
     """Births a day and days of a life [F], for columns with ``cardinality`` [F] living ids.
 
     The first day's ids are numbered by their ranks; later ones in the order of birth, from the cardinality on.
@@ -37,20 +36,20 @@ class Lives(NamedTuple):
         return _numbers(self, ranks, day)
 
 
-def make_lives(shape: Shape, new_ids: float) -> Lives:
-    """Lives of the columns of ``shape`` if the share ``new_ids`` of living ids is replaced each day."""
+def make_lifetimes(shape: Shape, new_ids: float) -> IdLifetimes:
+    """The lifetimes of the columns of ``shape`` if the share ``new_ids`` of living ids is replaced each day."""
     births = np.floor(shape.cardinality * new_ids).astype(np.int64)
-    return Lives(shape.cardinality, births, shape.cardinality // np.maximum(births, 1))
+    return IdLifetimes(shape.cardinality, births, shape.cardinality // np.maximum(births, 1))
 
 
-def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int, stream: int = 3) -> Signal:
+def drifted(signal: Signal, lives: IdLifetimes, day: int, drift: float, seed: int, stream: int = 3) -> Signal:
     """The signal on ``day``. ``signal``: that of the first day, number 0. ``stream``: another one for each signal."""
     keys = np.random.Generator(np.random.Philox(key=[seed, stream])).integers(2**63, size=4)
     spread, paired = signal.effect_spread, list(PAIRED_COLUMNS)
     effects, latent = signal.effects[..., None].copy(), signal.latent.copy()
     curves = signal.curves[:, None].copy()
-    lasting = Lives(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # one value that never dies
-    pairs = Lives(*(values[paired] for values in lives))
+    lasting = IdLifetimes(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # one value that never dies
+    pairs = IdLifetimes(*(values[paired] for values in lives))
     for key, weights, deviations, ids in (
         (keys[0], effects[:, :NUM_TELLING], spread, lives),
         (keys[1], effects[:, NUM_TELLING + 1 :], spread, lasting),
@@ -85,8 +84,8 @@ def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def _identify(lives, c, rank, day):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (number, day of birth) of the id of column ``c`` that has ``rank``
-    on ``day``; the first day's ids have birth 0.
+    """(number, day of birth) of the id of column ``c`` with ``rank`` on ``day``; birth 0 for ids of the first
+    day.
     """
     cardinality, births, lifetime = lives.cardinality[c], lives.births[c], lives.lifetime[c]
     if rank < 0 or rank >= births * lifetime:
@@ -109,9 +108,7 @@ def _numbers(lives, ranks, day):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _walk(lives, planted, spread, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
-    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from
-    the weights ``planted`` on the first day.
-    """
+    """Weights [C, R, D] of the ids with ranks [R] on ``day``, from the weights ``planted`` on the first day."""
     weights = np.empty(planted.shape)
     keep = math.sqrt(1.0 - drift * drift)
     for c in range(planted.shape[0]):

@@ -26,7 +26,6 @@ def description_path(log: Path) -> Path:
 
 
 def describe(config: GenerateConfig) -> str:
-    """The description of the log that ``config`` asks for."""
     return "\n".join([*_lines(config), ""])
 
 

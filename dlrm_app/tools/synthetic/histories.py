@@ -1,9 +1,9 @@
-"""Histories: the lists of earlier items of a row, and what they say about its click.
+"""Histories: each row's lists of earlier items, and how they decide its click.
 
-A row has two lists of values of the column ``ITEM``: ``last``, the items that were looked at, newest last, and
-``bought``, with a count for each. Items have places on a sphere, which they keep for life. The logit gets two parts:
-the likeness of the row's item to the nearest of the last ones, which a sum or mean over the list does not show, and
-the sum over the bought ones of count times cosine, which a sum by counts does.
+A row has two lists of values of the column ``ITEM``: ``last``, the items that were looked at, newest last,
+and ``bought``, with a count for each. Items have places on a sphere, which they keep for life. The logit gets
+two parts: the likeness of the row's item to the nearest of the last ones, which a sum or mean over the list
+does not show, and the sum over the bought ones of count times cosine, which a sum by counts does.
 """
 
 from typing import NamedTuple
@@ -23,8 +23,8 @@ _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many
 
 
 class DrawnLists(NamedTuple):
-    """Of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, MISSING behind the last of a row, and the
-    ``counts`` [B, M] of bought ones.
+    """Lists of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, then MISSING; ``counts`` [B, M]
+    of the latter.
     """
 
     last: NDArray[np.int64]
@@ -33,7 +33,7 @@ class DrawnLists(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """Lists of up to ``length`` items with ``places`` [R, 3] by rank. A row's depend on nothing but its number."""
+    """Lists of up to ``length`` items, ``places`` [R, 3] by rank. A row's lists depend only on its number."""
 
     length: int
     row_key: int
@@ -42,7 +42,7 @@ class Histories(NamedTuple):
     places: NDArray[np.float64]
 
     def lists(self, first_row: int, num_rows: int) -> DrawnLists:
-        """The lists of rows from ``first_row`` on: of each length from none to the longest about as many."""
+        """The lists of rows from ``first_row`` on; all lengths up to the longest are equally frequent."""
         key = np.uint64(self.row_key)
         return DrawnLists(*_draw(key, first_row, num_rows, self.length, len(self.places), self.exponent))
 
@@ -51,7 +51,7 @@ class Histories(NamedTuple):
         return _parts(self.places, items, lists)
 
     def with_items(self, numbers: NDArray[np.int64]) -> "Histories":
-        """These histories on a day on which items with ``numbers`` [R] have the ranks."""
+        """These histories on a day on which items with ``numbers`` [R] have the ranks 0 to R - 1."""
         return self._replace(places=_places(np.uint64(self.place_key), numbers))
 
 

@@ -58,8 +58,8 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes rows with ``num_dense`` dense features and the sparse ``features``,
-    whose ids are drawn with exponent ``alpha``.
+    """Makes rows with ``num_dense`` dense features and sparse ``features``; ids are drawn with exponent
+    ``alpha``.
     """
 
     num_dense: int
@@ -70,18 +70,16 @@ class Inputs:
 
     @property
     def dense_names(self) -> list[str]:
-        """The names of the dense columns."""
         return [f"num_{index}" for index in range(self.num_dense)]
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row's values."""
         return 1 + 4 * (self.num_dense + sum(feature.num_ids for feature in self.features))
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, a power of two, about GROUP_BYTES: a reader holds up to
-        two row groups of each of 64 lanes in memory.
+        """Rows of a row group: a power of two, about GROUP_BYTES. 64 lanes of a reader hold up to two groups
+        each.
         """
         rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
         return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
@@ -144,7 +142,6 @@ class ModelInputs(Result):
     manifest: Manifest
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """Rows, features and size in one line."""
         manifest = self.manifest
         rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
         size = sum(shard.bytes for shard in manifest.shards) / 1e6

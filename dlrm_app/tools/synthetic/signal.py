@@ -79,9 +79,10 @@ def plant_signal(
     given: Signal | None = None,
     histories: Histories | None = None,
 ) -> Signal:
-    """The true model of ``key`` [2], scaled so that a pilot sample has the expected ``auc`` and ``click_rate``.
+    """The true model of ``key`` [2], scaled so that a pilot sample has about this ``auc`` and ``click_rate``.
 
-    ``given``: the true model of another label, which the rows of the sample have. ``histories``: those of the rows.
+    ``given``: the true model of another label; the sample has only rows with that label. ``histories``: those
+    of the rows.
     """
     random = np.random.Generator(np.random.Philox(key=key))
     curve_spread = _strengths(random, NUM_DENSE)
@@ -173,7 +174,7 @@ _FIXED = 1 << 32  # log loss is summed in units of 2^-32: sums of integers do no
 
 
 @dataclass(frozen=True)
-class Best:
+class BestScores:
     """``auc`` and ``logloss`` of the true model on the drawn labels; ``auc`` is None if all labels have one class."""
 
     auc: float | None
@@ -201,13 +202,13 @@ class Tally:
         loss = np.where(labels == 1, -np.log(probabilities), -np.log1p(-probabilities))
         self._loss += int((loss * _FIXED).astype(np.int64).sum())
 
-    def best(self) -> Best:
+    def best(self) -> BestScores:
         """The scores of all added rows; there must be at least one row."""
         negatives, positives = self._counts
         rows = int(self._counts.sum())
         auc = auc_of_counts(positives.astype(np.float64), negatives.astype(np.float64))
         known = None if math.isnan(auc) else auc
-        return Best(known, self._loss / _FIXED / rows, rows, int(positives.sum()))
+        return BestScores(known, self._loss / _FIXED / rows, rows, int(positives.sum()))
 
 
 def expected_auc(probabilities: NDArray[np.float64]) -> float:

@@ -77,7 +77,6 @@ class Study(Result):
     page: Path | None = None
 
     def paragraphs(self) -> Iterable[Paragraph]:
-        """The best trials."""
         yield trials_table(self.trials[:_SHOWN], self.metric)
         if self.page is not None:
             yield f"page: {self.page}"
@@ -226,7 +225,6 @@ class _Trials:
                 raise
 
     def _run_job(self, gpu: str | None) -> None:
-        """Runs one trial after another."""
         while not self.stopped.is_set():
             with ExitStack() as stack:
                 trial = self._ask(stack)

@@ -23,7 +23,7 @@ from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.config.overrides import Settings
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
-from dlrm_app.records import ALWAYS, Format, leaves
+from dlrm_app.records import ALWAYS, Format, Json, leaves
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import read_events
 from dlrm_app.typed import setting, words_of
@@ -112,7 +112,7 @@ THREADS = "trainer.threads"
 """A setting of every trial that decides no result."""
 
 
-def common_settings(config: TuneConfig, typed: Settings) -> dict[str, Any]:
+def common_settings(config: TuneConfig, typed: Settings) -> Json:
     """Settings of every trial: the typed ones of dlrm-train, the times of evaluation, and the trial's share of cores."""
     settings = {key: value for key, value in typed.items() if key != "output" and not key.startswith("tune.")}
     if config.evaluation.every_steps is None and config.evaluation.per_epoch is None:
@@ -122,7 +122,7 @@ def common_settings(config: TuneConfig, typed: Settings) -> dict[str, Any]:
     return settings
 
 
-def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistribution | FloatDistribution:
+def distribution(entry: Json) -> CategoricalDistribution | IntDistribution | FloatDistribution:
     """The distribution of an entry of ``tune.space``. Lists among choices are turned into text."""
     if "choices" in entry:
         return CategoricalDistribution(list(map(_choice, entry["choices"])))
@@ -132,7 +132,7 @@ def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistr
     return FloatDistribution(low, high, log, step)
 
 
-def known_values(config: TuneConfig) -> dict[str, Any]:
+def known_values(config: TuneConfig) -> Json:
     """Key → value in ``config``, for each entry of ``tune.space`` that could draw that value."""
     values, known = dict(leaves(asdict(config))), {}
     for entry in config.tune.space:
@@ -150,7 +150,7 @@ def _choice(value: Any) -> Any:
     return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else value
 
 
-def drawn_settings(drawn: Mapping[str, Any]) -> dict[str, Any]:
+def drawn_settings(drawn: Mapping[str, object]) -> Json:
     """Key → value of the values that Optuna has drawn."""
     return {
         key: json.loads(value) if isinstance(value, str) and value.startswith("[") else value
@@ -163,7 +163,7 @@ class StudySettings:
     """The settings that all trials of a study have. ``settings``: for dlrm-train."""
 
     metric: str
-    settings: dict[str, Any]
+    settings: Json
     format: str = field(default="dlrm-study", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
 
@@ -200,7 +200,7 @@ def write_study_settings(output: Path, metric: str, common: Settings) -> None:
         )
 
 
-def refuse_other_space(study: optuna.Study, output: Path, space: Sequence[Mapping[str, Any]]) -> None:
+def refuse_other_space(study: optuna.Study, output: Path, space: Sequence[Json]) -> None:
     """Raises DlrmError if the trials of ``study`` draw other kinds of values than ``space`` describes."""
     for trial in study.get_trials(deepcopy=False):
         for entry in space:
@@ -214,7 +214,7 @@ def refuse_other_space(study: optuna.Study, output: Path, space: Sequence[Mappin
                 ) from error
 
 
-def final_command(common: Settings, values: Mapping[str, Any]) -> str:
+def final_command(common: Settings, values: Mapping[str, object]) -> str:
     """The command that trains with the values of a trial and evaluates on test at the end."""
     shown = {
         key: value

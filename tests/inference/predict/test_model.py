@@ -124,7 +124,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(model: Model, rows: pa.Table) 
         model.predict({**rows.to_pydict(), "price": [1.0]})
 
 
-def test_pandas_rows_with_missing_values_are_those_of_text(
+def test_pandas_rows_with_missing_values_score_like_text(
     model: Model, rows: pa.Table, expected: NDArray[np.float32]
 ) -> None:
     frame = pd.DataFrame(rows.to_pylist())  # None and NaN, as a user builds a frame by hand
@@ -144,6 +144,6 @@ def test_the_module_is_the_trained_model_with_whole_tables(shop: Path, model: Mo
     assert not model.module.training
 
 
-def test_a_path_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     with refused(dlrm.DlrmError, ".../nowhere", "does not exist"):
         dlrm.load(tmp_path / "nowhere")

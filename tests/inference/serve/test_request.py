@@ -73,7 +73,7 @@ def test_a_row_is_read_as_its_line_in_the_log(json_rows: JsonRows, row: Row, lin
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"usr": "u1"}, "'usr' is no column of the model"),
+        ({"usr": "u1"}, "'usr' is not a column of the model"),
         ({"hour": [1]}, "hour must be a single value, as in training, got [1]"),
         ({"user": {"id": 1}}, 'user must be a single value, as in training, got {"id": 1}'),
         ({"user": 1.5}, "user holds text: put the number in quotes, as it was written in training, got 1.5"),
@@ -106,7 +106,7 @@ def test_a_bad_value_is_named(json_rows: JsonRows, row: dict[str, Any], reason: 
     [
         (b"{", 400, "the body is not JSON"),
         (b"\xff{}", 400, "the body is not JSON"),
-        (b'{"rows": [{"price": NaN}]}', 400, "NaN is no JSON number"),
+        (b'{"rows": [{"price": NaN}]}', 400, "NaN is not a JSON number"),
         (b"[" * 100_000, 400, "the body is not JSON"),
         (b'{"rows": [{"hour": ' + b"1" * 5000 + b"}]}", 400, "the body is not JSON"),
         (b"[]", 400, "the body must be"),

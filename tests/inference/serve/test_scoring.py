@@ -61,7 +61,7 @@ def test_the_first_waits_for_others_but_no_longer_than_it_may() -> None:
         assert (scores_of(answers), sizes) == ([[1.0], [2.0]], expected)
 
 
-def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
+def test_a_full_queue_refuses_and_a_long_wait_is_reported() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(requests: Sequence[list[Row]]) -> list[Answer]:

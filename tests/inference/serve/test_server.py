@@ -116,7 +116,7 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
     assert (status, answer["error"]) == (413, "the body is longer than limits.body_kib=64 KiB")
 
 
-def test_a_client_that_disconnects_is_no_server_error(server: Any) -> None:
+def test_a_client_that_disconnects_is_not_a_server_error(server: Any) -> None:
     def answered(status: int) -> float:
         page = Client(server[1]).ask("GET", "/metrics")[1]
         found = re.search(rf'dlrm_requests_total\{{status="{status}"\}} (\S+)', page)
@@ -183,8 +183,12 @@ def test_no_request_is_lost_at_the_end(server: Any, scores: list[float]) -> None
     assert (load.outcomes["lost"], load.outcomes["wrong"]) == (0, 0), load.outcomes
 
 
-def test_what_cannot_be_served_is_refused_at_once(typed: Typed) -> None:
+def test_exports_that_cannot_be_served_are_refused_at_once(typed: Typed) -> None:
     code, text = typed("serve", "model=nowhere", "port=70000", "batch.rows=0")
     assert code == 2
-    for message in ("model=nowhere is no export", "port must be at least 0", "batch.rows must be at least 1"):
+    for message in (
+        "model=nowhere is not an export",
+        "port must be at least 0",
+        "batch.rows must be at least 1",
+    ):
         assert message in text

@@ -166,6 +166,6 @@ def test_files_that_differ_late_are_two() -> None:
     assert len(find_sources(InputConfig(train=["one", "two", "three.gz"]))) == 3
 
 
-def test_gzip_data_that_is_none_is_told_later_with_its_place() -> None:
+def test_damaged_gzip_data_is_not_refused_before_it_is_read() -> None:
     Path("bad.gz").write_bytes(b"\x1f\x8b" + b"no gzip" * 9000)
     assert len(find_sources(InputConfig(train=["bad.gz", "day_0"]))) == 2

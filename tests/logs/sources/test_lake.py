@@ -292,7 +292,7 @@ NO_ROWS = {
 }
 
 
-def test_what_names_no_rows_is_refused() -> None:
+def test_addresses_without_rows_are_refused() -> None:
     write_delta(rows(0, 10))
     write_iceberg(rows(0, 10))
     for name, rule in NO_ROWS.items():

@@ -45,7 +45,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 @settings(max_examples=60)
 @given(tables(), st.integers(1, 40), st.sampled_from(["none", "snappy", "zstd"]), st.booleans(), st.data())
-def test_any_rows_are_those_that_arrow_reads(
+def test_any_rows_equal_the_rows_that_arrow_reads(
     tmp_path_factory: pytest.TempPathFactory,
     table: pa.Table,
     group: int,

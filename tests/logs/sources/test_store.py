@@ -113,10 +113,10 @@ class _Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_file, "_PIECE", 1 << 12)
-    monkeypatch.setattr(remote_file, "_SMALL", 1 << 8)
-    monkeypatch.setattr(remote_file, "_MOST", 1 << 15)
-    monkeypatch.setattr(remote_file, "_NEAR", 1 << 6)
+    monkeypatch.setattr(remote_file, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(remote_file, "SMALL_BYTES", 1 << 8)
+    monkeypatch.setattr(remote_file, "MOST_BYTES", 1 << 15)
+    monkeypatch.setattr(remote_file, "NEAR_BYTES", 1 << 6)
     monkeypatch.setattr(store, "KEPT_EACH", 1 << 8)
 
 
@@ -268,15 +268,15 @@ def test_no_more_than_the_next_pieces_is_held(flaky: FlakyServer, monkeypatch: p
         while part := file.read(5_000):
             read += part
             held = max(stop for _, stop in flaky.asked) - len(read)
-            assert held <= 5 * remote_file._PIECE
+            assert held <= 5 * remote_file.PIECE_BYTES
     assert read == data
-    assert len(flaky.asked) == len(data) // remote_file._PIECE
+    assert len(flaky.asked) == len(data) // remote_file.PIECE_BYTES
 
 
 def test_reading_ends_with_the_reason_after_some_patience(
     flaky: FlakyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_PATIENCE", 0.5)
+    monkeypatch.setattr(store, "PATIENCE_SECONDS", 0.5)
     url = flaky.put("/bucket/log", TEXT).replace("http://", "http://me:secret@")
     address = address_of(f"{url}?token=secret")
     version = look_at(address)
@@ -298,7 +298,7 @@ def test_reading_ends_with_the_reason_after_some_patience(
         ("whole", "is on a server that does not give parts of files"),
     ],
 )
-def test_what_will_not_pass_is_refused_at_once(flaky: FlakyServer, fault: Any, said: str) -> None:
+def test_permanent_errors_are_refused_at_once(flaky: FlakyServer, fault: Any, said: str) -> None:
     url = flaky.put("/bucket/log", TEXT)
     flaky.faults[:] = [fault, fault]  # the beginning is asked for twice
     with pytest.raises(ConfigError) as caught:
@@ -347,7 +347,7 @@ def test_other_schemes_are_refused_with_those_that_can_be_read() -> None:
     assert "SECRET" not in str(caught.value)
 
 
-def test_folders_and_globs_of_a_store_are_those_of_a_disk(
+def test_folders_and_globs_of_a_store_work_like_those_of_a_disk(
     bucket: TaggedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / "bucket")
@@ -445,7 +445,7 @@ def test_an_object_in_memory_is_decoded_as_a_file(
     flaky: FlakyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By polars, after cut connections."""
-    monkeypatch.setattr(remote_file, "_MOST", 1 << 20)
+    monkeypatch.setattr(remote_file, "MOST_BYTES", 1 << 20)
     draw = random.Random(0)
     rows = 30_000
     table = pa.table(

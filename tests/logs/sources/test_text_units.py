@@ -51,7 +51,7 @@ def told(text: units.TextUnit) -> tuple[bytes, int, int, bool]:
 
 @pytest.fixture(autouse=True)
 def _usual_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "_PIECE", units._PIECE)
+    monkeypatch.setattr(units, "PIECE_BYTES", units.PIECE_BYTES)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -60,7 +60,7 @@ def test_units_together_are_the_text(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, unit_bytes: int, piece: int
 ) -> None:
     folder = tmp_path_factory.mktemp("units")
-    units._PIECE = piece  # set anew by every case, and put back by the fixture
+    units.PIECE_BYTES = piece  # set anew by every case, and put back by the fixture
     (folder / "plain").write_bytes(text)
     found = read_plain(folder / "plain", unit_bytes)
     whole = text + b"\n" * (bool(text) and not text.endswith(b"\n"))

@@ -16,7 +16,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-def test_counts_are_those_of_a_dictionary_in_the_order_of_files(pieces: list[tuple[list[int], bool]]) -> None:
+def test_counts_equal_a_dictionarys_in_the_order_of_files(pieces: list[tuple[list[int], bool]]) -> None:
     counts, expected, behind = KeyCounts(), dict[int, int](), []
     for keys, is_counted in pieces:
         spans = np.arange(len(behind), len(behind) + len(keys))[:, None] + [0, 1]
@@ -34,7 +34,7 @@ def test_counts_are_those_of_a_dictionary_in_the_order_of_files(pieces: list[tup
 
 
 @given(st.lists(st.integers(0, 3), min_size=16))
-def test_occurrences_are_those_of_a_list(values: list[int]) -> None:
+def test_occurrences_equal_a_lists(values: list[int]) -> None:
     whole = JaggedColumns.joined([np.array(values, np.uint64)])
     indexed = Indexer(np.full(1, MISSING_KEY)).index(whole)
     distinct = indexed.distinct[0].tolist()

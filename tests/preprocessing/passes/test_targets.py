@@ -104,7 +104,7 @@ def columns_of(manifest: Manifest, split: str = "train") -> NDArray[np.float32]:
     return np.stack([table[f"{name}_target"].to_numpy() for name in COLUMNS], 1)
 
 
-def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
+def test_the_prior_is_stronger_the_more_similar_values_are() -> None:
     draw = np.random.default_rng(0)
     rows = draw.integers(1, 30, 20_000)
     for strength in (4.0, 40.0):

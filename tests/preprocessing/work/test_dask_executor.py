@@ -148,8 +148,8 @@ def test_errors_survive_the_way_from_another_process() -> None:
 def test_a_missing_scheduler_or_worker_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_executor, "_PATIENCE", 1)
-    monkeypatch.setattr(dask_executor, "_ANSWER_PATIENCE", 1)
+    monkeypatch.setattr(dask_executor, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(dask_executor, "ANSWER_SECONDS", 1)
     given = f"input.train={write_clicks(tmp_path / 'clicks.tsv', 10)}"
     with refused(DlrmError, f"the scheduler at {address}", "has got no worker for 1 s"):
         run(tmp_path / "out", *OPTIONS, given, *on(address))

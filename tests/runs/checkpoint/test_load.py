@@ -21,7 +21,7 @@ from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import save_checkpoint
 from dlrm_app.runs.checkpoint.storage import TensorReader
-from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces
+from dlrm_app.runs.checkpoint.tensors import local_pieces, shard_like_weight
 from tests.ranks import on_ranks
 from tests.refusals import refused
 
@@ -63,7 +63,10 @@ def tensors_of(cut: str, rank: int, more: int = 0) -> dict[str, Any]:
         ShardMetadata([sum(sizes[:number])], [sizes[number]], each.placement)
         for number, each in enumerate(places)
     ]
-    return {WEIGHT: weight, STATE: _like_weight(make(flat, (sum(sizes),), rank), weight, is_per_row=True)}
+    return {
+        WEIGHT: weight,
+        STATE: shard_like_weight(make(flat, (sum(sizes),), rank), weight, is_per_row=True),
+    }
 
 
 def numbers(cut: str) -> torch.Tensor:
@@ -105,7 +108,7 @@ def save_and_load_all(folder: Path, runtime: Runtime) -> dict[tuple[str, str], A
     }
 
 
-def test_a_part_has_the_mean_by_width_of_what_its_columns_had(tmp_path: Path) -> None:
+def test_a_part_gets_the_mean_of_its_columns_states_weighted_by_width(tmp_path: Path) -> None:
     for found in on_ranks(partial(save_and_load_all, tmp_path), 2):
         for pair, parts in found.items():
             for values, expected in parts:
@@ -119,8 +122,8 @@ def size_of_states(runtime: Runtime) -> list[tuple[int, ...]]:
         (torch.zeros(0), torch.zeros(0)) if runtime.rank else (torch.zeros(ROWS, DIM), torch.zeros(ROWS, 1))
     )
     states = [
-        _like_weight(per_weight, weight, is_per_row=False),
-        _like_weight(per_row, weight, is_per_row=True),
+        shard_like_weight(per_weight, weight, is_per_row=False),
+        shard_like_weight(per_row, weight, is_per_row=True),
     ]
     return [tuple(state.size()) for state in states]
 

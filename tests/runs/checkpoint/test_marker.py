@@ -112,7 +112,7 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(tmp_path: Path) -> None:
         {**marker_value(), "files": 3},
     ],
 )
-def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
+def test_an_invalid_marker_is_reported_as_damaged(tmp_path: Path, value: object) -> None:
     with refused(
         DataError, str(tmp_path / "complete.json"), "is damaged, or not a dlrm-checkpoint file (...)"
     ):
@@ -163,7 +163,7 @@ def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pyt
     assert open_trained(named, RUNTIME, "best").folder == named
 
 
-def test_without_an_evaluation_none_is_the_best(tmp_path: Path) -> None:
+def test_without_an_evaluation_no_checkpoint_is_the_best(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10, None)
     with refused(
         DataError,
@@ -224,7 +224,7 @@ def test_a_checkpoint_is_let_go_with_its_last_holder(tmp_path: Path) -> None:
     assert unlink_unlocked(folder / "complete.json")
 
 
-def test_one_that_is_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> None:
+def test_a_checkpoint_deleted_while_it_is_chosen_is_not_taken(tmp_path: Path) -> None:
     """A training deletes its checkpoints as fast as it can; a reader finds one that stays."""
     write_checkpoint(tmp_path, 1, 0.5)
     parent, is_over = tmp_path / "checkpoints", threading.Event()

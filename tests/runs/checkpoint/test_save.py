@@ -15,11 +15,11 @@ from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
+from dlrm_app.runs.checkpoint import storage
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import list_checkpoints
 from dlrm_app.runs.checkpoint.progress import LossSums, Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint, shutdown_seconds
-from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -77,13 +77,13 @@ PATIENCE = timedelta(seconds=3)
 
 def save_slowly(folder: Path, runtime: Runtime) -> float:
     """Seconds of a save in which the second rank's disk takes longer than messages may."""
-    write = TensorWriter._write
+    write = storage.write_hashed
 
-    def write_slowly(self: TensorWriter, *arguments: Any) -> Any:
+    def write_slowly(*arguments: Any) -> str:
         time.sleep(5 * runtime.rank)
-        return write(self, *arguments)
+        return write(*arguments)
 
-    TensorWriter._write = write_slowly  # type: ignore[method-assign]
+    storage.write_hashed = write_slowly
     started = time.monotonic()
     save_one_tensor(folder, runtime)
     return time.monotonic() - started
@@ -139,7 +139,7 @@ def test_a_background_save_lets_training_continue(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("place", [0, 7, 99])
 @pytest.mark.parametrize("countable", [7, 1 << 30])
-def test_one_value_that_is_no_number_is_found_wherever_it_lies(
+def test_a_single_nan_is_found_wherever_it_lies(
     value: float, place: int, countable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any of the parts in which the values are looked at."""

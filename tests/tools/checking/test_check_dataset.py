@@ -16,9 +16,10 @@ from dlrm_app.loader.reader import SplitReader
 from dlrm_app.tools.checking.check_dataset import check_dataset, conclude
 from tests import dwell_log
 from tests.loader.dataset_fixture import write_dataset
+from tests.make_log import write_csv
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, table_of
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_whole_dataset_passes_and_is_not_changed(folder: Path) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
+def test_figures_match_a_plain_count(folder: Path) -> None:
     findings = check_dataset(folder, num_threads=3)
     manifest = read_manifest(folder)
     tables = {split: table_of(manifest, split).to_pydict() for split in manifest.splits}
@@ -168,7 +169,7 @@ def preprocessed(tmp_path: Path, *options: str) -> Manifest:
         ("dense.transform=standardize", "dense.bucket_columns=all", f"multi_hot.sizes={[3] * 26}"),
     ],
 )
-def test_what_preprocessing_makes_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_preprocessed_dataset_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
     preprocessed(tmp_path, *options)
     assert check_dataset(tmp_path / "out").problems == []
 
@@ -228,7 +229,7 @@ def test_unlabelled_splits_and_no_train_split_are_checked(tmp_path: Path) -> Non
 def test_element_weights_that_fit_no_list_are_named(tmp_path: Path) -> None:
     """In dlrm-check, and where rows are read."""
     dwell_log.describe(tmp_path)
-    dwell_log.write_csv(tmp_path / "log.csv", dwell_log.draw_rows(200))
+    write_csv(tmp_path / "log.csv", dwell_log.draw_rows(200))
     run(tmp_path / "out", f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv")
     findings = check_dataset(tmp_path / "out")
     assert findings.problems == []
@@ -252,7 +253,7 @@ def problems_with(folder: Path, name: str, dwell: list[list[float]]) -> str:
     return problems_of(folder)
 
 
-def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
+def test_invalid_weights_are_named(tmp_path: Path) -> None:
     describe(tmp_path)
     write_csv(tmp_path / "log.csv", draw_rows(200)[0])
     given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv"]

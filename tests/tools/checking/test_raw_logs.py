@@ -178,7 +178,7 @@ def test_compression_and_a_byte_order_mark_change_nothing(
     assert len(texts) == 1
 
 
-def test_figures_are_those_of_a_plain_count(tmp_path: Path) -> None:
+def test_figures_match_a_plain_count(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(text_of(columns := values(), ","))
     for column in sample_rows(find_files("input", str(path))).columns:
@@ -210,7 +210,7 @@ def test_guesses_are_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["user;price;weight;sizes\n", ""])
-def test_decimal_commas_are_no_lists(tmp_path: Path, header: str) -> None:
+def test_decimal_commas_are_not_taken_for_lists(tmp_path: Path, header: str) -> None:
     """They are not read either, so the column is left out, with what to do. Lists have a third element somewhere."""
     rows = "".join(
         f"u{row % 9};{row % 7},{row % 50:02d};{row % 4}{',5' * (row % 2)};{','.join('123'[: 1 + row % 3])}\n"
@@ -238,7 +238,7 @@ def test_a_label_of_words_is_left_out_with_what_to_write(tmp_path: Path, words: 
     assert (found["member"].role, "written as 0 and 1" in found["member"].note) == ("ignore", True)
 
 
-def test_what_cannot_name_a_column_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_with_unusable_names_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is the index that pandas writes."""
     monkeypatch.chdir(tmp_path)
     rows = "".join(
@@ -266,7 +266,7 @@ def test_a_log_of_numbers_alone_has_tables_of_their_buckets(
         run(Path("out2"), "dataset=log.yaml", "input.train=log.csv", "dense.bucket_columns=null")
 
 
-def test_bytes_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_left_out(tmp_path: Path) -> None:
     columns = {"clicked": [0, 1] * 150, "user": ["a", "b", "c"] * 100, "key": [b"\xff\x01", b"\xfe"] * 150}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     found = propose(sample_rows(find_files("input", str(tmp_path / "log.parquet"))))
@@ -315,7 +315,9 @@ def parquet(*names: str) -> bytes:
         ({"a": parquet("x", "y"), "b": parquet("x")}, "b", "lacks columns that the first file has, y"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path: Path, files: dict[str, bytes], key: str, rule: str) -> None:
+def test_files_that_are_not_logs_are_refused(
+    tmp_path: Path, files: dict[str, bytes], key: str, rule: str
+) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with refused(ConfigError, key if key == "input" else str(tmp_path / key), rule):
@@ -394,7 +396,9 @@ def as_csv(columns: dict[str, list[Any]]) -> str:
     return "\n".join([",".join(columns), *lines, ""])
 
 
-def test_what_is_known_only_afterwards_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_known_only_after_the_click_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By names, and by how well a column alone tells the clicks; the proposal
     as it stands gives a dataset without it.
     """

@@ -134,7 +134,7 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert (three / "published").resolve().name == NAMES[2]
 
 
-def test_an_unfinished_day_begins_anew_with_other_settings(
+def test_an_unfinished_day_begins_again_with_other_settings(
     log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same settings go on with what is done; settings that change no result, too."""
@@ -346,7 +346,7 @@ def test_the_previous_day_is_published_while_one_is_learnt_again(
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_what_is_no_link_is_not_published_over(tmp_path: Path, is_folder: bool) -> None:
+def test_publishing_replaces_only_a_link(tmp_path: Path, is_folder: bool) -> None:
     (tmp_path / "out/days/2026-11-01").mkdir(parents=True)
     own = tmp_path / "out/published"
     own.mkdir() if is_folder else own.write_text("mine")
@@ -451,9 +451,9 @@ def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_
 def test_a_hanging_command_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(days_module, "_COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(days_module, "COMMAND_SECONDS", 0.5)
     words = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"]
-    days_module._report(words, tmp_path / "day.json")
+    days_module.report_held_day(words, tmp_path / "day.json")
     assert "timed out" in caplog.text
     status = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
     for _ in range(50):  # until it is gone, or a zombie that nobody waits for
@@ -463,7 +463,9 @@ def test_a_hanging_command_is_ended_with_all_it_started(
     raise AssertionError("it still runs")
 
 
-def test_a_day_with_a_lost_column_is_no_bad_configuration(log: Path, three: Path, tmp_path: Path) -> None:
+def test_a_day_with_a_lost_column_fails_without_blaming_the_configuration(
+    log: Path, three: Path, tmp_path: Path
+) -> None:
     """Code 2 says that nothing was started; days before this one are done then."""
     own = tmp_path / "log" / f"dt={NAMES[2]}"
     own.mkdir(parents=True)
@@ -570,7 +572,7 @@ def test_exit_codes_say_the_worst() -> None:
 
 
 @pytest.mark.parametrize("command", ["'a \"b'", "3", "[a,3]", "''", "[]"])
-def test_a_command_that_is_none_is_refused(command: str) -> None:
+def test_an_invalid_command_is_refused(command: str) -> None:
     words = ['input.days="{day}"', "dataset=x", "output=o", "days.from=2026-11-01"]
     problems = compose_config("days", DaysConfig, [*words, f"days.on_held={command}"]).problems()
     assert [each.partition(" ")[0] for each in map(str, problems)] == ["days.on_held"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
-from dlrm_app.tools.daily.gate import judge_after, judge_before, reason
+from dlrm_app.tools.daily.gate import judge_after, judge_before, why_held
 from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
 from dlrm_app.tools.daily.score_rules import converged
 from dlrm_app.tools.daily.usual import Days, usual
@@ -42,7 +42,7 @@ def held(day: DayRecord, before: list[DayRecord], gate: GateConfig) -> list[str]
     """The rules that hold the day back."""
     days = Days(day, before, gate, {"item"})
     verdicts = judge_before(days) + judge_after(days)
-    assert (reason(verdicts) is None) == (not any(each.holds for each in verdicts))
+    assert (why_held(verdicts) is None) == (not any(each.holds for each in verdicts))
     return [each.rule for each in verdicts if each.holds]
 
 
@@ -81,7 +81,7 @@ USUAL = {
     ],
 )
 @pytest.mark.parametrize("num_before", [1, 2, 9])
-def test_each_rule_holds_what_it_is_for(
+def test_each_rule_holds_the_days_it_is_for(
     gate: GateConfig, num_before: int, change: dict[str, Any], rule: str | None
 ) -> None:
     before = [a_day(**USUAL) for _ in range(num_before)]
@@ -127,7 +127,7 @@ def test_a_fall_as_large_as_the_usual_changes_is_honest(gate: GateConfig) -> Non
     assert held(a_day(auc=0.69), calm, gate) == ["auc"]
 
 
-def test_the_first_days_of_a_model_are_no_usual_change(gate: GateConfig) -> None:
+def test_the_first_days_of_a_model_do_not_count_as_usual(gate: GateConfig) -> None:
     aucs = [0.52, 0.60, 0.65, 0.68, 0.672, 0.676, 0.674, 0.677]
     assert converged(aucs, 0.05) == aucs[2:]
     assert held(a_day(auc=0.594), [a_day(auc=auc) for auc in aucs], gate) == ["auc"]
@@ -189,9 +189,9 @@ def test_a_model_is_worse_only_beyond_chance(gate: GateConfig) -> None:
         (Holdout(0.7, 0.71, -0.01, -0.02, -0.001), True),
     ):
         verdicts = judge_after(Days(a_day(holdout=holdout), [], gate))
-        assert (reason(verdicts) is not None) == is_held
-        assert reason(verdicts, is_accepted=True) == reason(verdicts)
-    assert "AUC of 0.7000 on the rows held back, the one before 0.7100: a difference of -0.0100" in reason(
+        assert (why_held(verdicts) is not None) == is_held
+        assert why_held(verdicts, is_accepted=True) == why_held(verdicts)
+    assert "AUC of 0.7000 on the rows held back, the one before 0.7100: a difference of -0.0100" in why_held(
         verdicts
     )
 
@@ -264,6 +264,6 @@ def test_accepting_a_day_does_not_publish_worse_orders(gate: GateConfig) -> None
     day = a_day(**USUAL, labels={"order": LabelDay(1000, 500, calibrated(1.0), worse)})
     before = [a_day(**USUAL, labels={"order": LabelDay(1000, 100, calibrated(1.0))}) for _ in range(6)]
     days = Days(day, before, gate, {"item"})
-    assert reason(judge_before(days)) is not None
-    assert reason(judge_before(days), is_accepted=True) is None
-    assert "order: " in str(reason(judge_after(days), is_accepted=True))
+    assert why_held(judge_before(days)) is not None
+    assert why_held(judge_before(days), is_accepted=True) is None
+    assert "order: " in str(why_held(judge_after(days), is_accepted=True))

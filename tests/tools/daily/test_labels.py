@@ -9,8 +9,8 @@ import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
 from tests.labelled_log import describe_labels, draw_labelled
+from tests.make_log import write_csv
 from tests.tools.daily.days_here import NAMES, days_words, learn, lines
-from tests.weighted_log import write_csv
 
 ROWS = 12_000
 

@@ -76,7 +76,7 @@ def test_days_of_one_kind_are_not_shifted(tmp_path: Path) -> None:
     assert max(found.values()) < 0.1
 
 
-def test_the_shift_is_that_from_the_most_similar_day(tmp_path: Path) -> None:
+def test_the_shift_is_measured_from_the_most_similar_day(tmp_path: Path) -> None:
     days = [tmp_path / name for name in ("usual", "odd")]
     for name, seed in (("before", 1), ("now", 2)):
         write_dataset(tmp_path / name, rows={"train": 1500, "val": 100}, seed=seed)
@@ -91,7 +91,7 @@ def test_the_shift_is_that_from_the_most_similar_day(tmp_path: Path) -> None:
     assert shifts(manifest, days) == shifts(manifest, days[::-1]) == shifts(manifest, days[:1])
 
 
-def test_shares_of_clicks_are_no_distribution_of_a_day(tmp_path: Path) -> None:
+def test_shares_of_clicks_are_not_compared_between_days(tmp_path: Path) -> None:
     """Those of the first day leave each row's own fold out, those of later days do not."""
     write_dataset(tmp_path / "set", rows={"train": 300, "val": 30})
     manifest = read_manifest(tmp_path / "set")
@@ -101,7 +101,7 @@ def test_shares_of_clicks_are_no_distribution_of_a_day(tmp_path: Path) -> None:
     assert found.keys() == profile_of(manifest).keys() - {first.name}
 
 
-def test_hours_are_those_of_the_folders(tmp_path: Path) -> None:
+def test_hours_are_taken_from_the_folders(tmp_path: Path) -> None:
     write_dataset(tmp_path / "day", rows={"train": 100, "val": 10})
     manifest = read_manifest(tmp_path / "day")
     paths = ["log/dt=2026-11-01/hour=01/a", "log/dt=2026-11-01/hour=00/b", "log/dt=2026-11-01/hour=1/c"]

@@ -33,7 +33,7 @@ def called(*typed: str, parent: Manifest | None = None) -> dict[str, dict[str, A
     }
 
 
-def test_a_setting_that_is_no_longer_given_is_named_as_such() -> None:
+def test_a_setting_that_is_no_longer_given_is_named() -> None:
     """The default that composing finds is not what dlrm-train takes: a recipe, or the parent's run, gives another."""
     config = configured(WORDS)
     before, now = (
@@ -49,7 +49,7 @@ def test_a_setting_that_is_no_longer_given_is_named_as_such() -> None:
     assert not [each for each in changes if each.endswith("not given") and "top_mlp" not in each]
 
 
-def test_what_the_first_day_alone_uses_changes_on_no_later_day(tmp_path: Path) -> None:
+def test_settings_of_the_first_day_alone_are_not_changes_of_later_days(tmp_path: Path) -> None:
     manifest = write_dataset(tmp_path / "set", rows={"train": 30, "val": 30})
     parent = replace(manifest, sparse=[replace(each, encoding={"kind": "vocab"}) for each in manifest.sparse])
     config = configured(WORDS)

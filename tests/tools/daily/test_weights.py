@@ -11,11 +11,12 @@ import pytest
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.tools.daily.rows import Earlier, write_rows
+from tests.make_log import write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.refusals import refused
 from tests.small_run import evaluate_here
 from tests.tools.daily.days_here import NAMES, days_words, learn, lines
-from tests.weighted_log import describe, draw_rows, write_csv
+from tests.weighted_log import describe, draw_rows
 
 SHARE = 0.2
 FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)

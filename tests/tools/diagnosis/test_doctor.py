@@ -87,24 +87,24 @@ def test_a_driver_without_a_device_is_wrong_with_what_torch_says(tmp_path, monke
 
 
 def judge_no_gpu(driver, **facts):
-    return examine._judge_no_gpu(driver, Answer(facts))
+    return examine.judge_no_gpu(driver, Answer(facts))
 
 
 def test_a_too_old_driver_is_wrong_for_cuda_and_a_note_for_cpu():
     old = Driver("seen", "535.183.01", (12, 2))
-    assert [examine._judge_driver(old, is_for_gpus).state for is_for_gpus in (True, False)] == [
+    assert [examine.judge_driver(old, is_for_gpus).state for is_for_gpus in (True, False)] == [
         State.WRONG,
         State.NOTE,
     ]
-    assert examine._judge_driver(DRIVER, True).state is State.OK
+    assert examine.judge_driver(DRIVER, True).state is State.OK
 
 
-def test_a_gpu_without_kernels_is_told_by_its_capability():
+def test_a_gpu_without_kernels_is_recognized_by_its_capability():
     memory = {"free": 2**30, "total": 2**31}
-    turing = examine._describe_gpu(0, {"name": "Tesla T4", "capability": [7, 5], **memory})
+    turing = examine.describe_gpu(0, {"name": "Tesla T4", "capability": [7, 5], **memory})
     assert (turing.check, turing.state) == ("cuda:0", State.NOTE)
     assert "compute capability 7.5: fbgemm-gpu's wheels have kernels for 8.x" in turing.result
-    ampere = examine._describe_gpu(1, {"name": "NVIDIA A100", "capability": [8, 0], **memory})
+    ampere = examine.describe_gpu(1, {"name": "NVIDIA A100", "capability": [8, 0], **memory})
     assert (ampere.state, ampere.result) == (
         State.OK,
         "NVIDIA A100, compute capability 8.0, 1.0 GiB free of 2.0",

@@ -58,7 +58,7 @@ def without(versions, name):
         ({}, False, "torch and torchrec and fbgemm missing"),
     ],
 )
-def test_what_does_not_fit_is_named_and_has_a_cure(versions, has_driver, reason):
+def test_versions_that_do_not_fit_are_named_with_a_cure(versions, has_driver, reason):
     assert reason in find_fault(versions, has_driver)
     together = check_versions(versions, has_driver)[-1]
     assert together.state is State.WRONG

@@ -49,7 +49,7 @@ def sample(source):
     return values, ranks, probabilities, labels
 
 
-def test_the_text_says_what_was_drawn(source):
+def test_the_text_holds_the_drawn_values(source):
     """A label, 13 integers and 26 ids of eight hex digits a line; what is missing is empty."""
     values, ranks, draws = draw_rows(source.shape, source.row_key, 500, 1000)
     text, probabilities, labels = source.block(500, 1000)[:3]
@@ -143,14 +143,14 @@ def test_the_expected_auc_is_the_mean_over_labels_drawn_again(sample):
 
 
 @pytest.mark.usefixtures("quick_pilot")
-def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
+def test_the_best_auc_is_unknown_if_all_labels_are_equal(tmp_path):
     [best] = generate(config(tmp_path / "one.tsv", "rows=1")).bests.values()
     assert best.auc is None
     assert json.loads((tmp_path / "one.tsv.best.json").read_text())["auc"] is None
 
 
 @pytest.mark.slow
-def test_a_linear_model_comes_near_the_best_and_none_beats_it(sample):
+def test_a_linear_model_comes_near_the_best_and_does_not_beat_it(sample):
     """Frequent ids as indicators and logarithms of values: the linear part of the truth can be learnt."""
     values, ranks, probabilities, labels = sample
     dense = np.log1p(np.maximum(values, 0))
@@ -176,7 +176,7 @@ def test_an_interrupted_run_leaves_no_file_under_the_final_name(tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_work_is_refused_all_at_once(tmp_path):
+def test_impossible_settings_are_refused_together(tmp_path):
     (tmp_path / "there.tsv").write_text("precious")
     given = config(
         tmp_path / "there.tsv", "rows=0", "seed=-1", "format=cvs", "signal.auc=1", "zipf=9", "threads=0"

@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.tools.synthetic import generate
 from dlrm_app.tools.synthetic.clicks import make_source, source_of_day
-from dlrm_app.tools.synthetic.days import Lives, drifted
+from dlrm_app.tools.synthetic.days import IdLifetimes, drifted
 from dlrm_app.tools.synthetic.distribution import MISSING
 from tests.composed import compose_config
 
@@ -55,7 +55,7 @@ def slow_days(cardinality, births, num_days):
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_ids_live_as_the_slow_reference_says(sizes):
     cardinality, births = sizes
-    lives = Lives(*np.array([[cardinality], [births], [cardinality // max(births, 1)]]))
+    lives = IdLifetimes(*np.array([[cardinality], [births], [cardinality // max(births, 1)]]))
     days = list(slow_days(cardinality, births, 12))
     ranks = np.arange(cardinality)[:, None]
     assert [lives.numbers(ranks, day)[:, 0].tolist() for day in range(12)] == days

@@ -117,7 +117,7 @@ def test_a_seed_gives_the_same_histories_in_any_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [HISTORIES, [*HISTORIES, "orders.rate=0.3"], [*ALL, "negatives_kept=0.25"]])
-def test_such_a_log_is_read_as_it_was_made(tmp_path: Path, words: list[str]) -> None:
+def test_a_generated_log_of_histories_is_read_back(tmp_path: Path, words: list[str]) -> None:
     """By the settings that dlrm-generate names."""
     clicks = generate(configured(tmp_path / "log.tsv", *words))
     assert isinstance(clicks, Clicks)
@@ -164,7 +164,7 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize("chosen", [*itertools.product([False, True], repeat=3)])
-def test_a_description_is_that_of_kaggle_and_what_was_asked_for(
+def test_a_description_has_kaggles_columns_and_the_requested_ones(
     tmp_path: Path, chosen: tuple[bool, ...]
 ) -> None:
     words = list(itertools.compress(EXTRAS, chosen))
@@ -178,7 +178,7 @@ def test_a_description_is_that_of_kaggle_and_what_was_asked_for(
     assert words or all(described[key] == kaggle[key] for key in ("name", "columns"))
 
 
-def test_a_description_is_no_log(tmp_path: Path) -> None:
+def test_a_description_is_not_taken_for_a_log(tmp_path: Path) -> None:
     """So a folder of logs can be read as a whole."""
     folder = tmp_path / "logs"
     for seed, name in enumerate(("a.tsv", "b.tsv")):

@@ -189,7 +189,7 @@ def test_val_goes_on_where_train_ends(tmp_path: Path, tables: str) -> None:
     assert val.equals(train)
 
 
-def test_what_is_there_stays_until_the_new_dataset_is_whole(
+def test_the_old_dataset_stays_until_the_new_one_is_complete(
     tmp_path: Path, tables: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused without overwrite=true; with it, a failure in the middle leaves the old dataset and nothing else."""
@@ -246,7 +246,7 @@ def test_tables_that_cannot_be_drawn_are_refused(
         generate(configure(tmp_path / "data", f"tables={file}"))
 
 
-def test_what_does_not_fit_the_disk_or_is_in_the_way_is_refused(tmp_path: Path, tables: str) -> None:
+def test_a_dataset_that_does_not_fit_or_is_in_the_way_is_refused(tmp_path: Path, tables: str) -> None:
     with refused(ConfigError, "rows", "needs about 372 TB at ..., which has ... free"):
         generate(configure(tmp_path / "data", tables, "rows=4_000_000_000_000"))
     (tmp_path / "notes").mkdir()

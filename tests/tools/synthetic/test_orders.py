@@ -67,7 +67,7 @@ def test_a_seed_gives_the_same_orders_in_any_pieces(tmp_path: Path) -> None:
     assert whole != fields(tmp_path / "other.tsv", *ORDERS, "seed=1")
 
 
-def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
+def test_a_generated_log_of_orders_is_read_back(tmp_path: Path) -> None:
     """With weights and sampled negatives too."""
     words = [*ORDERS, "weights=0.5", "negatives_kept=0.25"]
     rows = fields(tmp_path / "log.tsv", *words)

@@ -62,7 +62,7 @@ def test_the_true_probabilities_reach_the_best_scores_by_weight(tmp_path: Path) 
     assert w @ p / (w @ y) == pytest.approx(1, abs=0.03)
 
 
-def test_such_a_log_is_read_as_it_was_made(tmp_path: Path) -> None:
+def test_a_generated_sampled_log_is_read_back(tmp_path: Path) -> None:
     text = lines(tmp_path / "log.tsv", "negatives_kept=0.25", "weights=0.5")
     given = [f"dataset={tmp_path}/log.tsv.yaml", f"input.train={tmp_path}/log.tsv"]
     manifest = run(tmp_path / "out", *given, "encoding.num_embeddings=100")
