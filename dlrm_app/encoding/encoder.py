@@ -77,8 +77,6 @@ class _OneHotEncoder:
 
 @dataclass(frozen=True)
 class _ListEncoder:
-    """Encodes the parser's list column ``slot``."""
-
     slot: int
     feature: int
     ids: SparseEncoder

@@ -46,7 +46,7 @@ class Dataset(Result):
         if self.seconds is not None:
             rows = sum(split.rows for split in manifest.splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"
-        yield from _short_sources(manifest)
+        yield from _short_source_warnings(manifest)
         yield from _sampling_lines(manifest)
         yield from _reject_lines(manifest)
         if manifest.best is not None:
@@ -78,8 +78,7 @@ def _num_rejects(manifest: Manifest) -> int:
     return sum(split.rejects for split in manifest.splits.values())
 
 
-def _short_sources(manifest: Manifest) -> Iterator[str]:
-    """A warning for each file with fewer rows than were published."""
+def _short_source_warnings(manifest: Manifest) -> Iterator[str]:
     published = manifest.config["dataset"].get("published_rows") or {}
     for source in manifest.sources:
         expected = published.get(Path(source.path).name.partition(".")[0], 0)

@@ -182,7 +182,6 @@ class AddUpClicks:
 
 
 def _write(path: Path, rows: Counts, clicks: Counts, values: NDArray[np.float32]) -> str:
-    """Writes a line for each id; returns the file's checksum."""
     columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
     return write_file(path, columns)
 

@@ -126,7 +126,6 @@ class LocalExecutor:
 
 
 def _work_on(work: Pass[T, R], streams: "_Streams[T]", done: "SimpleQueue[Finish[R] | Future[None]]") -> None:
-    """Works on one item after another until no stream is left."""
     while (stream := streams.take()) is not None:
         item = stream.read()
         if item is None:
