@@ -36,7 +36,7 @@ class ColumnSettings:
 
 
 def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None) -> list[Problem]:
-    """All problems of the settings by column. ``base``: the dataset whose encodings are used or grown."""
+    """Problems of the settings by column. ``base``: the dataset whose encodings are used or grown."""
     problems = _encoding_problems(settings.encoding, settings.dense, settings.sizes, spec, base)
     if settings.dense.target_columns not in (None, AUTO) and not settings.has_clicks:
         problems.append(
@@ -57,7 +57,6 @@ def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None
 def _encoding_problems(
     encoding: EncodingConfig, dense: DenseConfig, sizes: object, spec: Spec, base: Manifest | None
 ) -> list[Problem]:
-    """Problems of encoding, dense and multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
     numbers = {  # key: (value, least number, greatest number)
         "encoding.num_embeddings": (encoding.num_embeddings, 2, 2**31 - 1),
@@ -181,7 +180,6 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
 
 
 def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
-    """Reasons why the vocabularies of the dataset ``base`` cannot grow according to ``encoding``."""
     key, names = f"encoding.grow_from={base.path}", [column.name for column in spec.sparse]
     grown = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
     if not grown:
@@ -227,7 +225,6 @@ def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> li
 def _base_problems(
     base: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: object, spec: Spec
 ) -> list[Problem]:
-    """Reasons why the encoding of the dataset ``base`` cannot be used for files of this format."""
     key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
     if base.dataset != spec.name:
         logger.warning(
@@ -329,7 +326,7 @@ def per_column(value: object, names: Sequence[str]) -> list[Any]:
 
 
 def chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
-    """The columns that ``wanted`` names: none (also for auto), all of ``names``, those of a list, or one."""
+    """The columns that ``wanted`` names; none for auto, whose choice is still open."""
     if wanted is None or wanted in (AUTO, "all"):
         return list(names) if wanted == "all" else []
     return list(wanted) if isinstance(wanted, list) else [wanted]

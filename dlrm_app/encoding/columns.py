@@ -26,15 +26,16 @@ from dlrm_app.text import listed
 logger = logging.getLogger(__name__)
 
 MIN_COUNT = 2
-"""The least number of rows of a value with its own id, where none is typed; rarer values share one id."""
+"""The default of min_count: values with fewer rows share one id."""
 
 
 @dataclass(frozen=True)
 class VocabularyRule:
     """The rule of a vocabulary.
 
-    day: the number of the day; rows: the most rows of its table, those of missing and rare values included, None for
-    any number; expire_days: days without a row after which a value loses its id.
+    day: the number of the day
+    rows: the most rows of its table, including those of missing and rare values; None for no limit
+    expire_days: days without a row after which a value loses its id
     """
 
     day: int
@@ -54,7 +55,7 @@ class ColumnRules:
     vocabularies: the rule of each sparse column, should it have a vocabulary
     dense: the dense columns; ``standardize`` may lack its moments
     hashed: the sparse columns with hashed ids
-    sizes: ids a row of each sparse column; None for as many as the log has
+    sizes: ids per row of each sparse column; None for as many as the log has
     buckets: the sparse columns made of dense ones
     targets: the sparse columns that also get a dense column with their click rate
     """
@@ -72,7 +73,7 @@ class ColumnRules:
 
     @property
     def grows_from(self) -> Manifest | None:
-        """The base dataset, if its vocabularies grow."""
+        """The dataset whose vocabularies grow, if they do."""
         return self.base if self.day is not None else None
 
 
@@ -94,7 +95,7 @@ def read_base(config: EncodingConfig) -> Manifest | None:
 def base_transform(base: Manifest, spec: Spec, typed: object) -> object:
     """The value of dense.transform for the dataset ``base``. Warns if another one was ``typed``.
 
-    If ``base`` lacks dense columns of ``spec``, it is a mapping that has the ``typed`` values for them.
+    If ``base`` lacks dense columns of ``spec``, the value is a mapping with the ``typed`` values for them.
     """
     kinds = {c.name: c.transform["kind"] for c in base.dense if not is_opinion(c)}
     if new := new_numbers(base, spec):
@@ -107,10 +108,7 @@ def base_transform(base: Manifest, spec: Spec, typed: object) -> object:
 
 
 def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) -> ColumnRules:
-    """The rules that ``settings``, without open choices, set for the columns of ``spec``.
-
-    ``base``: from ``read_base``.
-    """
+    """The rules for the columns of ``spec``. ``settings`` has no open choices; ``base`` comes from ``read_base``."""
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
     day = None if encoding.day is None else str(encoding.day)
@@ -214,7 +212,7 @@ def bucket_columns(dense: DenseConfig, spec: Spec) -> list[SparseColumn]:
 
 
 def with_sizes(columns: Sequence[SparseColumn], sizes: Sequence[int | None]) -> list[SparseColumn]:
-    """``columns``, multi-hot by MLPerf's rule where ``sizes`` asks for more than one id a row."""
+    """``columns``, multi-hot by MLPerf's rule where ``sizes`` asks for more than one id per row."""
     out = list(columns)
     for index, (column, size) in enumerate(zip(columns, sizes, strict=True)):
         if size is not None and size > 1:
@@ -224,7 +222,7 @@ def with_sizes(columns: Sequence[SparseColumn], sizes: Sequence[int | None]) -> 
 
 
 def columns_of(base: Manifest) -> MadeColumns:
-    """The columns of an existing dataset, for encoding other rows in the same way; without statistics of rows."""
+    """The columns of an existing dataset, to encode other rows in the same way; without statistics of its rows."""
     dense = [DenseColumn(column.name, column.transform) for column in base.dense]
     sparse = [
         SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot, weights=c.weights)
@@ -243,7 +241,7 @@ def base_groups(base: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
 
 
 def lineage_with_new_vocabularies(base: Manifest, sparse: Sequence[SparseColumn]) -> Lineage | None:
-    """The lineage of the vocabularies of ``sparse``: those of ``base``, unchanged, and others beside them."""
+    """The lineage of the vocabularies of ``sparse``: those of ``base``, unchanged, and new ones."""
     lineage = base.encoding_lineage
     if lineage is None or {column.name for column in sparse} <= {column.name for column in base.sparse}:
         return lineage

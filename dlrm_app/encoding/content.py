@@ -1,7 +1,7 @@
 """A hash of a row's content: the same for copies of a row, whatever file, line, format or order they come in.
 
 It covers the raw keys and numbers as parsed: numbers as float32, times in whole seconds, lists in their order. Derived
-columns follow from these, and the label is left out: rows that differ in nothing else must be treated alike. Two
+columns follow from these, and the label is left out: rows that differ only in it must be treated alike. Two
 different rows share a hash with probability 2^-64. The hash belongs to the format of manifests; it never changes.
 """
 

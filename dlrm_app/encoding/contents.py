@@ -1,7 +1,7 @@
-"""Samples of rows by the hashes of their contents: what share of rows are copies, and what share another file has too.
+"""Samples of rows by the hashes of their contents, to estimate shares of copies, and of rows that two files share.
 
 A sample holds all rows whose hash is below 2^(64 - bits), so two samples choose the same contents, whatever files they
-come from. Folds and splits deal rows by their contents too, so that copies stay together.
+come from. Folds and splits are drawn by contents too, so that copies stay together.
 """
 
 import logging
@@ -37,9 +37,7 @@ _Z_95 = 1.96
 
 @dataclass(frozen=True)
 class Contents:
-    """A sample of rows: distinct ``hashes`` [n] below 2^(64 - ``bits``), in rising order, and the number of rows of
-    each.
-    """
+    """A sample of rows: distinct ``hashes`` [n] below 2^(64 - ``bits``), rising, and the ``counts`` [n] of their rows."""
 
     bits: int
     hashes: NDArray[np.uint64]
@@ -102,10 +100,7 @@ class Contents:
         return KnownShare(own.rows, int(own.counts[is_known].sum()))
 
     def count_of(self, hashes: NDArray[np.uint64]) -> "KnownShare":
-        """The rows with ``hashes`` whose content is in the sample.
-
-        Rows that the sample would not choose are left out.
-        """
+        """The rows with ``hashes`` whose content is in the sample, among those that the sample would choose."""
         if self.bits:
             hashes = hashes[hashes < np.uint64(1 << (64 - self.bits))]
         places = np.minimum(np.searchsorted(self.hashes, hashes), max(len(self.hashes) - 1, 0))
@@ -199,10 +194,10 @@ class ContentCounter:
 
 
 def contents_identify_rows(raw: Iterable[RawColumns], spec: Spec) -> bool:
-    """False if these rows cannot be dealt by their contents: most have the content of another row, with both labels.
+    """False if most rows repeat the content of another row, and some contents occur with both labels.
 
-    Copies of a row have its label too. Different rows of a log with few columns and few values often have equal
-    contents.
+    Copies of a row have the same label. Such rows are no copies, but rows of a log with few columns and few values, so
+    they cannot be dealt by their contents.
     """
     hashes, labels = [], []
     for rows in raw:

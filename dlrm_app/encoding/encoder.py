@@ -24,8 +24,8 @@ _NAN = np.array(np.nan).view(np.uint64)
 class EncodedColumn(NamedTuple):
     """A column of encoded rows: its values, and how many of them are missing.
 
-    ``keys``: the keys of a sparse column, each at least once, where they are wanted. A tuple, because with few rows
-    objects take most of the time.
+    ``keys``: the keys of a sparse column, each at least once; None unless they are wanted. A named tuple, because with
+    few rows the making of objects takes most of the time.
     """
 
     values: NDArray[Any] | Bags | IndexedColumn
@@ -43,7 +43,7 @@ class EncodedColumn(NamedTuple):
 class Encoded(IndexedRows):
     """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column.
 
-    ``keys``, where they are wanted: the number of a sparse column in the format → its keys, each at least once.
+    ``keys``: number of a sparse column in the format → its keys, each at least once; empty unless they are wanted.
     """
 
     missing: NDArray[np.int64]
@@ -61,7 +61,7 @@ class _ColumnEncoder(Protocol):
 
 @dataclass(frozen=True)
 class _OneHotEncoder:
-    """The ids of the parser's column ``slot``, or the lists that its rule makes from them."""
+    """Encodes the parser's column ``slot``; a multi-hot rule makes a list of each id."""
 
     slot: int
     feature: int
@@ -77,8 +77,6 @@ class _OneHotEncoder:
 
 @dataclass(frozen=True)
 class _ListEncoder:
-    """The ids of the parser's list column ``slot``."""
-
     slot: int
     feature: int
     ids: SparseEncoder
@@ -93,7 +91,7 @@ class _ListEncoder:
 
 @dataclass(frozen=True)
 class _BucketEncoder:
-    """The buckets of dense column ``number``: 0 for a missing value, else 1 + the number of boundaries up to it."""
+    """Encodes dense column ``number`` by buckets: 0 for a missing value, else 1 + the number of boundaries up to it."""
 
     number: int
     boundaries: NDArray[np.float64]
@@ -165,7 +163,7 @@ class Encoder:
         sparse = [column.encode(raw, one_hot) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
         labels = [raw.labels.copy()] if self._label else []
-        # one NaN for all that are missing, whatever bits the log's have
+        # all missing labels get the same NaN, because the bits of NaNs in logs differ
         labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
         labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
@@ -189,9 +187,9 @@ class Encoder:
     def _encode_one_hot(
         self, raw: JaggedColumns[np.uint64], *, wants_keys: bool
     ) -> tuple[list[EncodedColumn], Indexed[np.uint32]]:
-        """Returns (the dense columns and the ids of one-hot columns, those of them that are numbered).
+        """Returns (the dense columns, then the ids of one-hot columns; the index of those whose values repeat).
 
-        A column whose values repeat is encoded by its distinct values, another one value by value.
+        A column whose values repeat is encoded by its distinct values, any other value by value.
         """
         indexed = self._indexer.index(raw)
         distinct = indexed.distinct
@@ -221,7 +219,7 @@ class Encoder:
     ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
         """Returns (dense values of all columns, ids of all columns, number of missing values of each).
 
-        Each takes one compiled call: with few rows, calls take most of the time.
+        All dense columns take one compiled call and all ids another: with few rows, calls take most of the time.
         """
         dense, missing_dense = self._transforms.apply(raw.part(0, self._num_dense).view(np.float64))
         ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
@@ -230,7 +228,6 @@ class Encoder:
     def _encode_targets(
         self, sparse: Sequence[EncodedColumn], folds: NDArray[np.uint8] | None
     ) -> list[EncodedColumn]:
-        """The target columns, by the ids of their sparse columns."""
         columns = []
         for number, values in self._targets:
             at = sparse[number].ids()

@@ -12,10 +12,10 @@ _MOSTLY = 0.7
 
 
 def repeated_column(items: NDArray[np.uint64], columns: Mapping[str, NDArray[np.uint64]]) -> str | None:
-    """The column of ``columns`` (name → keys) whose values the ``items`` of a list are; None if there is none.
+    """The name of the column whose values the ``items`` of lists repeat; None if there is none.
 
-    Most items are values of the column, most of its rows have a value of the lists, and there are many values: a number
-    from 0 to 23 may be an hour or a category.
+    ``columns``: name → keys. Most items must be values of the column, and most rows of the column must have a value of
+    the lists. There must be many common values, because a number from 0 to 23 may be an hour or a category.
     """
     values, found = np.unique(items), []
     for name, keys in columns.items():

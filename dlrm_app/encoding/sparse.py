@@ -77,7 +77,7 @@ class SparseEncoder:
         """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
-        if not len(ids):  # few rows have no numbered values, and calls would take most of their time
+        if not len(ids):  # as with few rows, where compiled calls take most of the time
             return ids, missing
         if not any(self._tables):
             _hash_columns(keys.values, keys.begins, keys.ends, self._sizes, ids, missing)
@@ -105,7 +105,7 @@ def once_per_file(path: Path, rule: Json, num_ids: int, load: Callable[[], T]) -
 
 
 def open_table(keys: NDArray[np.uint64], ids: NDArray[np.integer]) -> OpenTable:
-    """The table that ``look_up`` takes: each of ``keys``, all distinct, has its one of ``ids``."""
+    """The table for ``look_up``, from distinct ``keys`` [n] and their ``ids`` [n]."""
     size = int(len(keys) / TABLE_FILL) + 8
     slots, table_ids = empty_slots(size), np.empty(size, np.int32)
     _fill_table(keys, ids.astype(np.int32), slots, table_ids)

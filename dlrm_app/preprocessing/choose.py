@@ -25,18 +25,18 @@ logger = logging.getLogger(__name__)
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
 MOST_IDS = 3_000_000
-"""Ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
+"""The most ids of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 by default."""
 MOST_CLICKS = 5_300_000
-"""Ids of all target columns together, whose clicks take 2 GiB."""
+"""The most ids of all target columns together, whose clicks take 2 GiB."""
 LONG_TAIL = 4.0
-"""A long tail, for log1p: the highest 64th is so many times as far from the median as the lowest one, or more."""
+"""log1p is chosen if the last 64-quantile is more than so many times as far from the median as the first."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 """Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
 """The share of the labels' entropy that a pair of columns must explain beyond its parts, and the most pairs taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
 _COUNTING_KEYS = ("num_embeddings", "min_count", "top_k")
-"""The keys of ``encoding`` that say which values get an id; each may differ by column."""
+"""The keys of ``encoding`` that decide which values get an id; each may differ by column."""
 SHARED = "shared"
 """The key of ``encoding`` that is also chosen for logs with lists."""
 
@@ -66,7 +66,7 @@ class Choice:
 def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, Json | None]:
     """Returns (the configuration of ``request`` with every choice made, the record of the choices).
 
-    Choices are those of the earlier run whose settings were ``before``; others are made from a sample of the rows.
+    Keeps the choices of an earlier run, whose settings were ``before``; makes others from a sample of the rows.
     """
     plan, open_keys = request.rows, open_choices(request.config)
     config = with_choices(request.config, before)
@@ -77,7 +77,7 @@ def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, 
     summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
     encoding, dense = config.encoding, config.dense
     if isinstance(config.multi_hot.sizes, list) and encoding.crosses == AUTO:
-        # its length is the number of columns
+        # the list has an entry for each column, and none for a cross
         encoding = replace(encoding, crosses=None)
     if request.base is not None:
         new = new_numbers(request.base, plan.spec)
@@ -117,7 +117,7 @@ def choose(
 
 
 def _choose_targets(summary: SampleSummary, spec: Spec, choice: Choice) -> Choice:
-    """Takes all one-hot columns, those with the fewest ids if all have more than the memory is for."""
+    """Takes all one-hot columns; if their clicks would take too much memory, those with the fewest ids."""
     names = [column.name for column in spec.sparse if column.separator is None]
     given = per_column(choice.encoding.num_embeddings, [column.name for column in spec.sparse])
     sizes = dict(zip((column.name for column in spec.sparse), given, strict=True))
@@ -140,7 +140,7 @@ def _choose_targets(summary: SampleSummary, spec: Spec, choice: Choice) -> Choic
 
 
 def _choose_crosses(summary: SampleSummary, spec: Spec, choice: Choice) -> Choice:
-    """Takes the pairs that add most to their parts. Settings that are lists by column have no entry for a cross."""
+    """Takes the pairs with the largest gains; none if a setting is a list, which has no entry for a cross."""
     declared = {frozenset(column.of) for column in spec.derived}
     is_listed = any(isinstance(getattr(choice.encoding, key), list) for key in _COUNTING_KEYS)
     useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in declared]
@@ -180,7 +180,7 @@ def _choose_ids(summary: SampleSummary, names: Sequence[str], choice: Choice) ->
 
 
 def _choose_shared(summary: SampleSummary, names: Sequence[str], choice: Choice) -> Choice:
-    """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are alike."""
+    """Gives each list among ``names`` and the column that it repeats one vocabulary, if their settings are equal."""
     groups: dict[str, list[str]] = {}
     columns = [*summary.sparse]
     for name, column in summary.repeated.items():
@@ -199,7 +199,7 @@ def _choose_shared(summary: SampleSummary, names: Sequence[str], choice: Choice)
 def _too_many(summary: SampleSummary, names: Sequence[str]) -> list[str]:
     """The columns among ``names`` with the most values: without them, vocabularies have at most MOST_IDS ids.
 
-    Columns that may have fewer ids than a hash stay: it would only add some.
+    Columns with at most HASHED_ROWS ids stay, because hashing would save none.
     """
     most = _most_ids(summary, names)
     total, taken = sum(most.values()), list[str]()
@@ -212,7 +212,7 @@ def _too_many(summary: SampleSummary, names: Sequence[str]) -> list[str]:
 
 
 def _most_ids(summary: SampleSummary, names: Sequence[str]) -> dict[str, int]:
-    """The number of ids that the vocabulary of each of ``names`` may have, at most, about."""
+    """An estimate of the most ids that the vocabulary of each of ``names`` may have."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
     return {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
 

@@ -47,7 +47,7 @@ MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
 def refuse_empty(plan: RowPlan, empty: Mapping[str, int]) -> None:
     """Raises DataError for the first of the splits without rows. ``empty``: split → its malformed lines.
 
-    Malformed lines of a split that is dealt by contents count as train's: their values say no split.
+    If splits are dealt by contents, all malformed lines count as train's, because their split is unknown.
     """
     for name, rejects in empty.items():
         share, again = plan.fractions.get(name), f"then delete {plan.output} and start again"
@@ -141,7 +141,7 @@ def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:
 
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
-    """Gives a split's shards their final names; after an interrupted move some have them already."""
+    """Gives a split's shards their final names. Some have them already after an interrupted move."""
     for path, shard in zip(paths, shards, strict=True):
         final = output / shard.path
         final.parent.mkdir(exist_ok=True)
@@ -176,9 +176,9 @@ def _sources(
 def _parts(
     plan: RowPlan, journal: Journal[EncodedUnit], unit: EncodedUnit
 ) -> Iterator[tuple[int, FileExtent]]:
-    """The sources that ``unit`` has rows of, each with what it has of them; as ``lines``, its rows.
+    """(number of a source, its part in ``unit``) for each source of the unit.
 
-    Negatives that sampling left out are rows too.
+    ``lines`` of a part: its rows without rejected ones, but with negatives that sampling left out.
     """
     text = unit.text
     if not text.files:
@@ -190,7 +190,7 @@ def _parts(
 
 
 def _best_scores(plan: RowPlan) -> dict[str, dict[str, float]]:
-    """Label → the mean, by rows, of the best reachable scores that dlrm-generate wrote beside the sources.
+    """Label → the mean, by rows, of the best reachable scores in the files that dlrm-generate adds to the sources.
 
     Labels are left out if a file is missing or damaged, or does not name them.
     """
@@ -209,7 +209,7 @@ def _best_scores(plan: RowPlan) -> dict[str, dict[str, float]]:
 
 
 def _mean(scores: Sequence[Json]) -> dict[str, float] | None:
-    """The mean of best ``scores``, by rows; None if one is not known."""
+    """The mean of best ``scores``, by rows; None if one is missing."""
     keys = ("auc", "logloss")
     if any(each.get(key) is None for each in scores for key in keys):
         return None
@@ -221,7 +221,7 @@ def _mean(scores: Sequence[Json]) -> dict[str, float] | None:
 def _own_clicks(plan: RowPlan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
     """Split → the share of its rows whose own clicks are in the target columns that encode them.
 
-    Splits with a share that chance explains are left out.
+    Leaves out splits whose share may be due to chance.
     """
     learnt, shares = learnt_rows(columns.dense, plan.output), {}
     for name in plan.splits if learnt is not None else ():
@@ -232,10 +232,7 @@ def _own_clicks(plan: RowPlan, units: Sequence[EncodedUnit], columns: MadeColumn
 
 
 def _target_label(columns: MadeColumns, config: Json) -> str | None:
-    """The label whose shares the target columns of unlabelled rows are; None without such columns.
-
-    They come from another dataset.
-    """
+    """The label from which another dataset made the target columns; None without such columns."""
     if not any(map(is_target, columns.dense)):
         return None
     encoding = config["encoding"]
@@ -246,7 +243,7 @@ def _target_label(columns: MadeColumns, config: Json) -> str | None:
 def _write_contents(
     plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> dict[str, str] | None:
-    """Writes the sample of all rows where they are dealt by their contents. Returns its file and checksum."""
+    """Writes a sample of all rows if they are dealt by their contents. Returns its file and checksum."""
     if plan.splits_by != "content" or not plan.contents_identify_rows:
         return None
     paths = [journal.path(unit.text.name, ".contents") for unit in units]

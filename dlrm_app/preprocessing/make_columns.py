@@ -1,4 +1,4 @@
-"""The passes that make the columns of a dataset: vocabularies, moments and targets, from all rows to learn from."""
+"""Makes the columns of a dataset, with passes for vocabularies, moments and target columns."""
 
 import logging
 from collections.abc import Sequence
@@ -53,7 +53,6 @@ class ColumnMaker:
         return self._make_new() if base is None else self._make_from(base)
 
     def _make_new(self) -> MadeColumns:
-        """Columns that no other dataset has."""
         rules, spec = self.plan.columns, self.plan.rows.spec
         dense, sparse, growth = list(rules.dense), list(rules.hashed), list[Growth]()
         lack_moments = any(column.transform == {"kind": "standardize"} for column in dense)
@@ -69,7 +68,7 @@ class ColumnMaker:
         return MadeColumns(dense, sparse, None if rules.day is None else Lineage(rules.day, growth=growth))
 
     def _make_from(self, base: Manifest) -> MadeColumns:
-        """The columns of ``base``, and those that it lacks, in the order of the format; made columns come last.
+        """The columns of ``base``, and those that it lacks, in the order of the format; buckets and targets come last.
 
         If its vocabularies grow, the values of these rows are added to them.
         """
@@ -169,7 +168,6 @@ class ColumnMaker:
     def _make_targets(
         self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
     ) -> list[DenseColumn]:
-        """The target columns, each from a column of ``sparse``."""
         rows, targets = self.plan.rows, self.plan.columns.targets
         sources = tuple(number for number, column in enumerate(sparse) if column.name in targets)
         if not sources:

@@ -62,7 +62,7 @@ class PassRunner:
             desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
             try:
-                # an error must not leave threads at work
+                # threads must stop when an error is raised
                 with closing(self.executor.run(work, feeds)) as records:
                     for record in records:
                         bar.update(record.text.file_bytes)
@@ -75,7 +75,7 @@ class PassRunner:
         return [work.journal.load(str(name)) for bundle in bundles for name in names[bundle[0]]]
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
-        """What to do once a damaged source is replaced. Forgets its records, unless later passes build on them."""
+        """The step after replacing a damaged source. Forgets its records, unless later passes build on them."""
         output = self.plan.output
         if begun_passes(output, source) - {journal.folder.name}:
             return f"delete {output} and start again"
@@ -88,7 +88,7 @@ class PassRunner:
 def _done(bundles: Sequence[tuple[InputFile, ...]], journal: Journal[U]) -> dict[InputFile, list[UnitName]]:
     """The first source of each bundle → its finished units, in order.
 
-    Work on bundles of other files, of before a file was replaced, is left out.
+    Leaves out work on other bundles, which was done before a file was replaced.
     """
     named = {(bundle[0].index, bundle[-1].index): list[UnitName]() for bundle in bundles}
     for name in map(UnitName.parse, journal.done()):

@@ -1,4 +1,4 @@
-"""What a command asks for: its configuration, checked, and the input files that it names."""
+"""The request of a command: its checked configuration, and the input files that it names."""
 
 import json
 import logging
@@ -161,7 +161,7 @@ def with_file_specs(request: Request) -> Request:
     """``request`` with the format of each source. Raises ConfigError for mistakes that affect every line."""
     plan = request.rows
     read_footers(plan.sources)
-    refuse_if(_empty_splits(plan))
+    refuse_if(_empty_split_problems(plan))
 
     def look_at(source: InputFile) -> Spec:
         cures = Cures(f"input.unlabelled=[{source.split}]")
@@ -181,8 +181,7 @@ def with_file_specs(request: Request) -> Request:
     return replace(request, rows=replace(plan, file_specs=tuple(specs)))
 
 
-def _empty_splits(plan: RowPlan) -> list[Problem]:
-    """A problem for each split whose files have no line."""
+def _empty_split_problems(plan: RowPlan) -> list[Problem]:
     by_split: dict[str, list[InputFile]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)

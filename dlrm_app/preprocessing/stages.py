@@ -25,7 +25,7 @@ from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.preprocessing.work.executor import Executor
 
 _LOOK_ROWS = 1 << 17
-"""Rows that show whether contents tell rows apart."""
+"""Rows that are read to check whether contents identify rows."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Stages:
         return complete(plan.rows, journal, units, shards, columns, plan.settings())
 
     def _contents_identify_rows(self) -> bool:
-        """False if rows are to be dealt by their contents, and the first unit shows that contents say too little."""
+        """False if rows should be dealt by their contents, but too many rows of the first unit have equal ones."""
         rows, rules = self.plan.rows, self.plan.columns
         bundle = next(iter(rows.bundles(rows.sources_of({"train"}))), None)
         if bundle is None or not (rules.targets or rows.splits_by == "content"):

@@ -26,7 +26,7 @@ _LOOK_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Dataset(Result):
-    """A finished dataset. ``seconds``: the time that it took; None if that is not known, as after a resume."""
+    """A finished dataset. ``seconds``: the time that it took; None if it is unknown, as after a resume."""
 
     manifest: Manifest
     seconds: float | None = None
@@ -46,7 +46,7 @@ class Dataset(Result):
         if self.seconds is not None:
             rows = sum(split.rows for split in manifest.splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"
-        yield from _short_sources(manifest)
+        yield from _short_source_warnings(manifest)
         yield from _sampling_lines(manifest)
         yield from _reject_lines(manifest)
         if manifest.best is not None:
@@ -78,8 +78,7 @@ def _num_rejects(manifest: Manifest) -> int:
     return sum(split.rejects for split in manifest.splits.values())
 
 
-def _short_sources(manifest: Manifest) -> Iterator[str]:
-    """A warning for each file with fewer rows than were published."""
+def _short_source_warnings(manifest: Manifest) -> Iterator[str]:
     published = manifest.config["dataset"].get("published_rows") or {}
     for source in manifest.sources:
         expected = published.get(Path(source.path).name.partition(".")[0], 0)
@@ -116,8 +115,9 @@ def _reject_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def _unknown_lookups(manifest: Manifest) -> list[str]:
-    """The share of lookups by feature that an earlier dataset's vocabularies do not
-    know, estimated on rows of the first split.
+    """The share of lookups of values that an earlier dataset's vocabularies lack, by feature.
+
+    It is estimated from rows of the first split.
     """
     encoding = manifest.config["encoding"]
     vocabularies = [column for column in manifest.sparse if column.encoding["kind"] == "vocab"]
@@ -125,7 +125,7 @@ def _unknown_lookups(manifest: Manifest) -> list[str]:
         return []
     name = next(iter(manifest.splits))
     lookups, unknown = Counter[str](), Counter[str]()
-    for table in _look_at(manifest, name, [column.name for column in vocabularies]):
+    for table in _read_sample(manifest, name, [column.name for column in vocabularies]):
         for column in vocabularies:
             ids = read_ids(table, column)
             values = ids.values if isinstance(ids, Bags) else ids
@@ -137,7 +137,7 @@ def _unknown_lookups(manifest: Manifest) -> list[str]:
     return [text] if shares else []
 
 
-def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _read_sample(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Reads some row groups of a split, evenly spread, with about _LOOK_ROWS rows."""
     split = manifest.splits[name]
     reader = ShardReader(manifest.folder, columns)

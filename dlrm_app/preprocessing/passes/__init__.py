@@ -1,1 +1,1 @@
-"""Passes over the units: counting and studying what must be known first, encoding, adding up."""
+"""Passes over the units: counting lines and values, adding up counts, encoding, shuffling."""

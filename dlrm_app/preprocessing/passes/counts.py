@@ -25,7 +25,7 @@ _NO_SPANS = np.empty((0, 2), np.int64)
 class SortedCounts(NamedTuple):
     """Counts of n distinct keys in the order of files.
 
-    ``spans`` [n, 2]: the text of one occurrence of each, or [0, 2].
+    ``spans`` [n, 2]: the text of one occurrence of each, or [0, 2] without texts.
     """
 
     buckets: NDArray[np.uint8]

@@ -38,7 +38,7 @@ class _KeySet:
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """The keys, in no order."""
+        """The keys, in any order."""
         return self._slots[self._slots != MISSING_KEY]
 
     def add(self, keys: NDArray[np.uint64]) -> None:
@@ -95,7 +95,7 @@ class Sketch:
         file.write(count.to_bytes(8, "little", signed=True) + content.tobytes())
 
     def join(self, file: BinaryIO) -> None:
-        """Adds a sketch that was written."""
+        """Adds the keys of a sketch in a file."""
         count = int.from_bytes(file.read(8), "little", signed=True)
         if count >= 0:
             self.add(np.frombuffer(file.read(8 * count), np.uint64, count))

@@ -195,7 +195,6 @@ class _SplitPart:
             self._writer = opened.enter_context(writer)
 
     def add(self, split_rows: SplitRows) -> None:
-        """Encodes rows and writes them."""
         encoded = self._encode(split_rows)
         if self._writer is None:
             self._tables.append(encoded.table)
@@ -221,7 +220,6 @@ class _SplitPart:
         return encoded
 
     def finish(self) -> EncodedSplit:
-        """Completes the files."""
         if self._writer is not None:
             shard: Shard | None = self._writer.finish()
         else:

@@ -1,4 +1,4 @@
-"""One day of a vocabulary: which values get ids, and which lose theirs. Pure arithmetic over arrays.
+"""Grows a vocabulary by one day: values get ids, and lose them. Pure arithmetic over arrays.
 
 A value that has been seen ``min_count`` times on all days up to today, and was seen today, gets an id: the most
 frequent value first, equal counts by key; free ids before new ones, the lowest first. If there is no room, the value

@@ -1,8 +1,8 @@
 """Reads a sample of the training rows, evenly spread over the input, from which ``auto`` is chosen before any pass.
 
-It is all rows of a small input, and about 64 MiB of text of a larger one. The sample depends on the input alone, not on
-threads. Of a compressed file only the beginning is read, and of a row group of Parquet the first rows, because the rest
-takes long to reach.
+The sample has all rows of a small input, and about 64 MiB of text of a larger one. It depends on the input alone, not
+on the number of threads. Only the beginning of a compressed file and the first rows of a Parquet row group are read,
+because the rest takes long to reach.
 """
 
 from collections import Counter
@@ -32,14 +32,14 @@ from dlrm_app.preprocessing.passes.plan import RowPlan
 
 NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
-_STEP = 4
+_ROW_STEP = 4
 """Keeps every fourth row of a large input, because neighbouring rows are similar."""
-_MOST = 1 << 17
-"""The number of rows that columns are summed up from, about."""
+_MAX_ROWS = 1 << 17
+"""The most rows that columns are summarized from, about."""
 NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
-"""Passes over so many rows take seconds. With more rows, most values are frequent enough to be learnt by themselves."""
-_ROWS = 1 << 14
+"""Passes over up to so many rows take seconds. With more, most values are frequent enough to be learnt by themselves."""
+_ROWS_AT_A_TIME = 1 << 14
 S = TypeVar("S", bound=np.generic)
 
 
@@ -63,7 +63,7 @@ class SparseSummary:
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """The sample: about how many ``rows`` there are to learn from, how many were ``seen``, and columns by name.
+    """A sample of rows: about how many ``rows`` there are to learn from, how many were ``seen``, columns by name.
 
     ``sparse`` and ``pairs`` are empty if there are too many rows to study.
     """
@@ -102,7 +102,7 @@ def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -
         for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
         for feed in _feeds(plan, source, begin, sum(sizes))
     ]
-    read = partial(read_sample, plan, 1 if sum(sizes) <= NUM_PIECES * PIECE_BYTES else _STEP)
+    read = partial(read_sample, plan, 1 if sum(sizes) <= NUM_PIECES * PIECE_BYTES else _ROW_STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             samples = list(pool.map(read, feeds))
@@ -112,7 +112,7 @@ def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -
     text_bytes = sum(source.bytes for source in sources if source.format != "parquet")
     lines, seen_bytes = sum(sample[1] for sample in samples), sum(sample[2] for sample in samples)
     rows = in_parquet + lines * text_bytes // max(seen_bytes, 1)
-    return _sum_up(plan, [part for sample in samples for part in sample[0]], _train_rows(plan, rows))
+    return _summarize(plan, [part for sample in samples for part in sample[0]], _train_rows(plan, rows))
 
 
 def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
@@ -144,7 +144,7 @@ def read_sample(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_Sample
     lines = file_bytes = 0
     for text in feed.items():
         cursor = open_cursor(text, spec)
-        for raw in cursor.rows(_ROWS, None):
+        for raw in cursor.rows(_ROWS_AT_A_TIME, None):
             keys = [part[::step].copy() for part, _ in raw.sparse_keys(spec)]
             parts.append(_SampledRows(raw.labels[::step].copy(), raw.dense[:, ::step].copy(), keys))
         if isinstance(feed, TextFeed):
@@ -157,14 +157,14 @@ def _train_rows(plan: RowPlan, rows: int) -> int:
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _sum_up(plan: RowPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSummary:
-    """Sums up the training rows of ``parts``.
+def _summarize(plan: RowPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSummary:
+    """Summarizes the training rows of ``parts``.
 
-    They are in the order of the input, so rows for val and test come last. ``rows``: those before sampling.
+    Parts are in the order of the input, so rows of val and test come last. ``rows``: the number before sampling.
     """
     num_rows = sum(len(part.labels) for part in parts)
     share = _train_rows(plan, num_rows) / max(num_rows, 1)
-    step = -(-round(share * num_rows) // _MOST) or 1
+    step = -(-round(share * num_rows) // _MAX_ROWS) or 1
 
     def beginning(kind: type[S], arrays: Sequence[NDArray[S]]) -> NDArray[S]:
         joined = np.concatenate([np.empty(0, kind), *arrays])
@@ -204,7 +204,7 @@ def _sum_up(plan: RowPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSu
 
 
 def summarize_numbers(values: NDArray[np.float64]) -> DenseSummary:
-    """Sums up ``values``, NaN if missing. Moments are rounded to six digits, so that all processors agree."""
+    """Summarizes ``values``, NaN if missing. Moments are rounded to six digits, so that all processors agree."""
     present = np.sort(values[~np.isnan(values)])
     if not len(present):
         return DenseSummary((), 0.0, 1.0, is_whole=True)

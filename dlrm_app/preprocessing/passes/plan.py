@@ -1,4 +1,4 @@
-"""Where the rows come from and which split each goes to: plain values, which can be sent to any process."""
+"""The input of a run and the split of each of its rows, as plain values that can be sent to any process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,15 +74,13 @@ class RowPlan:
     output: Path
     kept: tuple[KeptColumn, ...] = ()
     splits_by: str = "end"
-    """"end": the last lines of the training input are val and test; "content": rows are dealt by hashes of their
-    contents.
-    """
+    """"end": the last lines of the training input are val and test; "content": rows are dealt by their contents."""
     file_specs: tuple[Spec, ...] = ()
     """The format of each source; empty until the beginnings of the files are read."""
     cuts: Cuts | None = None
     """The cuts of the training input; None until its lines are counted, and if there are none."""
     contents_identify_rows: bool = True
-    """False if too many different rows have the same content: then rows are dealt by their places."""
+    """False if too many different rows have the same content: then rows are dealt by their positions."""
     sampled: float = 1.0
     """The share of the train split's negatives to keep."""
     kept_before: Mapping[str, float] = field(default_factory=dict)
@@ -110,7 +108,7 @@ class RowPlan:
         return names_of(source, self.file_specs[source.index])
 
     def bundles(self, sources: Sequence[InputFile]) -> list[tuple[InputFile, ...]]:
-        """``sources`` in order; small ones in a row, of the same split and columns, are joined to one unit."""
+        """``sources`` in order; consecutive small ones of the same split and columns form one unit."""
         return bundle_files(sources, self._unit_size, self._kind, self.unit_bytes)
 
     def _unit_size(self, source: InputFile) -> int:
@@ -119,12 +117,11 @@ class RowPlan:
             return source.text_bytes
         columns = self.file_specs[source.index].columns
         size = decoded_bytes(source, sum(column.role != "ignore" for column in columns))
-        return (
-            max(size, source.bytes) if isinstance(source.path, Address) else size
-        )  # an object is fetched whole
+        # an object is fetched whole
+        return max(size, source.bytes) if isinstance(source.path, Address) else size
 
     def _kind(self, source: InputFile) -> object:
-        """Equal for sources whose rows can be read as those of one file."""
+        """A key that is equal for sources that can be read as one file."""
         spec = self.file_specs[source.index]
         if source.format != "parquet":
             return source.split, spec
@@ -133,7 +130,7 @@ class RowPlan:
     def feeds(
         self, bundle: tuple[InputFile, ...], is_wanted: Callable[[int], bool] = lambda _: True
     ) -> Sequence[InputFeed]:
-        """Feeds of the units of ``bundle`` whose numbers are wanted; of several sources, the one feed of all."""
+        """Feeds of the units of ``bundle`` whose numbers are wanted; several sources have one feed."""
         source = bundle[0]
         columns = self.columns_of(source) if source.format == "parquet" else {}
         if len(bundle) == 1:
@@ -142,7 +139,7 @@ class RowPlan:
         return [BundleFeed(bundle, columns, self.unit_bytes, self.spec.header, is_all)]
 
     def counted(self, bundle: tuple[InputFile, ...]) -> list[tuple[tuple[int, int], int]]:
-        """((source, unit), rows) of each unit of Parquet files; none of text, whose lines are to be counted."""
+        """((source, unit), rows) of each unit of Parquet files; empty for text, whose lines must be counted."""
         source = bundle[0]
         if source.format != "parquet":
             return []
@@ -156,7 +153,7 @@ class RowPlan:
 
     @property
     def kept_shares(self) -> dict[str, float]:
-        """Split → the share of negatives that it has of all rows, for labelled splits that were sampled."""
+        """Split → the share of all its negatives that it keeps, for labelled splits that were sampled."""
         own = {"train": self.sampled}
         shares = {name: self.kept_before.get(name, 1.0) * own.get(name, 1.0) for name in self.splits}
         return {name: share for name, share in shares.items() if share < 1 and self.has_label(name)}
@@ -209,10 +206,9 @@ class RowPlan:
         *,
         wants_keys: bool,
     ) -> Iterator[SplitRows]:
-        """Deals the rows of segment ``split`` of unit ``text`` that ``cursor`` has just read to splits; leaves out
-        sampled negatives.
+        """Deals rows of segment ``split`` to splits, without the negatives that sampling leaves out.
 
-        ``first``: the number of the first row in its unit.
+        ``raw``: the rows that ``cursor`` has just read from unit ``text``; ``first``: the first one's number in it.
         """
         names = self.splits_of(split)
         is_kept = self._is_kept(raw, text, cursor) if split == "train" and self.sampled < 1 else None
@@ -234,7 +230,7 @@ class RowPlan:
                 yield SplitRows(name, raw.take(rows), keys[rows])
 
     def _is_kept(self, raw: RawColumns, text: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
-        """False for negatives that sampling leaves out, by a hash of seed and line in the training input."""
+        """False for negatives that sampling leaves out, drawn by a hash of the seed and the line's number."""
         lines = (self.first_lines[text.source, text.unit] + cursor.row_lines()).astype(np.uint64)
         drawn = deal_keys(lines, self.seed, NEGATIVES)
         return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))
@@ -270,7 +266,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 
 @dataclass(frozen=True)
 class CountedUnit:
-    """A unit with its number of lines, without the file's header. ``rows``: those that were counted, in such a pass."""
+    """A unit with its number of lines, without the file's header, and of ``rows``, in passes that count them."""
 
     text: UnitExtent
     lines: int

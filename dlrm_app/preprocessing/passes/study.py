@@ -22,9 +22,8 @@ from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurr
 from dlrm_app.preprocessing.passes.plan import RowPlan
 
 _MEASURED, _COUNTED, _MOST_VALUES = 1 << 14, 1 << 16, 1 << 22
-"""Rows at a time. The first number affects how moments are rounded; among more rows, values repeat more often.
-
-The last one is the number of values to count at a time: more take longer than they save.
+"""Rows to measure at a time, which affects how moments are rounded; rows to count at a time, among which many values
+repeat; and the most values to count at a time, because more take longer than they save.
 """
 
 
@@ -41,9 +40,9 @@ class Moments:
         count = self.count + other.count
         if count == 0:
             return self
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.count / count
-        squares = self.squares + other.squares + apart * apart * self.count * other.count / count
+        distance = other.mean - self.mean
+        mean = self.mean + distance * other.count / count
+        squares = self.squares + other.squares + distance * distance * self.count * other.count / count
         return Moments(count, mean, squares)
 
     @property

@@ -4,8 +4,8 @@ The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)), wher
 of them with a click, p is the share of clicks in all training rows, and a is the strength of that prior. It is 0 for an
 id without rows.
 
-Rows with weights count by their weights, over the mean weight of the training rows, and the negatives of a sampled log
-for those that sampling left out: n is the number of all rows.
+Rows with weights count by weight, divided by the mean weight of the training rows. In a sampled log, each negative also
+counts for those that sampling left out, so n is the number of all rows.
 
 A training row must not see its own click. So training rows are dealt to NUM_FOLDS folds by their contents, copies of a
 row to the same fold, and a row is encoded with n, c and p of the other folds. All other rows, including those scored
@@ -160,7 +160,7 @@ class AddUpClicks:
             path = self.counted.path(unit.text.name, ".counts")
             keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
-        if is_weighted:  # the prior counts rows, so the mean weight is to be 1
+        if is_weighted:  # the prior counts rows, so the mean weight must be 1
             counts *= sum(unit.rows for unit in self.units) / (counts.sum() or 1.0)
         if share < 1:
             counts[:, 0] /= share
@@ -182,7 +182,6 @@ class AddUpClicks:
 
 
 def _write(path: Path, rows: Counts, clicks: Counts, values: NDArray[np.float32]) -> str:
-    """Writes the file of a target column, a line for each id; returns its checksum."""
     columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
     return write_file(path, columns)
 

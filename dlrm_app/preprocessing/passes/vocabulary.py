@@ -64,9 +64,12 @@ class MadeVocabulary:
 class MakeVocabularies:
     """Makes the vocabulary of a group of features from the counts of all units: vocab/<first feature>.parquet.
 
-    files: the counts of units, with so many ``entries`` of each feature; rules: by feature. If the vocabulary
-    ``grows``, also makes waiting/<first feature>.parquet. ``parent``: the dataset whose vocabularies grow, None on the
-    first day; a feature that it lacks has its first day.
+    files: the counts of each unit
+    entries: the number of keys of each feature in all files
+    groups: the features that share each vocabulary
+    rules: the rule of each feature
+    grows: also makes waiting/<first feature>.parquet, with values that wait for an id
+    parent: the dataset whose vocabularies grow; None on the first day. A feature that it lacks has its first day
     """
 
     title: ClassVar[str] = "adding up"
@@ -84,9 +87,9 @@ class MakeVocabularies:
         features = self.groups[item.number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
-        today, is_seen, others, distinct = self._add(features, rule, old, waiting)
+        today, is_seen, others, distinct = self._add_counts(features, rule, old, waiting)
         grown = grow(old, today, is_seen, others, rule)
-        new_raw = _values(column.kind or "", grown.owners["key"][grown.new], features, self.files)
+        new_raw = _raw_values(column.kind or "", grown.owners["key"][grown.new], features, self.files)
         file = f"vocab/{column.name}.parquet"
         path, living = self.plan.output / file, np.flatnonzero(old["is_living"])
         values = pa.concat_arrays([new_raw, *raw])
@@ -113,14 +116,14 @@ class MakeVocabularies:
         )
         return self.journal.begin(item.name).finish(MadeVocabulary(made, growth))
 
-    def _add(
+    def _add_counts(
         self, features: Sequence[int], rule: VocabularyRule, old: Records, waiting: Records
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
         """Adds up the counts, a few buckets at a time.
 
-        Returns (rows of studied splits with each of the ``old`` values, True for those that any row has, the values
-        without an id, the number of the latter that this day has). New values of no studied row are left out; if
-        nothing grows, rare values too.
+        Returns (rows of studied splits with each of the ``old`` values; True for old values that any row has; the values
+        without an id; the number of these that were seen today). New values that no studied row has are left out, and
+        rare ones too if nothing grows.
         """
         living, num_before = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
         places = np.concatenate([living, np.arange(len(old), num_before)])
@@ -177,7 +180,9 @@ class MakeVocabularies:
         )
 
 
-def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:
+def _raw_values(
+    kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]
+) -> pa.Array:
     """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
     if kind == "hex":
         return array_of(keys)
@@ -251,7 +256,7 @@ def _write_vocabulary(
 
 
 def write_file(path: Path, columns: dict[str, pa.Array], **layout: object) -> str:
-    """Writes a file that encoding needs; returns its checksum."""
+    """Writes a Parquet file; returns its checksum."""
     path.parent.mkdir(exist_ok=True)
     with written_whole(path) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)

@@ -126,7 +126,6 @@ class LocalExecutor:
 
 
 def _work_on(work: Pass[T, R], streams: "_Streams[T]", done: "SimpleQueue[Finish[R] | Future[None]]") -> None:
-    """Works on one item after another until no stream is left."""
     while (stream := streams.take()) is not None:
         item = stream.read()
         if item is None:
@@ -165,7 +164,7 @@ class _Stream(Generic[T]):
 
 
 class _Streams(Generic[T]):
-    """Gives streams to threads: those that were begun first, then the others in order."""
+    """Gives streams to threads: those already begun first, then the others in order."""
 
     def __init__(self, feeds: Sequence[Feed[T]], num_threads: int) -> None:
         self._all = [_Stream(feed) for feed in feeds]
@@ -179,7 +178,7 @@ class _Streams(Generic[T]):
         return self._num_left < self._num_threads
 
     def take(self) -> _Stream[T] | None:
-        """A stream that nobody reads, once there is one; None if all are at their end, or after ``stop``."""
+        """Waits for a stream that no thread reads; returns None if all have ended, or after ``stop``."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._num_left)
             return self._waiting.popleft() if self._waiting else None
@@ -192,7 +191,7 @@ class _Streams(Generic[T]):
                 self._changed.notify()
 
     def drop(self) -> None:
-        """Forgets a stream that is at its end."""
+        """Forgets a stream that has ended."""
         with self._changed:
             self._num_left = max(self._num_left - 1, 0)
             if not self._num_left:
@@ -205,7 +204,7 @@ class _Streams(Generic[T]):
                 stream.prefetch()
 
     def stop(self) -> None:
-        """Leaves no stream for any thread."""
+        """Makes ``take`` return None, so that all threads end."""
         with self._changed:
             self._waiting.clear()
             self._num_left = 0

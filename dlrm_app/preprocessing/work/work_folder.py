@@ -103,7 +103,7 @@ def write_run(output: Path, run: BegunRun) -> None:
 
 
 def open_keys(output: Path, before: BegunRun) -> list[str]:
-    """The settings that may still change, because no finished work depends on them: those that errors ask to change.
+    """The settings that may still change, because no finished work depends on them. Errors may ask to change these.
 
     After a change of the encoding, call ``forget_passes`` for vocabularies.
     """
