@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import IF_SET, Json, from_json
@@ -58,9 +57,11 @@ def event_to_json(event: Event) -> Json:
     return {"event": "train", **asdict(event)}
 
 
-def event_from_json(value: Any) -> Event:
+def event_from_json(value: object) -> Event:
     """Reads the result of ``event_to_json``, with or without the time. Raises KeyError, TypeError or ValueError."""
     kinds: dict[str, type[Event]] = {"train": TrainEvent, "eval": Evaluation}
+    if not isinstance(value, dict):
+        raise TypeError("it is not a JSON object")
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
     return from_json(kinds[value["event"]], values)
 

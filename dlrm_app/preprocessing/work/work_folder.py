@@ -52,7 +52,10 @@ def _sources_of(unit: str) -> Sequence[int]:
 def own_code() -> str:
     """The checksum of the code that decides a dataset's bytes."""
     package = Path(__file__).resolve().parents[2]
-    return "".join(code_checksum(package / folder) for folder in ("preprocessing", "dataset", "kernels"))
+    return "".join(
+        code_checksum(package / folder)
+        for folder in ("preprocessing", "encoding", "logs", "dataset", "kernels")
+    )
 
 
 @dataclass(frozen=True)
