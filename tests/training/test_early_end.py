@@ -106,7 +106,7 @@ def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
 
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
-    given = run_job("train", config, [])
+    given = run_job("train", config, {}, [])
     aucs = [event["auc"] for event in evals(config, "val")]
     assert given == max(aucs)
     assert given != aucs[-1]
