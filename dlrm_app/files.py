@@ -1,7 +1,6 @@
 """Files that are either complete or absent: a temporary name, fsync, then rename."""
 
 import errno
-import logging
 import math
 import os
 import re
@@ -15,7 +14,6 @@ from pathlib import Path
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.text import bytes_text, json_text, without_credentials
 
-logger = logging.getLogger(__name__)
 MAX_ALIASED = 100_000
 """The most values in a YAML file with aliases; a value counts once for each alias that names it."""
 

@@ -34,7 +34,8 @@ def read_settings(
         else:
             rule = "must be text as it is typed, or a mapping of keys to values"
             raise ConfigError(Problem("a setting", rule, value=each))
-    return (found := reader.finish())[0], words, found[1]
+    typed, problems = reader.finish()
+    return typed, words, problems
 
 
 def _value(key: str, value: object) -> object:

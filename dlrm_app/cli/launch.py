@@ -108,7 +108,7 @@ def _read_options(name: str) -> argparse.Namespace:
 def _set_up_process() -> None:
     stop_with_launcher()
     # OpenMP threads that spin long while they wait take cores from the reader, other ranks and other
-    # programs; threads that sleep at once make an idle machine slow. So they spin a little (see docs/experiments.md).
+    # programs; threads that sleep at once make an idle machine slow. So they spin a little (see docs/experiments/training.md).
     # It must be set before torch loads OpenMP.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.pop("NUMBA_DISABLE_JIT", None)  # compiled functions do not run as Python

@@ -136,7 +136,7 @@ def start_runtime(
     with restored(runtime.device), _many_files():
         torch.set_num_threads(runtime.num_threads)
         # before torch's threads start, since they inherit it: gradients of memorised rows fall below 1e-38, and Intel's
-        # CPUs take a hundred times as long for products of such numbers (docs/experiments.md)
+        # CPUs take a hundred times as long for products of such numbers (docs/experiments/training.md)
         torch.set_flush_denormal(True)
         pyarrow.set_cpu_count(runtime.num_threads)  # its default is OMP_NUM_THREADS, which torchrun sets to 1
         if runtime.is_first and runtime.world_size > 1:

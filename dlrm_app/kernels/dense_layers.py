@@ -15,7 +15,7 @@ from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.mlp import Perceptron
 
 # oneDNN multiplies inputs with weights 5 to 15% faster than MKL, which torch uses for float32. It multiplies B rows
-# with B rows faster only on CPUs where MKL does not use the widest units (docs/experiments.md).
+# with B rows faster only on CPUs where MKL does not use the widest units (docs/experiments/training.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _HAS_BF16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 """False on CPUs without AVX-512, where oneDNN does not support bfloat16."""

@@ -1,6 +1,6 @@
 """Looks up and pools rows of tables on CPU, in place of fbgemm's operator: compiled, with all of torch's threads.
 
-fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is divided among the threads, and
+fbgemm 1.8 looks rows up in one thread (docs/experiments/training.md). Here the batch is divided among the threads, and
 the rows of later ids are prefetched into the cache. Bags are summed in their order, as in fbgemm, so the
 result is the same to the bit.
 

@@ -14,7 +14,7 @@ _OPTIONS = "_RJEM_MALLOC_CONF"
 
 
 def keep_freed_memory() -> None:
-    """Makes malloc keep the memory that a batch has freed, in this process (docs/experiments.md)."""
+    """Makes malloc keep the memory that a batch has freed, in this process (docs/experiments/preprocessing.md)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest value that every glibc accepts

@@ -2,7 +2,7 @@
 
 fbgemm 1.8 has a vectorised kernel for row-wise Adagrad of tables that one feature reads. It mixes SSE with
 AVX: on some of Intel's CPUs it takes ten times as long as on others. Everything else is a plain loop in one
-thread (docs/experiments.md).
+thread (docs/experiments/training.md).
 Here the ids of each table are sorted together with their bags, then the rows are divided among the threads.
 Each row's gradient is summed in the order of the batch, for every number of threads.
 

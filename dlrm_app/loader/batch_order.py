@@ -251,7 +251,7 @@ def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) 
             Problem(
                 f"data.lanes={lanes}",
                 f"is not a multiple of the {world_size} ranks",
-                f"use a number of ranks that does, or data.lanes={nearest} and a "
+                f"use a number of ranks that divides it, or data.lanes={nearest} and a "
                 "trainer.global_batch_size that is a multiple of it",
             )
         )

@@ -55,7 +55,7 @@ def refuse_empty(plan: RowPlan, empty: Mapping[str, int]) -> None:
             rule = f"gives the {name} split no rows, because all of its {rejects:,} lines are malformed"
             key = f"input.{'train' if share is not None else name}"
             raise DataError(Problem(key, rule, f"correct its input, {again}"))
-        rule = f"gives the {name} split no rows, by split.by={plan.splits_by} it is less than a row of so few"
+        rule = f"gives the {name} split no rows: by split.by={plan.splits_by} that share of so few rows is less than one"
         raise DataError(Problem(f"split.{name}={share}", rule, f"give a larger share, {again}"))
 
 

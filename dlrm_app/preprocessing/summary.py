@@ -1,6 +1,5 @@
 """The summary of a finished dataset: rows and rejects of its splits, warnings, the next command."""
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.logs.rejects import OPENS_A_QUOTE, REJECTS, read_rejects
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import NONE, bytes_text, listed, percent
-
-logger = logging.getLogger(__name__)
 
 _LOOK_ROWS = 1 << 20
 """The approximate number of rows that are checked, evenly spread."""

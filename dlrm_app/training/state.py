@@ -1,7 +1,6 @@
 """The records of a training run: the fixed part, the state that a checkpoint holds, and the instruments."""
 
 import copy
-import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -29,8 +28,6 @@ from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
 from dlrm_app.training.step_parts import StepParts
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

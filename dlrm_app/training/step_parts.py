@@ -8,7 +8,6 @@ them: the host's time on CPU, the time of the kernels that they started on a GPU
 The wait for batches is measured in every step, by a clock around ``next``.
 """
 
-import logging
 import os
 import time
 from collections import Counter, deque
@@ -26,8 +25,6 @@ from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS
-
-logger = logging.getLogger(__name__)
 
 STEP, WAIT = "## step ##", "## wait for a batch ##"
 """Ranges of a whole step, and of ``next(batches)``: some pipelines have none for it."""

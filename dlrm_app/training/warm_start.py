@@ -1,4 +1,4 @@
-"""Rules for resuming a run or starting one from another run's weights, and a table of what was taken over.
+"""Rules for resuming a run or starting one from another run's weights.
 
 Nothing here imports torch: a run that does not fit is refused before any work.
 """

@@ -86,7 +86,9 @@ def test_a_refusal_is_one_message_for_all_ranks(dataset: Path, tmp_path: Path) -
     done = start(tmp_path, *keys, ranks=3)
     assert done.returncode != 0
     assert (
-        done.stderr.count("data.lanes=64 is not a multiple of the 3 ranks: use a number of ranks that does")
+        done.stderr.count(
+            "data.lanes=64 is not a multiple of the 3 ranks: use a number of ranks that divides it"
+        )
         == 1
     )
     assert not (tmp_path / "run").exists()

@@ -215,7 +215,7 @@ def test_lanes_that_pass_check_lanes_can_be_dealt(
                 Problem(
                     "data.lanes=64",
                     "is not a multiple of the 3 ranks",
-                    "use a number of ranks that does, or data.lanes=63 and a trainer.global_batch_size that is a "
+                    "use a number of ranks that divides it, or data.lanes=63 and a trainer.global_batch_size that is a "
                     "multiple of it",
                 )
             ],

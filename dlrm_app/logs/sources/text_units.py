@@ -189,7 +189,7 @@ class TextFeed:
     first: int = 0
     last: int | None = None
     skip: frozenset[int] = frozenset()
-    """Units of a gzip file to skip."""
+    """Units of a compressed file to skip."""
     fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
     """The open object of a store; None until the feed is prefetched, and for local files."""
 

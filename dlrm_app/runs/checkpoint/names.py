@@ -1,6 +1,6 @@
 """Checkpoint folders. Each is written under a hidden name and complete only once its complete.json exists.
 
-RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
+RUN/checkpoints/step-000001000/rank-00000.tensors …  index.json  complete.json
 """
 
 import re

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,9 +81,6 @@ class PiecesPlanner(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         return self._pieces[index.fqn, tuple(index.offset or ())]
-
-
-T = TypeVar("T")
 
 
 def save_checkpoint(

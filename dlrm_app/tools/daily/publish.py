@@ -3,15 +3,9 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.tools.daily.record import (
-    DayRecord,
-)
-
-if TYPE_CHECKING:
-    pass
+from dlrm_app.tools.daily.record import DayRecord
 
 
 def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:

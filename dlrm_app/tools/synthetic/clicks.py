@@ -1,7 +1,6 @@
 """Writes click logs: several threads make blocks of rows, which are written in order. A file is complete or absent."""
 
 import datetime
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -30,8 +29,6 @@ from dlrm_app.tools.synthetic.distribution import (
 from dlrm_app.tools.synthetic.histories import ITEM, DrawnLists, Histories, make_histories
 from dlrm_app.tools.synthetic.lines import format_rows, hash_ids, join_digits, join_ids
 from dlrm_app.tools.synthetic.signal import BestScores, Signal, Tally, plant_signal, probability
-
-logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 1 << 14
 _ORDERS, _ORDERS_DRIFT, _HISTORIES = 4, 5, 6

@@ -5,7 +5,6 @@ InputGenerator); ids may repeat within a row there too. Row r does not depend on
 folder is complete or absent, with the same bytes for any number of threads.
 """
 
-import logging
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +30,6 @@ from dlrm_app.progress import work_bar
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.tools.synthetic.distribution import power_law, power_law_span, uniform
-
-logger = logging.getLogger(__name__)
 
 LABEL = "label"
 DENSE_LIMIT = np.float32(100)
