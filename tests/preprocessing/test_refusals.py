@@ -177,5 +177,5 @@ def test_a_split_dealt_no_rows_is_not_blamed_on_other_lines(tmp_path: Path, bad:
         "- {name: user, role: sparse, kind: string}\n"
     )
     given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "rejects.max_fraction=0.5"]
-    with refused(DataError, "split.val=0.001", "gives the val split no rows, by split.by=content..."):
+    with refused(DataError, "split.val=0.001", "gives the val split no rows: by split.by=content..."):
         run(tmp_path / "out", *given, "split.by=content", "split.val=0.001")
