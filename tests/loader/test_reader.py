@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from dlrm_app import files
+from dlrm_app import checksums
 from dlrm_app.checksums import checksum
 from dlrm_app.dataset import shard_files
 from dlrm_app.dataset.manifest import Manifest
@@ -280,7 +280,7 @@ def verify_counting(manifest: Manifest, runtime: Runtime) -> list[str]:
     """The shards that this rank opens to verify their checksums; then the damaged one is named."""
     opened: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "checksum", lambda path: opened.append(path.name) or checksum(path))
+        patch.setattr(checksums, "checksum", lambda path: opened.append(path.name) or checksum(path))
         verify_together(manifest, True, runtime)
     return opened
 
