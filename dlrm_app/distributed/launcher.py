@@ -36,7 +36,7 @@ _handling: list[bool] = []
 
 
 def handle_signals() -> None:
-    """Lets runs of this process stop on signals. For programs; in other processes signals are left as they are."""
+    """Makes runs of this process stop on signals. Commands call it; in other processes signals stay as they are."""
     _handling.append(True)
 
 

@@ -34,7 +34,7 @@ def restored(device: torch.device) -> Iterator[None]:
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     tf32, timeout = torch.backends.cuda.matmul.allow_tf32, distributed_c10d.default_pg_timeout
     workspace = os.environ.get(CUBLAS_WORKSPACE)
-    tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns whoever shards a model
+    tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns everyone who shards a model
     tracer_level = tracer.level
     tracer.setLevel(logging.ERROR)
     try:

@@ -99,10 +99,7 @@ class Runtime(Ranks):
 
     @contextmanager
     def entered_on_first(self, context: AbstractContextManager[T]) -> Iterator[T]:
-        """Enters ``context`` on the first rank for the time of the block.
-
-        Shares what entering it gives, or its error.
-        """
+        """Enters ``context`` on the first rank for the time of the block. Shares its value, or its error."""
         with ExitStack() as stack:
             yield self.on_first(stack.enter_context, context)
 
@@ -194,7 +191,7 @@ def _group(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
 
 @contextmanager
 def _joined(runtime: Runtime, timeout: timedelta) -> Iterator[None]:
-    """Makes the process group; afterwards undoes what that changed in the process."""
+    """Makes the process group; afterwards undoes its changes to the process."""
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
     try:
         join(runtime, timeout)

@@ -57,7 +57,7 @@ def steps_between(num_ranks: int, step_seconds: float) -> int:
 
 
 class StopRequest:
-    """Lets all ranks agree to stop or save when any rank must.
+    """Makes all ranks agree to stop or save when any rank must.
 
     The answer comes one step late, so that no step waits for it.
 

@@ -30,7 +30,7 @@ class Scored(NamedTuple):
 
 
 LEAST_ROWS = 4096
-"""Rows of a batch on a rank, where nothing else is asked for."""
+"""Rows of a batch on a rank if no other number is asked for."""
 
 
 def batch_rows(asked: int | None, global_batch_size: int, ranks: Ranks) -> int:
@@ -43,8 +43,8 @@ def batch_rows(asked: int | None, global_batch_size: int, ranks: Ranks) -> int:
 
 
 class ForwardPasses:
-    """Forward passes of ``model``, a sharded ClickTask. One for all evaluations of a model: on a GPU it has two
-    streams of its own, for which the allocator keeps the memory of their batches.
+    """Forward passes of ``model``, a sharded ClickTask. Make one for all evaluations of a model: on a GPU it
+    has two streams of its own, for which the allocator keeps the memory of their batches.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -59,7 +59,8 @@ class ForwardPasses:
         return loss, Scored(batch, output.logits)
 
     def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
-        """Every batch with its logits by the model, which is in evaluation mode and which no pipeline is attached to.
+        """Yields every batch with the model's logits. The model must be in evaluation mode, with no pipeline
+        attached.
 
         Close it (``contextlib.closing``): that restores the model's forward.
         """

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    ``step`` is None but for checkpoints. ``others``: the metrics of other labels.
+    Only checkpoints have a ``step``. ``others``: the metrics of other labels.
     """
 
     path: str
@@ -122,7 +122,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
 
 
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
-    """The dataset to evaluate on. Raises DlrmError where it is damaged, or not what the models read."""
+    """The dataset to evaluate on. Raises DlrmError if it is damaged or does not fit the models."""
     if config.data.path is None:
         refuse_moved(path, models[0].name)
     manifest = _counted(read_manifest(path), config)
@@ -152,7 +152,7 @@ def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
     """``manifest`` as the model reads it, or the model's own dataset.
 
-    Raises DataError where that was not made of the same files.
+    Raises DataError if that was made of other files.
     """
     try:
         return rows_for(trained, manifest, config)
@@ -203,7 +203,8 @@ def measure(
 ) -> MeasuredModel:
     """Loads, evaluates and frees the model.
 
-    On the rows of ``others``, or of the model's own dataset of the same files where that is encoded in another way.
+    The rows are those of ``others`` or, if these are encoded in another way, of the model's own dataset of
+    the same files.
     """
     manifest = runtime.together(lambda: same_rows(trained, others, config))
     if manifest.path != others.path:

@@ -123,7 +123,7 @@ def _ids(parts: Sequence[Rows], number: int) -> tuple[NDArray[np.int32], bool | 
 
 
 def _unknown(ids: NDArray[np.int32], others: NDArray[np.int32], column: SparseColumn) -> float:
-    """The share of ``others`` not among one half of ``ids``, less that share of the other half."""
+    """The share of ``others`` not among one half of ``ids``, minus the same share of the other half."""
     known, rest = np.unique(ids[::2]), ids[1::2]
     known = known[known >= MISSING_OR_RARE.get(column.encoding["kind"], 0)]
     if not (len(rest) and len(others)):

@@ -31,7 +31,7 @@ def auc_interval(rows: ScoredRows, confidence: float) -> Interval:
 def compare_aucs(first: ScoredRows, second: torch.Tensor, confidence: float) -> Comparison:
     """Compares the logits of rows with another model's, ``second`` [n], of the same rows in the same order.
 
-    The p-value tests for no difference (DeLong et al. 1988); it is 1 if both rank all rows alike.
+    The p-value tests for no difference (DeLong et al. 1988); it is 1 if both rank all rows in the same order.
     """
     (a, b), cov = auc_covariance([first, replace(first, logits=second)])
     difference = a - b

@@ -21,7 +21,7 @@ from dlrm_app.text import short
 MOST_NE, MOST_AUC, MOST_COLUMN_AUC = 0.999, 0.99, 0.95
 """Limits: of a useful NE, of a credible AUC, and of the AUC of one column alone."""
 HIGH_AUC = 0.9
-"""From this AUC on, columns are looked at alone: a model may not have learnt yet all that a leaked one tells."""
+"""The AUC from which columns are measured alone: a model may not have learnt all of a leaked column yet."""
 NARROW, NARROW_NE = 0.05, 0.01
 """Half the widths of intervals that decide: a useful model would have an AUC outside of 0.5 ± NARROW, and an
 NE below 1 - NARROW_NE.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 NORMAL_99 = 2.5758
 """Standard errors on each side of a 99% interval. With 95%, one evaluation of noise in twenty would have a verdict."""
 LEARNT_NE = 0.99
-"""A loss below this part of a constant's: there is something to learn, and the model has learnt it."""
+"""An NE below this: there is something to learn, and the model has learnt it."""
 FEW_STEPS, LEAST_MOVED = 30, 0.01
 """Limits: of steps, and of learning rate times steps, about the most that Adam and Adagrad move a weight."""
 

@@ -156,7 +156,8 @@ def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _effective(sums: torch.Tensor) -> dict[str, float]:
-    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): as many rows say as much.
+    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): so many rows without
+    weights would tell as much.
 
     ``sums``: those of ``_sums`` over all ranks.
     """

@@ -240,8 +240,8 @@ MISSING_KEY = -(1 << 63)
 
 
 def _numbered(rows: ScoredRows, keys: torch.Tensor) -> tuple[ScoredRows, torch.Tensor]:
-    """The same rows, those of a key on one rank, without missing keys; keys become int32 ids that ``_own_groups`` leaves
-    there.
+    """The rows that have a key, those of one key on one rank. Keys become int32 ids, by which ``_own_groups``
+    leaves the rows there.
     """
     rows, keys = rows[keys != MISSING_KEY], keys[keys != MISSING_KEY]
     if num_ranks() > 1:

@@ -51,7 +51,7 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class ValueResult:
-    """Metrics of the rows with one ``value`` of a ``column``, or of the values that are too seldom to be listed."""
+    """Metrics of the rows with one ``value`` of a ``column``, or of the values that are too rare to be listed."""
 
     column: str
     value: str

@@ -22,7 +22,7 @@ REJECTS, _CUT = "rejects.jsonl", ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Where rows come from: ``columns`` such as shard and row, the names of shards or files, and each row's
+    """The origin of rows: ``columns`` such as shard and row, the names of shards or files, and each row's
     name and number [R].
     """
 
@@ -88,9 +88,7 @@ def order_rows(
 
 
 def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> str | None:
-    """The name of ``expected`` that is meant: the same, or of a path the only one with the same last part;
-    None if there is none.
-    """
+    """The equal name in ``expected``, or the only one with the same last part of its path; otherwise None."""
     if name in expected:
         return name
     if not is_path:

@@ -25,9 +25,9 @@ _loading = Lock()  # cache alone would let two threads change the environment at
 
 
 def load_polars() -> ModuleType:
-    """The module polars. Its allocator keeps freed memory for two seconds in place of half a second.
+    """Loads polars. Its allocator then keeps freed memory for two seconds instead of half a second.
 
-    malloc keeps it too. Options of the user stay in force.
+    malloc keeps it too. The user's own options stay in force.
     """
     with _loading:
         return _load_polars()

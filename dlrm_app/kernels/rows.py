@@ -92,8 +92,8 @@ bring_to_read, bring_to_write = _bring(False), _bring(True)
 def end_of_table(row_offsets: Untyped, feature: int) -> int:
     """The end (exclusive) of the features of a table whose first is ``feature``; a table's features are consecutive.
 
-    ``row_offsets``: the number of each feature's first row, and of all rows. The places of weights would not tell an
-    empty table from the next one; the numbers do (dlrm_app/sharding/sharder.py).
+    ``row_offsets``: the number of each feature's first row, and of all rows. An empty table and the next one
+    begin at the same place of the weights, but the numbers differ (dlrm_app/sharding/sharder.py).
     """
     end = feature + 1
     while end < len(row_offsets) - 1 and row_offsets[end] == row_offsets[feature]:

@@ -166,8 +166,6 @@ _RANGES_AHEAD = 2
 
 @intrinsic
 def _pointer(typing_context: Untyped, address: Untyped) -> Untyped:
-    """Turns an address into a pointer, for ``carray``."""
-
     def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 

@@ -60,7 +60,6 @@ class SoftLabels:
         return (self._share * scores + (1 - self._share) * labels).astype(np.float32)
 
     def _read(self, first_row: int, num_rows: int) -> pa.Table:
-        """Scores and labels of ``num_rows`` rows, from the row groups of the file that hold them."""
         begin = bisect_right(self._first_rows, first_row) - 1
         end = bisect_left(self._first_rows, first_row + num_rows)
         with pq.ParquetFile(self.path, metadata=self._footer) as file:

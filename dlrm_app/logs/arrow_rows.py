@@ -232,7 +232,6 @@ class ArrowCursor(Position):
         return RawList(ends, keys, read.spans)
 
     def _values_of(self, array: pa.Array, reading: _Reading) -> _ReadValues:
-        """Reads all values of ``array``."""
         size = len(array)
         values: KeysOrNumbers
         values = np.empty(size, np.uint64) if reading.column.role == "sparse" else np.empty(size, np.float64)
@@ -249,7 +248,6 @@ class ArrowCursor(Position):
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
     ) -> None:
-        """Converts the chunks one after another."""
         start = 0
         for chunk in chunks:
             part = slice(start, start + len(chunk))
@@ -320,7 +318,6 @@ class ArrowCursor(Position):
 
 
 def _chunks_of(table: pa.Table) -> dict[str, list[pa.Array]]:
-    """Column → its chunks."""
     batches = table.to_batches()
     if len(batches) == 1:  # which hands out arrays in less time
         return dict(zip(table.column_names, ([array] for array in batches[0].columns), strict=True))

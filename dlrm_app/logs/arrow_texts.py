@@ -30,7 +30,7 @@ _LOW_32, _8, _32 = np.uint64(0xFFFFFFFF), np.uint64(8), np.uint64(32)
 
 
 _NO_LENGTHS = np.zeros(2, np.int32)[:0:2]
-"""No lengths, in an array with gaps, as the lengths of views are, so that code is compiled for one type alone."""
+"""Stands for no lengths. It has gaps like the lengths of views, so that code is compiled for one type alone."""
 
 
 _VIEWS, _LARGE = (pa.string_view(), pa.binary_view()), (pa.large_string(), pa.large_binary())
@@ -71,7 +71,6 @@ def texts_of(array: pa.Array, only_short: bool = False) -> Texts:
 
 @njit_uncounted
 def _extent(ends, lengths, row):  # type: ignore[no-untyped-def]  # compiled
-    """The places of the first byte of a string and of the byte after its last."""
     if len(lengths) == 0:
         return np.int64(ends[row]), np.int64(ends[row + 1])
     begin = _VIEW * row + _LENGTH

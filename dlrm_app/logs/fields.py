@@ -194,7 +194,7 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def parse_format(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a time in the format of ``column``, its state). A null word is no time, even if it reads like one."""
+    """Returns (a time in the format of ``column``, its state). A null word is not a time, even if it reads like one."""
     if start == stop or is_null_word(text, start, stop, column):
         return np.nan, ABSENT
     value, is_time = parse_formatted(text, start, stop, column, FORMAT)
@@ -297,7 +297,7 @@ def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _days_since_1970(text, year_at, month_at, day_at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """The days since 1970 of the date whose year, month and day begin at these places; NO_DAY if it is none."""
+    """The days since 1970 of the date whose year, month and day begin at these places; NO_DAY if it is invalid."""
     year, month = _digits(text, year_at, stop, 4), _digits(text, month_at, stop, 2)
     return days_of(year, month, _digits(text, day_at, stop, 2))
 

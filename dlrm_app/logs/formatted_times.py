@@ -89,7 +89,7 @@ def parse_formatted(text, start, stop, column, first):  # type: ignore[no-untype
 
 @njit_uncounted
 def days_of(year, month, day):  # type: ignore[no-untyped-def]  # compiled
-    """The days from 1970 to a date of the Gregorian calendar; NO_DAY if it is none."""
+    """The days from 1970 to a date of the Gregorian calendar; NO_DAY if it is invalid."""
     is_leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
     short = 3 - is_leap if month == 2 else np.int64(month == 4 or month == 6 or month == 9 or month == 11)
     if year < 1 or not 1 <= month <= 12 or not 1 <= day <= 31 - short:
@@ -124,7 +124,7 @@ def _month(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _zone(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """(seconds that Z, +HH:MM or +HHMM is ahead of UTC, the place behind it), which is ``at`` if it is no zone."""
+    """(seconds that Z, +HH:MM or +HHMM is ahead of UTC, the place behind it); that place is ``at`` without a zone."""
     if at < stop and (text[at] | 32) == _LOWER_Z:
         return 0, at + 1
     if at >= stop or (text[at] != _PLUS and text[at] != _MINUS):

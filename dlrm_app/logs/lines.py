@@ -227,7 +227,6 @@ def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: igno
 
 @njit_uncounted
 def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
-    """The places of a text without the blanks around it."""
     while begin < behind and (text[begin] == _BLANK or text[begin] == _TAB):
         begin += 1
     while begin < behind and (text[behind - 1] == _BLANK or text[behind - 1] == _TAB):
@@ -237,7 +236,6 @@ def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _unquoted(text, at, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """The places of an element without the blanks and quotes around it."""
     at, stop = _trimmed(text, at, stop)
     if at < stop and (text[at] == _APOSTROPHE or text[at] == _QUOTE):
         width = 2 if text[at] == doubled else 1

@@ -2,9 +2,9 @@
 
 Text and Parquet have the same rules.
 
-Numbers, times and hex ids are compared by value: -1 stands for -1.0 too. Strings are compared by their bytes. A label
-or a weight is never missing, so null words do not apply to them. A field that is no value of its column is compared by
-``fields.is_null``.
+Numbers, times and hex ids are compared by value: -1 stands for -1.0 too. Strings are compared by their bytes.
+A label or a weight is never missing, so null words do not apply to them. A field that is not a value of its
+column is compared by ``fields.is_null``.
 """
 
 import re
@@ -61,7 +61,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
 
 def null_lists(content: int, words: tuple[str, ...]) -> list[str]:
-    """The words that stand for a list without elements: all, but for weights only those that are no weights."""
+    """The words that stand for an empty list: all of them; for weights, only those that are not weights."""
     if content != ELEMENT_WEIGHT:
         return list(words)
     texts = {word: np.frombuffer(word.encode(), np.uint8) for word in words}

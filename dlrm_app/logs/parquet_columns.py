@@ -16,7 +16,7 @@ from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, L
 logger = logging.getLogger(__name__)
 
 _EXACT = 2.0**53
-"""From here on a double is not every whole number."""
+"""Doubles from here on cannot hold every whole number."""
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),

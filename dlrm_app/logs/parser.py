@@ -53,7 +53,6 @@ are written would all share a few lines of the processor's caches."""
 
 
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
-    """Turns a row of ``lines.parse_lines``'s rejects into a record."""
     line, start, end, reason, detail, first, behind = reject
     value = _text(text, first, behind, _SHOWN_BYTES)
     if reason == lines.UNLIKE:

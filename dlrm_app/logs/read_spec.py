@@ -103,7 +103,6 @@ def with_crosses(spec: Spec, crosses: Sequence[Sequence[str]] | None) -> Spec:
 
 
 def _mark_faults(config: DatasetConfig) -> list[Problem]:
-    """Problems of the delimiter and the quote."""
     rule = "must be one ASCII character that no number holds, nor a line end"
     faults = [
         Problem(f"dataset.{key}", rule, value=mark)
@@ -116,7 +115,6 @@ def _mark_faults(config: DatasetConfig) -> list[Problem]:
 
 
 def _read_columns(config: DatasetConfig) -> tuple[list[LogColumn], list[Problem]]:
-    """Returns (the columns of ``config``, their problems)."""
     columns, faults = [], []
     for index, entry in enumerate(config.columns):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str | int)
@@ -143,7 +141,6 @@ def _read_crosses(crosses: Any) -> tuple[list[dict[str, Any]], list[Problem]]:
 
 
 def _read_null_words(given: Sequence[str | None] | None) -> tuple[tuple[str, ...], list[Problem]]:
-    """Returns (the null words, their problems)."""
     # YAML reads NULL and null, without quotes, as nothing
     words = [word for each in given or () for word in (["NULL", "null"] if each is None else [each])]
     if any(not 1 <= len(word.encode()) <= MAX_NULL or "\n" in word for word in words):
@@ -170,7 +167,6 @@ def _is_mark(value: object) -> bool:
 
 
 def _column_faults(entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
-    """Problems of the keys of one column."""
     return [
         problem
         for rules in (_role_rules, _list_rules, _element_weight_rules, _format_rules)

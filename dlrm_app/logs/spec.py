@@ -169,7 +169,7 @@ def _unweighted(column: LogColumn) -> LogColumn:
 
 
 class Cures(NamedTuple):
-    """What to do about a file that is not as described. ``unlabelled``: the setting for one without a label."""
+    """Cures for a file that is not as described. ``unlabelled``: the setting for one without a label."""
 
     unlabelled: str
     columns: str = "correct dataset.columns"

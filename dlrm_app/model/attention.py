@@ -1,4 +1,4 @@
-"""Lists pooled by attention to what is shown: each element counts by its likeness to the row's target.
+"""Lists pooled by attention: the more an element is like the row's target, the more it counts.
 
 The unit of DIN (Zhou et al. 2018, arXiv:1706.06978, section 4.3): an MLP over h, t, h - t and h ∘ t gives the weight of
 an element h for the target t. Here its layers are ReLUs, and with ``softmax`` a row's weights add up to 1. An empty
@@ -69,7 +69,7 @@ class MixedBags(nn.Module):
 
 
 class AttentivePooling(nn.Module):
-    """Pools the vectors of ``tables``, if any, beside what is pooled already.
+    """Adds the pooled vectors of ``tables``, if any, to those that are pooled already.
 
     It holds no table, so that the pipelines trace it as one node.
     """
@@ -82,9 +82,9 @@ class AttentivePooling(nn.Module):
         )
 
     def forward(self, pooled: Sequence[Any], vectors: Mapping[str, Any]) -> Any:
-        """``pooled``, of the tables that pool otherwise, with the features of ``vectors``, table → feature → vectors.
+        """``pooled``, of the other tables, with the pooled ``vectors``: table → feature → vectors.
 
-        If they are on their way, the result is too.
+        If the inputs are awaitables, the result is one too.
         """
         if any(isinstance(each, LazyAwaitable) for each in (*pooled, *vectors.values())):
             return _PendingVectors(self, pooled, vectors)
@@ -113,7 +113,7 @@ class AttentivePooling(nn.Module):
         return [pooled[feature] for feature in table.features]
 
     def _one_a_row(self, vectors: JaggedTensor) -> torch.Tensor:
-        """The vectors of a feature with at most one id a row, [B, D]; zeros where a row, of padding, has none."""
+        """The vectors of a feature with at most one id a row, [B, D]; zeros for a row of padding, which has none."""
         values, lengths = vectors.values(), vectors.lengths()
         if len(values) == len(lengths):
             return values

@@ -31,7 +31,6 @@ def compile_parts(model: nn.Module) -> None:
 
 
 def _compiled(path: str, module: nn.Module, plain: Forward) -> Forward:
-    """The replacement of ``plain``, the ``forward`` of ``module``."""
     # one graph or none: a forward pass that fails halfway may have changed a batch norm's statistics
     compiled: Forward = torch.compile(plain, fullgraph=True, dynamic=False)
     chosen: Forward | None = None

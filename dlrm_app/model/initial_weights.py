@@ -127,7 +127,7 @@ def set_base_rate(model: nn.Module, rate: float, label: int = 0) -> None:
 
 
 def last_biases(model: nn.Module, label: int = 0) -> Iterator[torch.Tensor]:
-    """The last bias, [1], of every ``over_arch`` in ``model``, or of the part of it that ``label`` has of several."""
+    """The last bias, [1], of every ``over_arch`` in ``model``; of several labels, that of ``label`` alone."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
             module = module[label] if isinstance(module, LabelTops) else module

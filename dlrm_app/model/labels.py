@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import LearntLabel
 
 
 def givens(labels: Sequence[LearntLabel]) -> tuple[int | None, ...]:
-    """For each label the number of the one that it is given, which comes before it; None if it stands alone."""
+    """The number of the earlier label that each label is given; None for one that stands alone."""
     names = [label.name for label in labels]
     return tuple(None if label.given is None else names.index(label.given) for label in labels)
 

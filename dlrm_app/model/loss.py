@@ -81,9 +81,9 @@ class ClickLoss(nn.Module):
     def _sum_of_labels(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The losses [B] of rows with several labels.
 
-        Rows of a sampled log: a label that is given the main one has the same odds given it in every sample, so
-        adding -log(share) to the main label's logit is all that it needs. Others are as frequent as in the log if
-        rows with the main label, all of which were kept, count ``kept_share`` times.
+        In a sampled log a label that is given the main one keeps its odds given it, so only the main label's
+        logit needs -log(share). Others are as frequent as in the log if rows with the main label, all of
+        which were kept, count ``kept_share`` times.
         """
         shifted = torch.cat([logits[:, :1] - math.log(self.kept_share), logits[:, 1:]], dim=1)
         joint = joint_logits(shifted, self._given)

@@ -1,10 +1,10 @@
-"""The rate at which ranks exchange bytes: each part at the rate of its way, within a node or between nodes."""
+"""The rate at which ranks exchange bytes: each part at the rate of its path, within a node or between nodes."""
 
 from torchrec.distributed.planner.types import BasicCommsBandwidths, CollectiveType
 
 
 class NodeBandwidths(BasicCommsBandwidths):
-    """torchrec's bandwidths, where what stays in a node is sent at the node's rate.
+    """torchrec's bandwidths, except that bytes within a node are sent at the node's rate.
 
     torchrec counts a whole exchange over several nodes at the network's rate, and every all-reduce too, also within one
     node. Of an all-to-all on n nodes a rank sends 1/n within its own node.

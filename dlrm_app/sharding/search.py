@@ -73,7 +73,6 @@ def _has_placement(choices: Choices, cluster: Cluster) -> bool:
 
 
 def _choices(options: Options, cluster: Cluster) -> list[Choices]:
-    """Every distinct choice of options for the limits."""
     cheapest = sum(min(option.total_time for option in of_table) for of_table in options.values())
     even = cheapest / cluster.num_ranks
     distinct: dict[tuple[int, ...], Choices] = {}
@@ -216,7 +215,8 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
 
 
 def _relaxed(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """For each constraint of a pattern or of a table's spec without which a plan fits: the nearest value that fits.
+    """The nearest value that fits, for each constraint (of a pattern or a table's spec) without which a plan
+    fits.
 
     Null stands for no constraint.
     """

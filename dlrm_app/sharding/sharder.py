@@ -94,7 +94,7 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         return super().create_embedding_bag_sharding(sharding_infos, *arguments, **options)
 
     def input_dist(self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor) -> Any:
-        """Calls torchrec's, and keeps the divisors of these bags' sums. Weights that are not read stay behind."""
+        """Calls torchrec's, and keeps the divisors of these bags' sums. Weights that are not read are not sent."""
         if not self._is_weighted:
             features = without_weights(features)
         awaitable = super().input_dist(ctx, features)
@@ -216,13 +216,13 @@ class VectorsSharder(EmbeddingCollectionSharder):
     """Shards tables whose vectors are not pooled, by the types that torchrec has for them (``UNPOOLED_TYPES``)."""
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """As ``AnyShardingSharder`` does."""
+        """The kernels of ``AnyShardingSharder``."""
         return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
     def shard(
         self, module: EmbeddingCollection, *arguments: Any, **options: Any
     ) -> ShardedEmbeddingCollection:
-        """As torchrec does, with two fixes on CPU: for empty tables, and for the dense kernel."""
+        """Shards like torchrec, with two fixes on CPU: for empty tables, and for the dense kernel."""
         sharded = super().shard(module, *arguments, **options)
         _keep_all_empty_tables_apart(sharded._lookups)
         for lookup in sharded._lookups:

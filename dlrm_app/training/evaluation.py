@@ -162,7 +162,7 @@ class _Kept:
 
 
 class _Known(NamedTuple):
-    """Logits [n] in parts, the sum of the labels' weights, the weights [n] if rows have any, and where the rows are."""
+    """One label's rows: logits [n] in parts, the sum of positives' weights, weights [n] if rows have any, and masks."""
 
     logits: list[torch.Tensor]
     clicks: float
@@ -171,7 +171,8 @@ class _Known(NamedTuple):
 
 
 def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float], float]) -> list[float]:
-    """The shift that is ``taken`` of ``shift_to_labels`` (and its error) of the rows of ``split``, for each label.
+    """The shift of each label on the rows of ``split``: ``taken`` of the result and error of
+    ``shift_to_labels``.
 
     The bias of a label that is given another one is fitted with that one's probabilities, once they are shifted.
     """

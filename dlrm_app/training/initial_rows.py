@@ -63,7 +63,6 @@ def rows_given_since(known: Json, tables: Sequence[Table], manifest: Manifest) -
 
 
 def _histories(tables: Sequence[Table], manifest: Manifest) -> Iterator[tuple[Table, VocabularyRows]]:
-    """The history of the ids of each table whose vocabulary grows."""
     columns = {column.name: column for column in manifest.sparse}
     for table in tables if manifest.lineage else ():
         column = columns[table.features[0]]

@@ -82,7 +82,7 @@ class Instruments:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The fixed part of a run, beside its ``state`` and its ``instruments``."""
+    """The fixed part of a run, with its ``state`` and its ``instruments``."""
 
     config: TrainConfig
     runtime: Runtime

@@ -71,7 +71,7 @@ FIRST_STEPS = (3, 12)
 MAX_SHARE = 0.005
 """The most of a run's time that profiling later steps takes."""
 MAX_SAMPLES = 16
-"""The most profiled steps between two lines of the log that count."""
+"""The most profiled steps that count between two lines of the log."""
 
 
 def parts_of(events: Iterable[FunctionEvent], is_alone: bool = True) -> Iterator[tuple[FunctionEvent, str]]:
@@ -226,7 +226,6 @@ def start_quietly(profiler: profile) -> None:
 
 @contextmanager
 def _named(module: nn.Module, name: str) -> Iterator[None]:
-    """Records the forward passes of ``module`` as the range ``name``."""
     ranges: list[ExitStack] = []
 
     def begin(*_: Any) -> None:

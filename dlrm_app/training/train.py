@@ -188,7 +188,7 @@ def choose_previous(
 def describe_beginning(
     previous: TrainedModel, resumes: bool, given: WarmStartConfig, manifest: Manifest, state: RunState
 ) -> Beginning:
-    """Describes what the run takes over: all of its own checkpoint, or as warm_start says of another run's."""
+    """Describes what the run takes over: its own checkpoint whole, or parts of another run's, by ``warm_start``."""
     trainable = state.trainable
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:

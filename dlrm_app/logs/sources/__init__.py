@@ -1,1 +1,1 @@
-"""Where raw logs lie: files, folders, tables of lakes and object stores, read in units of work."""
+"""The places of raw logs: files, folders, tables of lakes and object stores, read in units of work."""

@@ -159,7 +159,6 @@ class TextBundle:
 
 
 def _without_first(block: Block) -> Block:
-    """The lines of ``block`` behind its first one."""
     at = int(np.argmax(block.text[block.start : block.stop] == _NEWLINE))
     return block._replace(start=block.start + at + 1)
 

@@ -113,7 +113,6 @@ def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
 
 
 def _whole(place: str) -> str:
-    """The URL, or the absolute path, of a folder."""
     return place.rstrip("/") if is_url(place) else str(Path(place).absolute())
 
 

@@ -84,7 +84,6 @@ class ParquetDecoder:
         return self._next(stop - start, stop - start)
 
     def _next(self, num_rows: int, batch_rows: int) -> pa.Table:
-        """The next rows, by Arrow."""
         if self._file is None:
             file = self._file = self._opened.enter_context(self._open_file())
             # one row group at a time: over several, Arrow would join their dictionaries into one

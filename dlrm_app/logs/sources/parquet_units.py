@@ -140,7 +140,6 @@ class ParquetFeed:
 
     @cached_property
     def _stored(self) -> list[str]:
-        """The columns that the file has, by their names there."""
         names = {*schema_of(self.source).names}
         return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
@@ -158,7 +157,6 @@ class ParquetFeed:
 
     @contextmanager
     def _opened(self) -> Iterator[ParquetDecoder]:
-        """The decoder of the stored columns, of the open file."""
         fetched = self.prefetched().fetched
         footer, groups = footer_of(self.source), self._groups
         plain = are_plain(self.source, self._stored)

@@ -18,7 +18,7 @@ from dlrm_app.logs.sources.store import AT_ONCE, Address, fetch
 PIECE_BYTES, SMALL_BYTES = 4 << 20, 1 << 16
 """The bytes of a request in the background, and of the smallest request."""
 MOST_BYTES = 64 << 20
-"""If the ranges of a file have at most so many bytes, all are fetched at once."""
+"""The most bytes of a file's ranges that are fetched all at once."""
 _AHEAD = 3
 """The number of pieces to prefetch if the ranges have more bytes than that."""
 NEAR_BYTES = 1 << 18

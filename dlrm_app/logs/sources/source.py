@@ -106,9 +106,9 @@ def version_of(path: str) -> tuple[int, int, str]:
 
 
 def each_source(act: Callable[[InputFile], A], sources: Sequence[InputFile]) -> list[A]:
-    """``act`` of each source, in order. Raises one error with the problems of all.
+    """The results of ``act`` for each source, in order. Raises one error with the problems of all.
 
-    Those that must be fetched from a store are looked at in threads; for others that would take longer.
+    Sources in a store are handled in threads; for others threads would take longer.
     """
 
     def attempt(source: InputFile) -> A | DlrmError:

@@ -31,7 +31,7 @@ AT_ONCE = 64
 KEPT_EACH, _KEPT = 1 << 17, 1 << 27
 """The first bytes to keep of an object, and of all objects."""
 _FEW = 8
-"""Each of so few objects is asked for its version; of more objects the list is believed."""
+"""The most objects that are asked for their versions one by one; for more, the list is trusted."""
 PATIENCE_SECONDS = 60
 """Reading fails after so many seconds without an answer."""
 _SCHEMES = {name: name for name in ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")} | {
@@ -132,7 +132,7 @@ def _matching(store: "ObjectStore", folder: str, pattern: Sequence[str]) -> Iter
 
 
 def _is_told_by_lists(addresses: Sequence[Address]) -> bool:
-    """True if lists tell of ``addresses`` what the store answers if it is asked for each."""
+    """True if the store's lists give ``addresses`` the versions that single requests give."""
     with suppress(DataError):
         return in_threads(_ask, addresses) == [address.listed for address in addresses]
     return False
@@ -157,7 +157,7 @@ def _ask(address: Address) -> Version:
 
 def _version_of(info: "ObjectMeta") -> Version:
     tags = ((info["e_tag"] or "").strip('"'), info["version"] or "")
-    # lists tell fractions of seconds where answers do not
+    # lists have fractions of seconds, answers do not
     return info["size"], " ".join([*filter(None, tags), f"{info['last_modified']:%Y-%m-%d %H:%M:%S%z}"])
 
 

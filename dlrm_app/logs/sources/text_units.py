@@ -215,7 +215,6 @@ class TextFeed:
 
     @property
     def _extent(self) -> tuple[int, int]:
-        """The bytes of the file that the units lie in."""
         begin = max(self.first * self.unit_bytes - 1, 0)
         end = self.source.bytes
         if self.last is not None and not self.source.is_compressed:

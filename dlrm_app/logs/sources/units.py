@@ -1,7 +1,8 @@
-"""Units of work: what a unit is called, and what it has read of its files.
+"""Units of work: their names, and the parts of files that they have read.
 
-A unit is a range of a file, or a bundle: small files in a row that are read as one, because each unit costs a journal's
-entry and a shard. What a unit or a bundle holds depends only on the files, their columns and the size of units.
+A unit is a range of a file, or a bundle: small files in a row that are read as one, because each unit costs a
+journal's entry and a shard. The content of a unit or a bundle depends only on the files, their columns and
+the size of units.
 """
 
 from bisect import bisect_right

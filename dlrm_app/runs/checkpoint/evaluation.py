@@ -80,7 +80,7 @@ class Evaluation:
         return -1.0, -math.inf if math.isnan(loss) else -loss
 
     def to_json(self) -> Json:
-        """A flat dict: the metrics stand beside the step."""
+        """A flat dict: metrics and step have the same level."""
         judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
         labels = {"labels": self.labels} if self.labels else {}
         return {

@@ -175,7 +175,7 @@ def _resplits(stored: Mapping[str, SavedTensor], tensors: Tensors) -> dict[str, 
 
 @dataclass(frozen=True)
 class _Target:
-    """This rank's numbers for one shard of columns, and the saved numbers that they are made of, by shard then."""
+    """This rank's numbers for one shard of columns, and their sources: the numbers of the checkpoint's shards."""
 
     numbers: torch.Tensor
     saved: dict[int, torch.Tensor]
@@ -297,7 +297,6 @@ def load_trained(
 
 @torch.no_grad()
 def _set_rows(tensor: Any, values: torch.Tensor) -> None:
-    """Sets the table ``tensor``, sharded on one rank or not."""
     for (_, (first, left)), part in local_pieces({"": tensor}).items():
         height, width = part.shape
         part.copy_(values[first : first + height, left : left + width])

@@ -187,7 +187,7 @@ class Checkpoints:
 
     Leaving the block waits for the current save. Every rank makes one.
 
-    ``group``: all ranks, for messages that training never sends.
+    ``group``: all ranks, for messages apart from training's.
     """
 
     def __init__(self, folder: Path, config: CheckpointConfig, runtime: Runtime) -> None:
