@@ -122,9 +122,13 @@ def _crowded(found: Measurements, evidence: Evidence) -> Cause | None:
     if not crowded or 2 * len(crowded) < len(evidence.crowded):
         return None
     most = max(crowded.values())
-    says = f"values share rows: up to {short(most)} values for each row of a table ({listed(list(crowded))})"
+    measured = (
+        f"values share rows: up to {short(most)} values for each row of a table ({listed(list(crowded))})"
+    )
     return Cause(
-        "one row for many ids", says, "preprocess with a larger encoding.num_embeddings, or encoding=vocab"
+        "one row for many ids",
+        measured,
+        "preprocess with a larger encoding.num_embeddings, or encoding=vocab",
     )
 
 
@@ -133,11 +137,11 @@ def _unknown(found: Measurements, evidence: Evidence) -> Cause | None:
     if not unknown or 2 * len(unknown) < len(evidence.unknown):
         return None
     most = max(unknown, key=lambda name: unknown[name])
-    says = (
+    measured = (
         f"{percent(unknown[most])} of the lookups of {found.split} in {listed(list(unknown))} "
         "are of values that train does not have"
     )
-    return Cause("unknown ids", says, "check that both inputs write these values in one way")
+    return Cause("unknown ids", measured, "check that both inputs write these values in one way")
 
 
 def _other_labels(found: Measurements, evidence: Evidence) -> Cause | None:
@@ -149,14 +153,16 @@ def _other_labels(found: Measurements, evidence: Evidence) -> Cause | None:
     error = math.sqrt(pooled * (1 - pooled) * (1 / rows + 1 / num_others))
     if abs(now - then) <= NORMAL_99 * error or 0.5 < now / then < 2:
         return None
-    says = f"{percent(then)} of train's rows are positive and {percent(now)} of {found.split}'s"
-    return Cause("labels unlike between splits", says, "check the label's column and values in both inputs")
+    measured = f"{percent(then)} of train's rows are positive and {percent(now)} of {found.split}'s"
+    return Cause(
+        "labels unlike between splits", measured, "check the label's column and values in both inputs"
+    )
 
 
 def _swapped(found: Measurements, evidence: Evidence) -> Cause | None:
-    says = f"what raises the label in train lowers it in {found.split}"
+    measured = f"what raises the label in train lowers it in {found.split}"
     cure = "check which value of the label means a click in each input (positive: in the description)"
-    return Cause("labels inverted", says, cure)
+    return Cause("labels inverted", measured, cure)
 
 
 def _few_steps(found: Measurements, evidence: Evidence) -> Cause | None:
@@ -171,8 +177,8 @@ def _few_steps(found: Measurements, evidence: Evidence) -> Cause | None:
     moved = evidence.trained.steps * max(evidence.trained.rates.values(), default=1.0)
     if moved >= LEAST_MOVED:
         return None
-    says = f"{trained} at this rate move a weight by about {short(moved)}"
-    return Cause("learning rate too low", says, f"raise {_rates(evidence)}")
+    measured = f"{trained} at this rate move a weight by about {short(moved)}"
+    return Cause("learning rate too low", measured, f"raise {_rates(evidence)}")
 
 
 def _rates(evidence: Evidence) -> str:
@@ -185,18 +191,18 @@ def _rates(evidence: Evidence) -> str:
 def _overfitted(found: Measurements, evidence: Evidence) -> Cause | None:
     if found.train_ne is None or found.train_ne > LEARNT_NE or not found.ne > found.train_ne:
         return None
-    says = f"the train loss is {found.train_ne:.3f} of a constant's, that on {found.split} {found.ne:.3f}"
+    measured = f"the train loss is {found.train_ne:.3f} of a constant's, that on {found.split} {found.ne:.3f}"
     if abs(found.auc - 0.5) <= found.reach:
         return Cause(
             "labels unlike between splits",
-            says,
+            measured,
             f"check that labels and rows of {found.split} belong together",
         )
     cure = "stop earlier (evaluation.patience=1, which=best), or give rare values one id (encoding.min_count)"
     if not 0.8 < found.calibration < 1.25:
-        says += f", and it predicts {found.calibration:.3g} clicks for each observed"
+        measured += f", and it predicts {found.calibration:.3g} clicks for each observed"
         cure += "; trainer.calibrate=true fits the share of clicks"
-    return Cause("overfitting", says, cure)
+    return Cause("overfitting", measured, cure)
 
 
 def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
@@ -206,6 +212,6 @@ def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
         return None
     if abs(found.auc - 0.5) > found.reach:  # rows cannot be ranked by labels of others
         return None
-    says = f"the train loss is {found.train_ne:.3f} of a constant's too"
+    measured = f"the train loss is {found.train_ne:.3f} of a constant's too"
     cure = "check that labels belong to their rows: shuffled labels, a wrong join or a shifted column look like this"
-    return Cause("labels shuffled", says, cure)
+    return Cause("labels shuffled", measured, cure)

@@ -6,7 +6,6 @@ range and mean of their predictions.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ Counts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]
 
 
-def measure_curves(rows: ScoredRows) -> dict[str, Any] | None:
+def measure_curves(rows: ScoredRows) -> dict[str, object] | None:
     """Curves of rows; those with a logit of nan are left out. None if there are no rows.
 
     If rows have weights, all counts are sums of weights; rows of weight 0 are left out.

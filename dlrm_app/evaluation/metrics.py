@@ -96,20 +96,20 @@ class ClickMetrics(Metric):
 
     def _order(self, rows: ScoredRows, has_nan: bool) -> dict[str, float]:
         names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
-        beside = {"auc_unweighted": math.nan} if rows.is_weighted else {}
+        unweighted = {"auc_unweighted": math.nan} if rows.is_weighted else {}
         if has_nan:
-            return dict.fromkeys([*names, *beside], math.nan)
+            return dict.fromkeys([*names, *unweighted], math.nan)
         ranking = rank_scores(rows)
         auc = roc_auc(ranking)
         values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
         if rows.is_weighted:
-            beside = {"auc_unweighted": roc_auc(without_weights(ranking))}
+            unweighted = {"auc_unweighted": roc_auc(without_weights(ranking))}
         del ranking  # frees its memory before the groups need theirs
         if self.group_by:
             none = rows.labels.new_empty(0, dtype=torch.int32)
             self.groups = [torch.cat(self.groups) if self.groups else none]
             values.append(grouped_auc(rows, self.groups[0]))
-        return dict(zip(names, values, strict=True)) | beside
+        return dict(zip(names, values, strict=True)) | unweighted
 
     def rows(self) -> ScoredRows:
         """All of this rank's rows. Replaces the many small tensors, so that rows are not stored twice."""

@@ -81,12 +81,12 @@ def _read_rows(
     files = [read_scores(path, manifest, config.split) for path in config.scores]
     groups = None
     if manifest is None:
-        known = next((each.labels for each in files if each.labels is not None), None)
-        if known is None:
+        given_labels = next((each.labels for each in files if each.labels is not None), None)
+        if given_labels is None:
             raise DataError(
                 Problem(f"scores={files[0].path}", "has no column label", "give data.path=DATASET")
             )
-        rows = ScoredRows.unweighted(torch.zeros(()).expand(len(known)), known)
+        rows = ScoredRows.unweighted(torch.zeros(()).expand(len(given_labels)), given_labels)
     else:
         kept = [column for column in manifest.kept if column.name == config.group_by]
         encoded = [config.group_by] if config.group_by and not kept else []
@@ -135,12 +135,12 @@ def _refuse_unlike(files: Sequence[GivenScores]) -> None:
     """Raises DataError unless all ``files`` that say where their rows come from are of the same rows."""
     placed = [(each.path, each.places) for each in files if each.places is not None]
     for (first, then), (path, places) in pairwise(placed):
-        given, known = (" and ".join(each.columns) for each in (places, then))
-        if given != known:
+        given, expected = (" and ".join(each.columns) for each in (places, then))
+        if given != expected:
             raise DataError(
                 Problem(
                     f"scores={path}",
-                    f"has {given}, {first} {known}, which only a dataset can compare",
+                    f"has {given}, {first} {expected}, which only a dataset can compare",
                     "add data.path=DATASET",
                 )
             )

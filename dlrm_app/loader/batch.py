@@ -197,7 +197,7 @@ class BatchMaker:
                 yield from self.make(rows)
 
 
-def _read_beside(
+def _read_together(
     reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
 ) -> Generator[Ranges, None, None]:
     """Reads all ``orders``, of the same number of steps: for each step the rows of one order after another."""
@@ -223,7 +223,7 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         # no reference to self, so that an iterator that is no longer used is collected at once, in its own thread
-        rows = _read_beside(self.reader, self.orders, self.start_step, self.loading.num_workers)
+        rows = _read_together(self.reader, self.orders, self.start_step, self.loading.num_workers)
         stream = prefetch_items(self.maker.make_all(rows), self.loading.prefetch)
         self._running.append(stream)
         return stream
@@ -256,7 +256,7 @@ class TrainBatches(_Batches):
 
     def read(self, batch: int) -> Batch:
         """Reads batch number ``batch`` of the epoch alone."""
-        with closing(_read_beside(self.reader, self.orders, batch, num_workers=1)) as rows:
+        with closing(_read_together(self.reader, self.orders, batch, num_workers=1)) as rows:
             return self.maker.make(next(rows))[0]
 
     def describe(self, batch: int) -> list[str]:

@@ -83,8 +83,8 @@ class TableReader:
         names = [*self._dense, *(column.name for column in self._sparse)]
         names += [column.weights for column in self._sparse if column.weights]
         labels = [name for name in self.other_labels if name in self._stored]
-        beside = [name for name in (self.label, *labels, self.weight) if name]
-        return [*names, *beside] if has_label and self.label else names
+        supervision = [name for name in (self.label, *labels, self.weight) if name]
+        return [*names, *supervision] if has_label and self.label else names
 
     def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
         """The columns of ``table``; without ``has_label`` the label is 0, and there are neither others nor weights.

@@ -7,7 +7,6 @@ compiled again for each number of arrays. The caller must keep the arrays alive 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba import carray, types
@@ -141,17 +140,17 @@ def in_given_order(columns: Columns) -> Rows:
     size, supervision = len(columns), columns.supervision
     dense = np.empty((size, len(columns.dense)), np.float32)
     gather_rows(_addresses(columns.dense), np.arange(size, dtype=np.int32), dense)
-    beside = np.empty((size, len(supervision)), np.float32)
+    numbers = np.empty((size, len(supervision)), np.float32)
     for number, values in enumerate(supervision):
-        beside[:, number] = values
-    return Rows(dense, [*columns.features, *columns.element_weights], beside, np.empty(0, np.int32))
+        numbers[:, number] = values
+    return Rows(dense, [*columns.features, *columns.element_weights], numbers, np.empty(0, np.int32))
 
 
-def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+def _addresses(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.uint64]:
     return np.array([_address(array) for array in arrays], np.uint64)
 
 
-def _address(array: NDArray[Any]) -> int:
+def _address(array: NDArray[np.generic]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 

@@ -7,7 +7,6 @@ the cross-entropies with the teacher's probability and with the label.
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ class SoftLabels:
         groups = range(self._footer.num_row_groups)
         self._first_rows = [0, *accumulate(self._footer.row_group(group).num_rows for group in groups)]
 
-    def mixed(self, first_row: int, labels: NDArray[Any]) -> NDArray[np.float32]:
+    def mixed(self, first_row: int, labels: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
         """share · score + (1 - share) · label of the rows from ``first_row`` on. ``labels``: the labels of these rows.
 
         The teacher knows the odds of a click among all rows; among those that sampling has kept they are 1 / kept times

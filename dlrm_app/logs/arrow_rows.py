@@ -112,7 +112,7 @@ class ArrowCursor(Position):
             if column.role != "ignore" and (column.role != "label" or column.name in table.column_names)
         ]
         self._slots = list_slots(spec)
-        self._numbers = [column.name for column in (*spec.beside, *spec.dense)]
+        self._numbers = [column.name for column in (*spec.extra_numbers, *spec.dense)]
         self._num_keys = sum(not is_list for is_list, _ in self._slots.values())
         self.restart(table)
 

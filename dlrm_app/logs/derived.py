@@ -51,8 +51,8 @@ def derive(
             time = _local(time_of[column.of[0]], column.offsets)
             number = time // _HOUR % 24 if column.rule == "hour" else (time // _DAY + _MONDAY) % 7
             is_missing = np.isnan(number)
-            known = np.where(is_missing, 0, number).astype(np.uint64)
-            keys[sparse_slots[column.name]] = np.where(is_missing, MISSING_KEY, known)
+            present = np.where(is_missing, 0, number).astype(np.uint64)
+            keys[sparse_slots[column.name]] = np.where(is_missing, MISSING_KEY, present)
         elif column.rule == "seconds_since":
             later, earlier = (time_of[name] for name in column.of)
             dense[dense_slots[column.name]] = later - earlier

@@ -50,8 +50,8 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
     stored = schema_of(source)
     names = shown = names_in(source)
     bare = spec.without_label()
-    alike = {name.strip().casefold() for name in names}
-    if spec.by_position and not {column.name.casefold() for column in spec.columns} & alike:
+    lower_names = {name.strip().casefold() for name in names}
+    if spec.by_position and not {column.name.casefold() for column in spec.columns} & lower_names:
         for described in (spec.columns, bare.columns):
             if len(described) == len(stored.names):
                 names = [*(column.name for column in described), *names[len(stored.names) :]]

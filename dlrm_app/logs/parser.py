@@ -100,7 +100,7 @@ class Parser:
             for column in spec.fields
             if len(nulls := null_values(kind_code(column), spec.null_values))
         }
-        self._num_dense = len(spec.beside) + len(spec.dense)
+        self._num_dense = len(spec.extra_numbers) + len(spec.dense)
         weights = [
             (place, *weight_slots(spec)[column.name])
             for place, column in enumerate(spec.fields)
@@ -164,7 +164,7 @@ class Parser:
 
     def _set_missing(self, rows: int) -> None:
         """Removes the values that null words stand for, in the first ``rows`` rows."""
-        for slot, column in enumerate([*self.spec.beside, *self.spec.dense]):
+        for slot, column in enumerate([*self.spec.extra_numbers, *self.spec.dense]):
             if (nulls := self._nulls.get(column.name)) is not None:
                 numbers = self._dense[slot, :rows]
                 set_missing(numbers, nulls, np.nan, numbers, _NO_STATES)
@@ -204,7 +204,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
     The columns beside the dense ones come before these.
     """
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
-    slots = {column.name: slot for slot, column in enumerate([*spec.beside, *spec.dense])}
+    slots = {column.name: slot for slot, column in enumerate([*spec.extra_numbers, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     slots |= {name: slot for name, (slot, _) in weight_slots(spec).items()}
     codes = [

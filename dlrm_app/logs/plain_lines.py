@@ -8,14 +8,12 @@ vector instructions. Other lines are left to ``lines``, which reads them one by 
 The functions that run once for each column and batch do not count references, which would take a fifth of the time.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import types
 from numba.extending import intrinsic
 
-from dlrm_app.kernels.compiled import njit, njit_uncounted
+from dlrm_app.kernels.compiled import Untyped, njit, njit_uncounted
 from dlrm_app.logs.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
@@ -42,7 +40,7 @@ _0, _1 = np.uint64(0), np.uint64(1)
 def _find_byte(typing_context, text, at, byte):  # type: ignore[no-untyped-def]  # numba's protocol
     """A bit for each of text[at:at + 64], set if it is ``byte``; the first one is the lowest bit."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         vector = ir.VectorType(ir.IntType(8), BLOCK)
         pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), vector.as_pointer())
@@ -59,7 +57,7 @@ def _find_byte(typing_context, text, at, byte):  # type: ignore[no-untyped-def] 
 
 @intrinsic
 def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate

@@ -114,11 +114,11 @@ def raw_columns(
 ) -> RawColumns:
     """Makes ``rows`` rows with their derived columns.
 
-    ``values`` [W + T + N + F, R or more]: those of ``spec.beside`` come first. ``lists``: by ``list_slots``, then by
-    ``weight_slots``.
+    ``values`` [W + T + N + F, R or more]: ``spec.extra_numbers`` come first. ``lists``: by ``list_slots``,
+    then by ``weight_slots``.
     """
-    num_beside, num_dense = len(spec.beside), len(spec.beside) + len(spec.dense)
-    begins = np.arange(num_beside, len(values)) * values.shape[1]
+    num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
+    begins = np.arange(num_extra, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
     are_empty = [are_missing(each) for each in lists[: len(list_columns)]]
@@ -131,9 +131,9 @@ def raw_columns(
         for column, (slot, of) in zip(spec.element_weights, weight_slots(spec).values(), strict=True)
     ]
     weights = numbers[0] if spec.is_weighted else np.broadcast_to(np.float64(1), rows)
-    before = num_beside - len(spec.times)
+    before = num_extra - len(spec.times)
     other_labels = numbers[before - len(spec.other_labels) : before]
-    times, dense = numbers[before:num_beside], numbers[num_beside:]
+    times, dense = numbers[before:num_extra], numbers[num_extra:]
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
     return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)

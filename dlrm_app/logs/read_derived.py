@@ -57,8 +57,8 @@ def read_derived(
             made.append(column if zone is None else replace(column, zone=zone, offsets=offsets_of(str(zone))))
         except ConfigError as error:
             faults += [fault.within(f"dataset.derived[{index}]", ".") for fault in error.problems]
-    known = {column.name: column for column in (*columns, *made)}
-    faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, known)]
+    by_name = {column.name: column for column in (*columns, *made)}
+    faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, by_name)]
     used = {name for column in made for name in column.of}
     faults += [
         Problem(
@@ -72,7 +72,7 @@ def read_derived(
     return made, faults
 
 
-def _part_faults(column: LogColumn, known: Mapping[str, LogColumn]) -> list[Problem]:
+def _part_faults(column: LogColumn, by_name: Mapping[str, LogColumn]) -> list[Problem]:
     """Reasons why the derived ``column`` cannot be computed from the columns that it names."""
     wanted = DERIVED_KINDS[column.rule or ""].parts
     wanted *= max(len(column.of), 2) if column.rule == "cross" else 1
@@ -87,9 +87,9 @@ def _part_faults(column: LogColumn, known: Mapping[str, LogColumn]) -> list[Prob
     faults = [
         Problem(str(part), f"must be {rule}, it is {what}")
         for part, rule in zip(column.of, wanted, strict=True)
-        if (what := _nature(known.get(part))) != rule
+        if (what := _nature(by_name.get(part))) != rule
     ]
-    if not faults and _LIST in wanted and len({known[part].kind for part in column.of}) > 1:
+    if not faults and _LIST in wanted and len({by_name[part].kind for part in column.of}) > 1:
         rule = f"must name columns of one kind, {' and '.join(column.of)} differ"
         faults.append(Problem("of", rule))
     return faults

@@ -56,7 +56,7 @@ def cross_name(parts: Sequence[str]) -> str:
     return "_x_".join(map(str, parts))
 
 
-def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
+def read_spec(config: DatasetConfig, crosses: object = None) -> Spec:
     """The format that ``config`` and ``crosses`` (encoding.crosses) describe. Raises ConfigError with every problem."""
     columns, column_faults = _read_columns(config)
     entries, cross_faults = _read_crosses(crosses)
@@ -130,7 +130,7 @@ def _read_columns(config: DatasetConfig) -> tuple[list[LogColumn], list[Problem]
     return _as_their_lists(columns), faults + _element_weight_faults(columns)
 
 
-def _read_crosses(crosses: Any) -> tuple[list[dict[str, Any]], list[Problem]]:
+def _read_crosses(crosses: object) -> tuple[list[dict[str, Any]], list[Problem]]:
     """Returns (entries of derived columns, problems) for ``crosses`` (encoding.crosses)."""
     if crosses in (None, AUTO):
         return [], []

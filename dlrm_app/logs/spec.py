@@ -13,7 +13,7 @@ from dlrm_app.text import listed
 
 SCORE = "score"
 OTHER_LABEL = "other label"
-"""The role, given here alone, of the labels beside the main one: 0, 1 or missing."""
+"""The role, given here alone, of all labels except the main one: 0, 1 or missing."""
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
 ELEMENT_WEIGHTS = "element_weights"
@@ -125,8 +125,8 @@ class Spec:
         return [columns[label.name] for label in self.labels[1:]]
 
     @property
-    def beside(self) -> list[LogColumn]:
-        """The columns of numbers that are read beside the dense ones: the weight, other labels, then the times."""
+    def extra_numbers(self) -> list[LogColumn]:
+        """The columns of numbers read in addition to the dense ones: the weight, other labels, then the times."""
         weight = (column for column in self.columns if column.role == "weight")
         return [*weight, *self.other_labels, *self.times]
 
@@ -147,21 +147,21 @@ class Spec:
         ``labels``: True if the label is read; None reads it if it exists. Raises ConfigError, with ``cure``, for
         missing columns.
         """
-        alike = {name.strip().casefold(): name for name in names}
+        by_lower = {name.strip().casefold(): name for name in names}
         if labels is None:
-            labels = (self.label or "").casefold() in alike
+            labels = (self.label or "").casefold() in by_lower
         spec = self if labels else self.without_label()
-        known = {column.name: column for column in spec.columns}
+        by_name = {column.name: column for column in spec.columns}
         wanted = [column.name for column in spec.columns if column.role != "ignore"]
         counts = Counter(names)
         faults = [Problem(file, f"names {name} twice") for name in wanted if counts[name] > 1]
         if lacking := [name for name in wanted if not counts[name]]:
-            others = [f"{alike[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in alike]
+            others = [f"{by_lower[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in by_lower]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
-        return replace(spec, order=tuple(known.get(name, LogColumn(name, "ignore")) for name in names))
+        return replace(spec, order=tuple(by_name.get(name, LogColumn(name, "ignore")) for name in names))
 
 
 def _unweighted(column: LogColumn) -> LogColumn:

@@ -1,13 +1,11 @@
 """Reads numbers of up to eight characters at once: as the bytes of a word, the first character the lowest."""
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import types
 from numba.extending import intrinsic
 
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import Untyped, njit
 
 WORD = 8
 """Characters in a word."""
@@ -28,7 +26,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
     """text[at:at + 8] as a little-endian uint64, in one unaligned load."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         pointer = builder.gep(array.data, [arguments[1]])
         word = ir.IntType(64)
@@ -43,7 +41,7 @@ def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numb
 def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
     """The number of zero bits below the lowest one bit; 64 if there is none."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint64(types.uint64), generate

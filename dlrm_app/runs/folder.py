@@ -85,7 +85,7 @@ class RunFolder:
             if self._tensorboard:
                 self._tensorboard.add(event)
 
-    def write_curves(self, of: Evaluation, curves: Mapping[str, Any]) -> None:
+    def write_curves(self, of: Evaluation, curves: Mapping[str, object]) -> None:
         """Puts the ``curves`` of the latest evaluation of a split into curves.json."""
         if self._writes:
             path = self.path / "curves.json"
@@ -123,7 +123,7 @@ class RunFolder:
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
 
-    def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
+    def note_changes(self, before: Mapping[str, object], config: Mapping[str, object], step: int) -> None:
         """Logs the keys that change after ``step``, and keeps the configuration of the steps before."""
         if self._writes and (changes := changed_keys(before, config)):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))

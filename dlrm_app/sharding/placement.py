@@ -61,8 +61,8 @@ def imbalance(values: np.ndarray) -> float:
     return float(values.max()) / mean if mean else 1.0
 
 
-class Board:
-    """The state of a placement: ``loads`` [3, W] and the tables placed so far.
+class Placement:
+    """Tables placed so far, and the ``loads`` [3, W] of their ranks.
 
     Loads are compared in units of their mean.
     """
@@ -156,21 +156,23 @@ def _add(loads: np.ndarray, places: Any, shards: np.ndarray) -> None:
         np.add.at(row, places, values)
 
 
-def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
-    """Places all of ``choices`` on a new board. Returns None if they do not fit in this order.
+def place_tables(
+    choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float
+) -> Placement | None:
+    """Places all of ``choices``. Returns None if they do not fit in this order.
 
     Tables on every rank come first, then those that need whole nodes, then the others; in each kind the largest first
     (Graham's LPT rule). ``time_weight``: 1 to balance time alone, 0 memory alone.
     """
-    board = Board(choices, cluster, time_weight)
+    placement = Placement(choices, cluster, time_weight)
 
     def sort_key(choice: tuple[str, Option]) -> tuple[int, float, str]:
         name, option = choice
         stage = 0 if option.sharding_type in EVERYWHERE else 1 if option.sharding_type in ON_NODES else 2
-        return stage, -float(board.weigh(option.loads).max()), name
+        return stage, -float(placement.weigh(option.loads).max()), name
 
-    has_room = all(board.put(name, option) for name, option in sorted(choices, key=sort_key))
-    return board if has_room else None
+    has_room = all(placement.put(name, option) for name, option in sorted(choices, key=sort_key))
+    return placement if has_room else None
 
 
 MAX_EXCHANGES = 20_000
@@ -180,34 +182,34 @@ NUM_PARTNERS = 48
 TOLERANCE = 1e-9
 
 
-def improve(board: Board) -> None:
+def improve(placement: Placement) -> None:
     """Lowers the largest time, then the largest memory without raising the largest time.
 
     First tables on a whole node are moved between nodes, then tables on one rank between ranks. Shards of
     column-wise tables stay where they are, so that they stay on different ranks.
     """
-    if board.cluster.nodes > 1:
-        _improve(board, "table_row_wise", board.cluster.devices_per_node)
-    _improve(board, "table_wise", 1)
+    if placement.cluster.nodes > 1:
+        _improve(placement, "table_row_wise", placement.cluster.devices_per_node)
+    _improve(placement, "table_wise", 1)
 
 
-def _improve(board: Board, kind: str, width: int) -> None:
+def _improve(placement: Placement, kind: str, width: int) -> None:
     """Moves tables of ``kind`` between groups of ``width`` ranks. A group's load is that of its fullest rank."""
-    moved = {name: placed for name, placed in board.placed.items() if placed.option.sharding_type == kind}
+    moved = {name: placed for name, placed in placement.placed.items() if placed.option.sharding_type == kind}
     names = sorted(moved)
-    exchange = _Exchange([moved[name] for name in names], board, width)
+    exchange = _Exchange([moved[name] for name in names], placement, width)
     exchange.lower(TIME)
     exchange.limits[TIME] = exchange.loads[TIME].max() * (1 + TOLERANCE)
     exchange.lower(MEMORY)
     for name, group in zip(names, exchange.group.tolist(), strict=False):
         ranks = tuple(range(group * width, (group + 1) * width))
-        board.placed[name] = Placed(moved[name].option, ranks)
-    before, after = board.loads, rank_loads(board.placed, board.cluster.num_ranks)
-    board.loads = np.stack([after.time, after.device, after.host])
+        placement.placed[name] = Placed(moved[name].option, ranks)
+    before, after = placement.loads, rank_loads(placement.placed, placement.cluster.num_ranks)
+    placement.loads = np.stack([after.time, after.device, after.host])
     highest = np.maximum(before.max(1), exchange.limits)
-    if width > 1 and (board.loads.max(1) > highest * (1 + TOLERANCE)).any():
-        board.placed.update(moved)  # a table's shards differ, and sums of the largest ones were too high
-        board.loads = before
+    if width > 1 and (placement.loads.max(1) > highest * (1 + TOLERANCE)).any():
+        placement.placed.update(moved)  # a table's shards differ, and sums of the largest ones were too high
+        placement.loads = before
 
 
 class _Exchange:
@@ -217,13 +219,13 @@ class _Exchange:
     piece's group; ``pieces`` [3, P + groups], ``loads`` [3, groups], ``limits`` [3].
     """
 
-    def __init__(self, tables: Sequence[Placed], board: Board, width: int) -> None:
-        num_groups = board.cluster.num_ranks // width
+    def __init__(self, tables: Sequence[Placed], placement: Placement, width: int) -> None:
+        num_groups = placement.cluster.num_ranks // width
         self.num_tables = len(tables)
         self.group = np.array([*(each.ranks[0] // width for each in tables), *range(num_groups)])
         self.pieces = np.array([*(each.option.loads.max(1) for each in tables), *np.zeros((num_groups, 3))]).T
-        self.loads = board.loads.reshape(3, num_groups, width).max(2)
-        self.limits = board.limits.copy()
+        self.loads = placement.loads.reshape(3, num_groups, width).max(2)
+        self.limits = placement.limits.copy()
 
     def lower(self, which: int) -> None:
         """Exchanges pieces of the fullest group with other groups, while that lowers the larger of both

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems, table_names
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
-from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables, rank_loads
+from dlrm_app.sharding.placement import Assignment, Placement, improve, place_tables, rank_loads
 from dlrm_app.tables.table import Table
 from dlrm_app.text import memory_text
 
@@ -36,14 +35,16 @@ Choices = Sequence[tuple[str, Option]]
 
 def search(options: Options, cluster: Cluster) -> Assignment | None:
     """The plan with the fastest slowest rank, ties broken by memory; None if no plan was found that fits."""
-    boards = [board for choices in _choices(options, cluster) for board in _placements(choices, cluster)]
+    placements = [
+        placement for choices in _choices(options, cluster) for placement in _placements(choices, cluster)
+    ]
     may_leave_devices = any(option.host.any() for of_table in options.values() for option in of_table)
-    if not boards or may_leave_devices:
-        boards += _frugal_placements(options, cluster)
-    boards.sort(key=_cost)
-    for board in boards[:NUM_IMPROVED]:
-        improve(board)
-    return min(boards[:NUM_IMPROVED], key=_cost).placed if boards else None
+    if not placements or may_leave_devices:
+        placements += _frugal_placements(options, cluster)
+    placements.sort(key=_cost)
+    for placement in placements[:NUM_IMPROVED]:
+        improve(placement)
+    return min(placements[:NUM_IMPROVED], key=_cost).placed if placements else None
 
 
 def fits(options: Options, cluster: Cluster) -> bool:
@@ -56,15 +57,15 @@ def fits(options: Options, cluster: Cluster) -> bool:
     )
 
 
-def _cost(board: Board) -> float:
+def _cost(placement: Placement) -> float:
     """Time plus a little for memory: a rank whose memory is full costs 5% more than its time."""
-    time, memory, _ = board.loads.max(1).tolist()
-    return float(time * (1 + 0.05 * memory / board.cluster.usable))
+    time, memory, _ = placement.loads.max(1).tolist()
+    return float(time * (1 + 0.05 * memory / placement.cluster.usable))
 
 
-def _placements(choices: Choices, cluster: Cluster) -> list[Board]:
-    boards = [place_tables(choices, cluster, weight) for weight in TIME_WEIGHTS]
-    return [board for board in boards if board is not None]
+def _placements(choices: Choices, cluster: Cluster) -> list[Placement]:
+    placements = [place_tables(choices, cluster, weight) for weight in TIME_WEIGHTS]
+    return [placement for placement in placements if placement is not None]
 
 
 def _has_placement(choices: Choices, cluster: Cluster) -> bool:
@@ -85,9 +86,9 @@ def _choices(options: Options, cluster: Cluster) -> list[Choices]:
 
 def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster) -> Choices:
     """The cheapest option of each table whose shards are all below the limits, or else the nearest to them."""
-    known: dict[int, Option] = {}
+    picked: dict[int, Option] = {}
     for of_table in options.values():
-        if id(of_table) not in known:
+        if id(of_table) not in picked:
             shares = [largest_share(option, cluster) for option in of_table]
             small = [
                 option
@@ -97,10 +98,10 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
             quick = [option for option in small if option.time.max() <= max_time] or [
                 min(small, key=lambda option: float(option.time.max()))
             ]
-            known[id(of_table)] = min(
+            picked[id(of_table)] = min(
                 quick, key=lambda option: (option.total_time, float(option.device.sum()))
             )
-    return [(name, known[id(options[name])]) for name in sorted(options)]
+    return [(name, picked[id(options[name])]) for name in sorted(options)]
 
 
 def largest_share(option: Option, cluster: Cluster) -> float:
@@ -110,7 +111,7 @@ def largest_share(option: Option, cluster: Cluster) -> float:
     )
 
 
-def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
+def _frugal_placements(options: Options, cluster: Cluster) -> list[Placement]:
     """Placements for scarce memory: tables change to their smallest option, those with the least time per
     saved byte first.
 
@@ -245,7 +246,7 @@ def _relaxed(work: Workload, cluster: Cluster) -> Iterator[Cure]:
                 break
 
 
-def _looser(given: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
+def _looser(given: Mapping[str, object]) -> Iterator[tuple[str, int | None]]:
     """(key, value) that allow more: half the least width, a quarter …; of other constraints null, for none."""
     for key, value in given.items():
         width = value if key == "min_partition" and isinstance(value, int) else 0

@@ -233,7 +233,7 @@ class VectorsSharder(EmbeddingCollectionSharder):
 
 
 def _look_up_singly(
-    part: BatchedDenseEmbedding, indices: torch.Tensor, offsets: torch.Tensor, *_: Any
+    part: BatchedDenseEmbedding, indices: torch.Tensor, offsets: torch.Tensor, *_: object
 ) -> torch.Tensor:
     """The vector of each id, [V, D], with the weights' gradient as large as the table.
 

@@ -141,7 +141,7 @@ def fit_final_bias(run: TrainingRun) -> None:
 
 
 @dataclass
-class _Kept:
+class _KeptRows:
     """Rows of this rank in host memory, in parts: ``logits`` and ``labels`` [n, L], NaN where a row lacks a label, and
     ``weights`` [n] float64; no parts of these if rows have none.
     """
@@ -150,18 +150,20 @@ class _Kept:
     labels: list[torch.Tensor] = field(default_factory=list)
     weights: list[torch.Tensor] = field(default_factory=list)
 
-    def of_label(self, label: int, logits: Sequence[torch.Tensor]) -> "_Known":
+    def of_label(self, label: int, logits: Sequence[torch.Tensor]) -> "_OneLabel":
         """The rows that have ``label``, with their ``logits`` [n]."""
-        known = [~part[:, label].isnan() for part in self.labels]
-        labels = [part[:, label][rows] for part, rows in zip(self.labels, known, strict=True)]
-        weights = [part[rows] for part, rows in zip(self.weights, known, strict=False)]
+        masks = [~part[:, label].isnan() for part in self.labels]
+        labels = [part[:, label][rows] for part, rows in zip(self.labels, masks, strict=True)]
+        weights = [part[rows] for part, rows in zip(self.weights, masks, strict=False)]
         if weights:
-            labels = [part.double() * its for part, its in zip(labels, weights, strict=True)]
+            labels = [part.double() * weight for part, weight in zip(labels, weights, strict=True)]
         clicks = sum(float(part.sum(dtype=torch.float64)) for part in labels)
-        return _Known([part[rows] for part, rows in zip(logits, known, strict=True)], clicks, weights, known)
+        return _OneLabel(
+            [part[rows] for part, rows in zip(logits, masks, strict=True)], clicks, weights, masks
+        )
 
 
-class _Known(NamedTuple):
+class _OneLabel(NamedTuple):
     """One label's rows: logits [n] in parts, the sum of positives' weights, weights [n] if rows have any, and masks."""
 
     logits: list[torch.Tensor]
@@ -195,8 +197,8 @@ def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float]
     return found
 
 
-def _keep_rows(run: TrainingRun, split: str) -> _Kept:
-    kept, held = _Kept(), _Kept()
+def _keep_rows(run: TrainingRun, split: str) -> _KeptRows:
+    kept, held = _KeptRows(), _KeptRows()
 
     def keep(scored: Scored) -> None:
         # copies: a view would keep its batch alive

@@ -51,7 +51,7 @@ class TouchedRows(torch.optim.Optimizer):
                 self.state[table] = {"step": torch.tensor(0.0), **state}
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override] # the pipeline gives no closure
+    def step(self, closure: object = None) -> None:  # type: ignore[override] # the pipeline gives no closure
         """Takes one step with each table's ``grad`` [rows, D]."""
         for group in self.param_groups:
             for table in group["params"]:
@@ -96,7 +96,7 @@ def make_dense_optimizer(
     clip_norm = settings.clip_norm
     if clip_norm is not None:
         # replicated gradients are already averaged here, so every rank finds the same norm
-        def clip(*_: Any) -> None:
+        def clip(*_: object) -> None:
             torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
 
         optimizer.register_step_pre_hook(clip)

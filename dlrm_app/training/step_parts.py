@@ -13,7 +13,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -228,11 +227,11 @@ def start_quietly(profiler: profile) -> None:
 def _named(module: nn.Module, name: str) -> Iterator[None]:
     ranges: list[ExitStack] = []
 
-    def begin(*_: Any) -> None:
+    def begin(*_: object) -> None:
         ranges.append(ExitStack())
         ranges[-1].enter_context(record_function(name))
 
-    def end(*_: Any) -> None:
+    def end(*_: object) -> None:
         ranges.pop().close()
 
     handles = [

@@ -106,7 +106,7 @@ def _changed_tables(previous: TrainedModel, tables: Sequence[Table]) -> list[Pro
 
 def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: TrainedModel) -> list[Problem]:
     """Problems: the ``keys`` in which ``tables`` differ from the tables of the same name in ``previous``."""
-    known = {table.name: table for table in previous.tables}
+    earlier = {table.name: table for table in previous.tables}
     return [
         Problem(
             f"tables.{table.name}.{key}",
@@ -115,7 +115,8 @@ def other_tables(keys: Sequence[str], tables: Sequence[Table], previous: Trained
         )
         for key in keys
         for table in tables
-        if table.name in known and (now := getattr(table, key)) != (then := getattr(known[table.name], key))
+        if table.name in earlier
+        and (now := getattr(table, key)) != (then := getattr(earlier[table.name], key))
     ]
 
 
@@ -232,7 +233,7 @@ def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> lis
 def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[Problem]:
     """Problems: tables and features that would read other rows than before."""
     readers = {feature: table.name for table in previous.tables for feature in table.features}
-    known = {table.name: table for table in previous.tables}
+    earlier = {table.name: table for table in previous.tables}
     problems, where = other_tables(("dim", "pooling"), tables, previous), f"in {previous.folder}"
     for table in tables:
         problems += [
@@ -244,7 +245,7 @@ def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[Pro
             for feature in table.features
             if readers.get(feature, table.name) != table.name
         ]
-        then = known.get(table.name, table)
+        then = earlier.get(table.name, table)
         if table.rows < then.rows:
             problems.append(
                 Problem(

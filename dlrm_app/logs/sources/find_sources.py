@@ -52,7 +52,7 @@ def find_sources(given: InputConfig) -> list[InputFile]:
     return sources
 
 
-def find_files(key: str, given: Any) -> list[InputFile]:
+def find_files(key: str, given: object) -> list[InputFile]:
     """The files that setting ``key`` names, in order.
 
     Raises ConfigError with every problem, NoFilesError if there are no files.
@@ -106,12 +106,12 @@ def _copies(sources: Sequence[InputFile]) -> list[Problem]:
     """A problem for each file with the same text as another one, plain or compressed. Short files are not compared."""
     keys = [f"input.{source.split}" for source in sources]
     beginnings = in_threads(_first_text, sources)
-    alike = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
+    repeated = {text for text, number in Counter(beginnings).items() if number > 1 and len(text) == _LOOK}
     first: dict[str, InputFile] = {}
     return [
-        _counts_twice(known, source, "hold the same text", keys)
+        _counts_twice(earlier, source, "hold the same text", keys)
         for source, text in zip(sources, beginnings, strict=True)
-        if text in alike and (known := first.setdefault(content_checksum(source), source)) is not source
+        if text in repeated and (earlier := first.setdefault(content_checksum(source), source)) is not source
     ]
 
 

@@ -160,12 +160,12 @@ def with_versions(key: str, given: Any, before: Any) -> Any:
         return given
     start = f"{given}{'&' if '?' in given else '?'}{_VERSION[table.kind]}="
     kept, origin = [before] if isinstance(before, str) else before or [], "as the output was begun with"
-    known = next((name for name in kept if name.startswith(start)), None)
-    if known is None:
+    versioned = next((name for name in kept if name.startswith(start)), None)
+    if versioned is None:
         with _explained(key, given):
-            known, origin = f"{start}{_open(table)[0]}", "the newest"
-    logger.info(f"{key}={known}, {origin}")
-    return known
+            versioned, origin = f"{start}{_open(table)[0]}", "the newest"
+    logger.info(f"{key}={versioned}, {origin}")
+    return versioned
 
 
 def table_files(key: str, name: str, natural: Callable[[str], NaturalKey]) -> list[NamedFile]:
@@ -260,8 +260,8 @@ def _open(table: _LakeTable) -> tuple[int, Iterator[NamedFile]]:
     iceberg = load_catalog(catalog).load_table(identifier)
     snapshot = iceberg.current_snapshot() if table.version is None else iceberg.snapshot_by_id(table.version)
     if snapshot is None:
-        known = [each.snapshot_id for each in reversed(iceberg.snapshots())]
-        raise ValueError(f"it has no such snapshot; the last are: {listed(known, 5) or 'none'}")
+        snapshot_ids = [each.snapshot_id for each in reversed(iceberg.snapshots())]
+        raise ValueError(f"it has no such snapshot; the last are: {listed(snapshot_ids, 5) or 'none'}")
     return snapshot.snapshot_id, _iceberg_files(iceberg, snapshot)
 
 

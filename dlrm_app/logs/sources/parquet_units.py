@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -198,7 +198,7 @@ def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tup
 def _open(source: InputFile, place: str | io.RawIOBase | None) -> Iterator[pq.ParquetFile]:
     """Opens the file at ``place``, with the footer that was read before. Raises DamagedFileError."""
     with ExitStack() as opened:
-        origin: Any = place
+        origin: object = place
         if isinstance(place, io.RawIOBase):
             origin = opened.enter_context(io.BufferedReader(place, _BUFFER))
         with explained_damage(source):

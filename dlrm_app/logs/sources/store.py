@@ -66,7 +66,7 @@ class Address(str):
         self.url, self.path, self.above, self.listed, self.beginning = url, path, above, listed, b""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Address, (str(self), self.url, self.path, self.above, self.listed)
 
 
@@ -104,7 +104,7 @@ def objects_below(url: str) -> tuple[list[Address], str]:
         for info in infos
         for each in [root + info["path"]]
     ]
-    if len(found) <= _FEW or not _is_told_by_lists([found[0], found[len(found) // 2], found[-1]]):
+    if len(found) <= _FEW or not _can_trust_lists([found[0], found[len(found) // 2], found[-1]]):
         for address in found:
             address.listed = None
     return found, without_credentials(above_all(url) if is_glob else url)
@@ -131,7 +131,7 @@ def _matching(store: "ObjectStore", folder: str, pattern: Sequence[str]) -> Iter
             yield from _matching(store, inner, pattern[1:])
 
 
-def _is_told_by_lists(addresses: Sequence[Address]) -> bool:
+def _can_trust_lists(addresses: Sequence[Address]) -> bool:
     """True if the store's lists give ``addresses`` the versions that single requests give."""
     with suppress(DataError):
         return in_threads(_ask, addresses) == [address.listed for address in addresses]

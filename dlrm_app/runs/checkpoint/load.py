@@ -193,17 +193,17 @@ def _replace_by_saved(pieces: Pieces, name: str, split: _Resplit) -> list[_Targe
     own = [(pieces.pop(place), *divmod(place[1][0], split.rows)) for place in [*pieces] if place[0] == name]
     targets = []
     for numbers, part, first in own:
-        known = numbers[: max(split.rows_then - first, 0)]  # the others belong to new rows
-        if not len(known):
+        saved_rows = numbers[: max(split.rows_then - first, 0)]  # the others belong to new rows
+        if not len(saved_rows):
             continue
         bounds = split.after[part : part + 2]
         places = {
             number: (name, (number * split.rows_then + first,)) for number in shares(split.before, *bounds)
         }
         saved = {
-            number: pieces.setdefault(place, torch.empty_like(known)) for number, place in places.items()
+            number: pieces.setdefault(place, torch.empty_like(saved_rows)) for number, place in places.items()
         }
-        targets.append(_Target(known, saved, split.before, bounds))
+        targets.append(_Target(saved_rows, saved, split.before, bounds))
     return targets
 
 

@@ -74,11 +74,11 @@ def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
 
     Found from any working folder, also after run and dataset were moved together, or in the folder that was typed.
     """
-    beside = folder.absolute().parents[1] / marker.dataset_at
-    if (beside / MANIFEST).is_file():
+    moved = folder.absolute().parents[1] / marker.dataset_at
+    if (moved / MANIFEST).is_file():
         with suppress(DataError):
-            if read_manifest(beside).fingerprint() == marker.dataset:
-                return os.path.normpath(beside) if Path(typed).is_absolute() else os.path.relpath(beside)
+            if read_manifest(moved).fingerprint() == marker.dataset:
+                return os.path.normpath(moved) if Path(typed).is_absolute() else os.path.relpath(moved)
     return typed
 
 
