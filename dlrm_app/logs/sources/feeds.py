@@ -7,10 +7,16 @@ from functools import reduce
 from itertools import groupby
 
 import numpy as np
-import pyarrow as pa
 from isal import isal_zlib
 
-from dlrm_app.logs.sources.parquet_units import ParquetFeed, ParquetUnit, footer_of, units_of
+from dlrm_app.logs.sources.parquet_units import (
+    ParquetFeed,
+    ParquetUnit,
+    footer_of,
+    read_together,
+    units_of,
+    whole_file,
+)
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.text_units import PADDING, TextFeed, TextUnit
@@ -68,7 +74,9 @@ class BundleFeed:
         """The same feed; Parquet objects are being fetched, those of text while they are parsed."""
         if self.parquet or self.source.format != "parquet" or not self._is_far:
             return self
-        return replace(self, parquet=tuple(feed.prefetched() for feed in self._parquet_feeds()))
+        return replace(
+            self, parquet=tuple(feed.prefetched() if feed.wanted else feed for feed in self._parquet_feeds())
+        )
 
     def items(self) -> "Generator[InputUnit, None, None]":
         """The bundle. Raises DataError if a file is damaged."""
@@ -85,19 +93,13 @@ class BundleFeed:
         yield from waiting
 
     def _table_unit(self) -> ParquetUnit:
-        tables = [
-            unit.table for feed in self.prefetched().parquet or self._parquet_feeds() for unit in feed.items()
-        ]
+        table = read_together(self.prefetched().parquet or self._parquet_feeds())
         files = tuple(FileExtent(it.bytes, it.bytes, 0, footer_of(it).num_rows) for it in self.sources)
         size = sum(source.bytes for source in self.sources)
-        table = pa.concat_tables(tables)
         return ParquetUnit(self.source.index, 0, table, size, self.is_all, files)
 
-    def _parquet_feeds(self) -> Iterator[ParquetFeed]:
-        for source in self.sources:
-            for feed in unit_feeds(source, self.columns, self.unit_bytes, lambda _: True):
-                assert isinstance(feed, ParquetFeed)
-                yield feed
+    def _parquet_feeds(self) -> tuple[ParquetFeed, ...]:
+        return tuple(whole_file(source, self.columns, self.unit_bytes) for source in self.sources)
 
 
 class TextBundle:

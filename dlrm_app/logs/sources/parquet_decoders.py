@@ -77,7 +77,7 @@ class ParquetDecoder:
         Raises ArrowInvalid if the file has fewer rows.
         """
         if self._place is not None:
-            table = decode_plain(self._place, self._names, self._before + start, stop - start)
+            table = decode_plain([self._place], self._names, self._before + start, stop - start)
             if table is not None:
                 return table
         self._next(start - self._at, stop - start)
@@ -103,17 +103,21 @@ class ParquetDecoder:
         return pa.Table.from_batches(taken, None if taken else self._file.schema_arrow)
 
 
-def decode_plain(place: str, names: Sequence[str], first: int, num_rows: int) -> pa.Table | None:
+def decode_plain(places: Sequence[str], names: Sequence[str], first: int, num_rows: int) -> pa.Table | None:
     """The columns ``names`` of the rows from ``first`` on, by polars; strings come as views.
 
-    None for what polars refuses. ``place``: the path of the file.
+    None for what polars refuses. ``places``: the paths of files, whose rows are counted through.
     """
     polars = load_polars()
-    frame = polars.scan_parquet([place], glob=False, hive_partitioning=False)
+    frame = polars.scan_parquet([*places], glob=False, hive_partitioning=False, extra_columns="ignore")
     try:
         decoded = frame.slice(first, num_rows).select(polars.selectors.by_name(*names)).collect()
     except (polars.exceptions.PolarsError, OSError) as error:
         if isinstance(error, OSError) and is_disk_error(error):
             raise
         return None
-    return decoded.to_arrow(compat_level=polars.CompatLevel.newest()) if len(decoded) == num_rows else None
+    if len(decoded) != num_rows:
+        return None
+    if len(places) > 1:  # each chunk costs a call for each column
+        decoded = decoded.rechunk()
+    return decoded.to_arrow(compat_level=polars.CompatLevel.newest())

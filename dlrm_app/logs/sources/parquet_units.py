@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.parquet import MAGIC
-from dlrm_app.logs.sources.parquet_decoders import ParquetDecoder, is_plain, short_texts
+from dlrm_app.logs.sources.parquet_decoders import ParquetDecoder, decode_plain, is_plain, short_texts
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.source import InputFile, explained_damage
 from dlrm_app.logs.sources.store import Address, in_threads
@@ -25,6 +25,8 @@ from dlrm_app.logs.sources.units import FileExtent, UnitExtent
 
 _WIDTH = 8
 """The least bytes of a decoded value."""
+_ROWS_AT_ONCE = 1 << 15
+"""The number of rows of small files that are decoded at once."""
 _BUFFER = 1 << 18
 """Bytes of a column that are read at a time."""
 
@@ -116,19 +118,21 @@ class ParquetFeed:
 
     ``columns``: the columns to read, in this order: name → name in the file, or key of its partition. ``fetched``: the
     open object of a store, which ``items`` reads; None until the feed is prefetched, and for local files.
+    ``is_bundled``: the rows join those of other files, so columns have the same types in all, whatever each repeats.
     """
 
     source: InputFile
     columns: Mapping[str, str]
     unit_bytes: int
     wanted: tuple[int, ...]
+    is_bundled: bool = False
     fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
 
     def prefetched(self) -> "ParquetFeed":
         """The same feed; an object of a store is being fetched."""
         if self.fetched is not None or not isinstance(self.source.path, Address):
             return self
-        return replace(self, fetched=self.source.open(*_extents(self.source, self._groups, self._stored)))
+        return replace(self, fetched=self.source.open(*_extents(self.source, self._groups, self.stored)))
 
     @property
     def _units(self) -> list[UnitRows]:
@@ -139,7 +143,8 @@ class ParquetFeed:
         return self._units[self.wanted[0]].groups
 
     @cached_property
-    def _stored(self) -> list[str]:
+    def stored(self) -> list[str]:
+        """The columns that the file has, by their names there."""
         names = {*schema_of(self.source).names}
         return list(dict.fromkeys(name for name in self.columns.values() if name in names))
 
@@ -151,7 +156,7 @@ class ParquetFeed:
                 unit = units[number]
                 with explained_damage(self.source):
                     table = decoder.read(unit.start, unit.stop)
-                table = self._with_keys(table)
+                table = with_keys(table, self.columns, [self.source], [len(table)])
                 yield ParquetUnit(self.source.index, number, table, unit.file_bytes, number == last)
                 del table  # so that it is freed before the next one is read
 
@@ -159,27 +164,64 @@ class ParquetFeed:
     def _opened(self) -> Iterator[ParquetDecoder]:
         fetched = self.prefetched().fetched
         footer, groups = footer_of(self.source), self._groups
-        plain = are_plain(self.source, self._stored)
+        has_plain = have_plain_types if self.is_bundled else are_plain
+        plain = has_plain(self.source, self.stored)
+        numbered = [] if self.is_bundled else repeated_texts(self.source)
         with ExitStack() as opened:
             place: str | None = self.source.path
             if isinstance(fetched, RemoteFile):
                 opened.enter_context(fetched)
                 place = opened.enter_context(fetched.in_memory(_end_of(self.source))) if plain else None
-            open_file = partial(_open, self.source, place or fetched)
+            open_file = partial(_open, self.source, place or fetched, numbered)
             place = place if plain else None
-            yield opened.enter_context(ParquetDecoder(footer, open_file, place, self._stored, groups))
+            yield opened.enter_context(ParquetDecoder(footer, open_file, place, self.stored, groups))
 
-    def _with_keys(self, table: pa.Table) -> pa.Table:
-        """The ``columns`` of ``table`` under their names; keys of the partition have one value in all rows."""
-        zeros = array_of(np.zeros(len(table), np.int32))
-        stored = dict(zip(table.column_names, table.columns, strict=True))
-        arrays = [
-            stored[name]
-            if name in stored
-            else pa.DictionaryArray.from_arrays(zeros, pa.array([self.source.partition[name]], pa.string()))
-            for name in self.columns.values()
-        ]
-        return pa.Table.from_arrays(arrays, list(self.columns))
+
+def whole_file(source: InputFile, columns: Mapping[str, str], unit_bytes: int) -> ParquetFeed:
+    """The feed of a file that is one unit at most, for a bundle."""
+    units = range(len(units_of(source, len(columns), unit_bytes)))
+    return ParquetFeed(source, columns, unit_bytes, tuple(units), is_bundled=True)
+
+
+def read_together(feeds: Sequence[ParquetFeed]) -> pa.Table:
+    """The rows of whole files with columns of the same types. polars decodes several local ones at a time."""
+    first, counts = feeds[0], [footer_of(feed.source).num_rows for feed in feeds]
+    tables = [with_keys(schema_of(first.source).empty_table(), first.columns, [first.source], [0])]
+    is_far = isinstance(first.source.path, Address)
+    begin = 0
+    for end in range(1, len(feeds) + 1):  # some at a time: polars keeps what it decodes several times
+        if (rows := sum(counts[begin:end])) < _ROWS_AT_ONCE and end < len(feeds):
+            continue
+        some, table = feeds[begin:end], None
+        if rows and not is_far and have_plain_types(first.source, first.stored):
+            table = decode_plain([feed.source.path for feed in some], first.stored, 0, rows)
+        if table is not None:
+            tables.append(with_keys(table, first.columns, [feed.source for feed in some], counts[begin:end]))
+        else:
+            tables += [unit.table for feed in some if feed.wanted for unit in feed.items()]
+        begin = end
+    kinds = {table.schema for table in tables[1:]}
+    if len(kinds) > 1:  # polars has refused some, and gives strings as views
+        tables = [table.cast(tables[0].schema) for table in tables]
+    return pa.concat_tables(tables[1:] or tables)
+
+
+def with_keys(
+    table: pa.Table, columns: Mapping[str, str], sources: Sequence[InputFile], counts: Sequence[int]
+) -> pa.Table:
+    """The ``columns`` of ``table`` under their names; a key of partitions has one value in all rows of a source.
+
+    ``counts``: the number of each source's rows.
+    """
+    stored = dict(zip(table.column_names, table.columns, strict=True))
+    which = array_of(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+
+    def partition_of(key: str) -> pa.DictionaryArray:
+        values = pa.array([source.partition.get(key) for source in sources], pa.string())
+        return pa.DictionaryArray.from_arrays(which, values)
+
+    arrays = [stored[name] if name in stored else partition_of(name) for name in columns.values()]
+    return pa.Table.from_arrays(arrays, list(columns))
 
 
 def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -195,8 +237,13 @@ def _extents(source: InputFile, groups: range, names: Sequence[str]) -> list[tup
 
 
 @contextmanager
-def _open(source: InputFile, place: str | io.RawIOBase | None) -> Iterator[pq.ParquetFile]:
-    """Opens the file at ``place``, with the footer that was read before. Raises DamagedFileError."""
+def _open(
+    source: InputFile, place: str | io.RawIOBase | None, numbered: list[str]
+) -> Iterator[pq.ParquetFile]:
+    """Opens the file at ``place``, with the footer that was read before.
+
+    ``numbered``: the columns of strings whose distinct values and numbers are kept apart. Raises DamagedFileError.
+    """
     with ExitStack() as opened:
         origin: object = place
         if isinstance(place, io.RawIOBase):
@@ -205,7 +252,7 @@ def _open(source: InputFile, place: str | io.RawIOBase | None) -> Iterator[pq.Pa
             file = pq.ParquetFile(
                 origin,
                 metadata=footer_of(source),
-                read_dictionary=repeated_texts(source),
+                read_dictionary=numbered,
                 buffer_size=_BUFFER,  # a mapped file that becomes shorter would end the process
                 pre_buffer=False,
             )
@@ -270,6 +317,12 @@ def _plain_columns(source: InputFile) -> frozenset[str]:
     if numbered:
         numbered -= {*short_texts(footer_of(source))}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
+
+
+def have_plain_types(source: InputFile, names: Sequence[str]) -> bool:
+    """True if polars can decode all columns ``names`` of the file, and there is one."""
+    schema = schema_of(source)
+    return bool(names) and all(is_plain(schema.field(name).type) for name in names)
 
 
 def are_plain(source: InputFile, names: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from dlrm_app.logs.sources import parquet_units
-from dlrm_app.logs.sources.feeds import unit_feeds
+from dlrm_app.logs.sources.feeds import BundleFeed, unit_feeds
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.logs.sources.parquet_decoders import decode_plain, is_plain
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, ParquetUnit, are_plain
@@ -59,7 +59,7 @@ def test_any_rows_equal_the_rows_that_arrow_reads(
     start = data.draw(st.integers(0, len(table) - 1))
     stop = data.draw(st.integers(start + 1, len(table)))
     names = data.draw(st.permutations(table.column_names))[:4]
-    found = decode_plain(str(path), names, start, stop - start)
+    found = decode_plain([str(path)], names, start, stop - start)
     assert found is not None
     assert found.column_names == names
     for name in names:
@@ -79,9 +79,9 @@ def test_rows_that_a_file_lacks_and_bad_text_are_left_to_arrow(tmp_path: Path) -
     text = pa.StringArray.from_buffers(2, *bad.buffers()[1:])
     pq.write_table(pa.table({"a": [1, 2], "b": text}), tmp_path / "log.parquet")
     path = str(tmp_path / "log.parquet")
-    assert decode_plain(path, ["a"], 0, 2) is not None
-    assert decode_plain(path, ["a"], 1, 2) is None
-    assert decode_plain(path, ["b"], 0, 2) is None
+    assert decode_plain([path], ["a"], 0, 2) is not None
+    assert decode_plain([path], ["a"], 1, 2) is None
+    assert decode_plain([path], ["b"], 0, 2) is None
 
 
 def log(rows: int, long: str = "") -> pa.Table:
@@ -168,6 +168,24 @@ def test_both_decoders_give_the_same_dataset(
         found.append([(shard.name, shard.read_bytes()) for shard in shards])
     assert len(found[0]) > 2
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("names", [["click", "age", "shop"], ["click", "page", "items"]])
+@pytest.mark.parametrize("sizes", [[300, 0, 20, 700], [0, 0], [1], [0, 5]])
+def test_a_bundle_holds_the_rows_of_its_files(tmp_path: Path, names: list[str], sizes: list[int]) -> None:
+    """Also of files without rows, and with the key of each one's partition."""
+    for number, size in enumerate(sizes):
+        (tmp_path / f"log/dt={number}").mkdir(parents=True)
+        pq.write_table(log(800).slice(0, size), tmp_path / f"log/dt={number}/part.parquet")
+    sources = tuple(find_files("input", str(tmp_path / "log")))
+    columns = {name: name for name in [*names, "dt"]}
+    (unit,) = BundleFeed(sources, columns, 1 << 20, False, True).prefetched().items()
+    assert isinstance(unit, ParquetUnit)
+    tables = [log(800).slice(0, size).select(names) for size in sizes]
+    days = [str(number) for number, size in enumerate(sizes) for _ in range(size)]
+    assert unit.table["dt"].to_pylist() == days
+    assert unit.table.select(names).cast(tables[0].schema).equals(pa.concat_tables(tables))
+    assert [file.lines for file in unit.files] == sizes
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
