@@ -48,11 +48,11 @@ from dlrm_app.inference.record import (
     write_encoding,
 )
 from dlrm_app.inference.result import Export
-from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
+from dlrm_app.inference.scoring_model import CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
 from dlrm_app.inference.verification import refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
-from dlrm_app.loader.batch import Batch, EvalBatches, Loading
+from dlrm_app.loader.batch import CPU, Batch, EvalBatches, Loading
 from dlrm_app.locks import held_output
 from dlrm_app.machine import machine_memory
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained

@@ -18,10 +18,10 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.inference.exported_model import WITHOUT_LABELS, ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
-from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
+from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
 from dlrm_app.inference.tables import table_types
 from dlrm_app.kernels.install import install
-from dlrm_app.loader.batch import BatchMaker
+from dlrm_app.loader.batch import CPU, BatchMaker
 from dlrm_app.loader.rows import Ranges, Rows
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows

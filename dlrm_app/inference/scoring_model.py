@@ -12,7 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dlrm_app.inference.attentive_tables import AttentiveTables
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables
-from dlrm_app.loader.batch import Batch
+from dlrm_app.loader.batch import CPU, Batch
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.attention import AttentivePooling
 from dlrm_app.model.build import build_model
@@ -23,7 +23,6 @@ from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.tables.table import Table, table_of
 
-CPU = torch.device("cpu")
 BLOCK_ROWS = 1 << 17
 """Rows of a table that an export holds at a time, as they were trained."""
 

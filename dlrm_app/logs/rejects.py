@@ -36,7 +36,7 @@ _RULES = {
 }
 
 
-NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
+LIKELY_NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 
 
 class RejectedLine(NamedTuple):
@@ -71,7 +71,7 @@ def bad_value(column: LogColumn, value: str) -> str:
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
-    if value.lower() in NULLS and column.role not in NEVER_MISSING:
+    if value.lower() in LIKELY_NULLS and column.role not in NEVER_MISSING:
         return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
         return f"{words}: take kind: string"

@@ -180,12 +180,12 @@ def _parts(
 
     ``lines`` of a part: its rows without rejected ones, but with negatives that sampling left out.
     """
-    text = unit.text
-    if not text.files:
-        yield text.source, FileExtent(text.size, text.file_bytes, text.crc, unit.rows + unit.left_out)
+    extent = unit.extent
+    if not extent.files:
+        yield extent.source, FileExtent(extent.size, extent.file_bytes, extent.crc, unit.rows + unit.left_out)
         return
     rejects = Counter(each.file for each in rejects_of(plan, journal, [unit])) if unit.rejects else Counter()
-    for source, part in enumerate(text.files, text.source):
+    for source, part in enumerate(extent.files, extent.source):
         yield source, replace(part, lines=part.lines - rejects[plan.sources[source].path])
 
 
@@ -246,7 +246,7 @@ def _write_contents(
     """Writes a sample of all rows if they are dealt by their contents. Returns its file and checksum."""
     if plan.splits_by != "content" or not plan.contents_identify_rows:
         return None
-    paths = [journal.path(unit.text.name, ".contents") for unit in units]
+    paths = [journal.path(unit.extent.name, ".contents") for unit in units]
     sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
     sample.write(plan.output / CONTENTS)
     warn_of_copies(sample, "rows")

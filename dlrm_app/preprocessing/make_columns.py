@@ -54,18 +54,24 @@ class ColumnMaker:
 
     def _make_new(self) -> MadeColumns:
         rules, spec = self.plan.columns, self.plan.rows.spec
-        dense, sparse, growth = list(rules.dense), list(rules.hashed), list[Growth]()
-        lack_moments = any(column.transform == {"kind": "standardize"} for column in dense)
-        if lack_moments or rules.groups:
-            units = self._study(wants_moments=lack_moments)
-            dense = standardized(dense, units)
-            made, growth = self._make_vocabularies(units)
-            order = {column.name: number for number, column in enumerate(spec.sparse)}
-            sparse = sorted([*sparse, *made.values()], key=lambda column: order[column.name])
+        dense, sparse = list(rules.dense), list(rules.hashed)
+        dense, made, growth = self._study_columns(dense)
+        order = {column.name: number for number, column in enumerate(spec.sparse)}
+        sparse = sorted([*sparse, *made.values()], key=lambda column: order[column.name])
         dense, sparse = with_derivations(dense, sparse, spec)
         sparse = [*with_sizes(sparse, rules.sizes), *rules.buckets]
         dense += self._make_targets(dense, sparse)
         return MadeColumns(dense, sparse, None if rules.day is None else Lineage(rules.day, growth=growth))
+
+    def _study_columns(
+        self, dense: list[DenseColumn]
+    ) -> tuple[list[DenseColumn], dict[str, SparseColumn], list[Growth]]:
+        """Returns (``dense`` with moments, new columns with vocabularies, how vocabularies have grown)."""
+        lack_moments = any(column.transform == {"kind": "standardize"} for column in self.plan.columns.dense)
+        if not (lack_moments or self.plan.columns.groups):
+            return dense, {}, []
+        units = self._study(wants_moments=lack_moments)
+        return standardized(dense, units), *self._make_vocabularies(units)
 
     def _make_from(self, base: Manifest) -> MadeColumns:
         """The columns of ``base``, and those that it lacks, in the order of the format; buckets and targets come last.
@@ -84,12 +90,7 @@ class ColumnMaker:
         columns = columns_of(base)
         numbers = {column.name: column for column in (*rules.dense, *columns.dense)}
         dense = [numbers.pop(column.name) for column in spec.dense]
-        lack_moments = any(column.transform == {"kind": "standardize"} for column in rules.dense)
-        made, growth = dict[str, SparseColumn](), list[Growth]()
-        if lack_moments or rules.groups:
-            units = self._study(wants_moments=lack_moments)
-            dense = standardized(dense, units)
-            made, growth = self._make_vocabularies(units)
+        dense, made, growth = self._study_columns(dense)
         before = {column.name: column for column in columns.sparse}
         sparse = [
             replace(
@@ -135,7 +136,7 @@ class ColumnMaker:
         studied = self.passes.journal("study", StudiedUnit)
         add_up = MakeVocabularies(
             self.plan.rows,
-            tuple(studied.path(unit.text.name, ".counts") for unit in units),
+            tuple(studied.path(unit.extent.name, ".counts") for unit in units),
             tuple(map(sum, zip(*(unit.entries for unit in units), strict=True))),
             rules.groups,
             rules.vocabularies,
@@ -177,7 +178,7 @@ class ColumnMaker:
         counted = self.passes.journal("clicks", CountedUnit)
         count = CountClicks(rows, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self.passes.over_units(count, rows.sources_of({"train"})))
-        samples = [counted.path(unit.text.name, ".contents") for unit in units]
+        samples = [counted.path(unit.extent.name, ".contents") for unit in units]
         contents = write_learnt(samples, rows.output) if rows.contents_identify_rows else {}
         add_up = AddUpClicks(
             rows, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)

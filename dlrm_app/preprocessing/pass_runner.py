@@ -57,7 +57,9 @@ class PassRunner:
             for feed in missing_units(self.plan, bundle, names[bundle[0]], work.journal)
         ]
         total = sum(source.bytes for source in sources)
-        done = sum(work.journal.load(str(name)).text.file_bytes for units in names.values() for name in units)
+        done = sum(
+            work.journal.load(str(name)).extent.file_bytes for units in names.values() for name in units
+        )
         with work_bar(
             desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
@@ -65,7 +67,7 @@ class PassRunner:
                 # threads must stop when an error is raised
                 with closing(self.executor.run(work, feeds)) as records:
                     for record in records:
-                        bar.update(record.text.file_bytes)
+                        bar.update(record.extent.file_bytes)
                         if check is not None:
                             check(record)
             except DamagedFileError as error:
@@ -106,6 +108,6 @@ def missing_units(
         return [] if done else plan.feeds(bundle)
     if not source.is_compressed:
         return plan.feeds(bundle, lambda unit: unit not in numbers)
-    if done and numbers == set(range(len(done))) and journal.load(str(done[-1])).text.is_last:
+    if done and numbers == set(range(len(done))) and journal.load(str(done[-1])).extent.is_last:
         return []
     return [TextFeed(source, plan.unit_bytes, skip=numbers)]

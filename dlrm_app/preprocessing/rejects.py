@@ -25,12 +25,12 @@ class RejectLimit:
     def check(self, unit: EncodedUnit) -> None:
         """Raises DataError if there are too many rejects, ``unit`` included."""
         self._units.append(unit)
-        self._size += unit.text.size
+        self._size += unit.extent.size
         self._lines += unit.lines
         self._rejects += unit.rejects
         total = sum(source.bytes * (MAX_RATIO if source.is_compressed else 1) for source in self.plan.sources)
         if self._rejects > self.max_fraction * self._lines * max(total / max(self._size, 1), 1):
-            self.refuse(sorted(self._units, key=lambda unit: (unit.text.source, unit.text.unit)))
+            self.refuse(sorted(self._units, key=lambda unit: (unit.extent.source, unit.extent.unit)))
 
     def refuse(self, units: Sequence[EncodedUnit]) -> None:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
@@ -46,13 +46,13 @@ def rejects_of(
     """Every reject of ``units`` (in order), with its file and its line number there, from 1."""
     source, first_line = -1, 1
     for unit in units:
-        if unit.text.source != source:
-            source = unit.text.source
+        if unit.extent.source != source:
+            source = unit.extent.source
             is_text = plan.sources[source].format != "parquet"
             first_line = 2 if plan.spec.header and is_text else 1
-        path = journal.path(unit.text.name, ".rejects")
+        path = journal.path(unit.extent.name, ".rejects")
         if path.exists():
             for reject in read_rejects(path):
-                index, line = unit.text.place_of(reject.line)
+                index, line = unit.extent.place_of(reject.line)
                 yield reject._replace(file=plan.sources[index].path, line=first_line + line)
         first_line += unit.lines

@@ -45,7 +45,7 @@ class Stages:
         rows, by_end = self.plan.rows, self.plan.rows.splits_by == "end"
         cuts = cut_lines(lines, rows.fractions) if rows.fractions and by_end else None
         firsts = dict(zip(lines, accumulate(lines.values(), initial=0), strict=False))
-        first_lines = firsts if rows.sampled < 1 else {}
+        first_lines = firsts if cuts is not None or rows.sampled < 1 else {}
         are_identified = self._contents_identify_rows()
         rows = replace(rows, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
         return replace(self, plan=replace(self.plan, rows=rows))._make()
@@ -54,7 +54,7 @@ class Stages:
         plan, columns = self.plan, ColumnMaker(self.plan, self.passes).make()
         journal, units = self.encode(columns)
         if plan.columns.counted:
-            files = [journal.path(unit.text.name, ".sketch") for unit in units]
+            files = [journal.path(unit.extent.name, ".sketch") for unit in units]
             num_raw = len(plan.rows.spec.sparse)
             counted = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=counted + columns.sparse[num_raw:])
@@ -81,7 +81,7 @@ class Stages:
         work = CountLines(rows, self.passes.journal("lines", CountedUnit))
         sources = rows.sources_of({"train"})
         texts = [source for source in sources if source.format != "parquet"]
-        lines = {(u.text.source, u.text.unit): u.lines for u in self.passes.over_units(work, texts)}
+        lines = {(u.extent.source, u.extent.unit): u.lines for u in self.passes.over_units(work, texts)}
         lines |= dict(unit for bundle in rows.bundles(sources) for unit in rows.counted(bundle))
         return dict(sorted(lines.items()))
 
@@ -114,7 +114,7 @@ class Stages:
             training = [unit for unit in units if "train" in unit.splits]
             num_rows = sum(unit.splits["train"].rows for unit in training)
             num_parts = -(-num_rows // self.plan.config.layout.shuffled_shard_rows)
-            runs = tuple(encoded.path(unit.text.name, ".run") for unit in training)
+            runs = tuple(encoded.path(unit.extent.name, ".run") for unit in training)
             journal = self.passes.journal("gather", Shard)
             gather = Gather(runs, num_parts, rows.row_group_rows, journal)
             gathered = self.passes.over_numbers(gather, num_parts)

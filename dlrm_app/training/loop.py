@@ -288,9 +288,14 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
 
     Every rank must call it.
     """
-    step, progress = run.state.meter.first_bad_step(), run.progress
-    if step is None:
-        return
+    step = run.state.meter.first_bad_step()
+    if step is not None:
+        raise SharedError(_why_not_finite(run, batches, step))
+
+
+def _why_not_finite(run: TrainingRun, batches: TrainBatches, step: int) -> Problem:
+    """The cause of a loss that was not finite at ``step``: the batch's inputs, their scale, or the weights."""
+    progress = run.progress
     batch = step - 1 - (progress.step - progress.batch)
     dense = batches.read(batch).dense_features.double()
     is_bad = ~torch.isfinite(dense).all(dim=0)
@@ -321,4 +326,4 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
         )
     rule = f"was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}"
     hint = resume_hint(run.folder.path / "checkpoints")
-    raise SharedError(Problem("the loss", rule, f"{cause}\n  {hint}"))
+    return Problem("the loss", rule, f"{cause}\n  {hint}")

@@ -21,6 +21,7 @@ from dlrm_app.encoding.contents import Contents
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import learnt_rows
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
+from dlrm_app.inference.raw_rows import CHUNK_ROWS
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.logs.arrow_rows import open_cursor
@@ -37,7 +38,6 @@ from dlrm_app.logs.sources.units import unit_name
 from dlrm_app.logs.spec import Cures, Spec
 from dlrm_app.text import listed
 
-CHUNK_ROWS = 1 << 15
 _CURES = Cures(
     "labels=false",
     "write them as in the files of training",

@@ -52,7 +52,7 @@ class EncodedSplit:
 class EncodedUnit:
     """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
 
-    text: UnitExtent
+    extent: UnitExtent
     lines: int
     splits: dict[str, EncodedSplit]
 
@@ -92,34 +92,34 @@ class EncodeUnits:
     learnt: Contents | None = None
     """A sample of the rows whose clicks are in the target columns."""
 
-    def __call__(self, text: InputUnit) -> Finish[EncodedUnit]:
-        unit = self.journal.begin(text.name)
-        cursor = open_cursor(text, self.plan.file_specs[text.source])
-        max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
+    def __call__(self, unit: InputUnit) -> Finish[EncodedUnit]:
+        files = self.journal.begin(unit.name)
+        cursor = open_cursor(unit, self.plan.file_specs[unit.source])
+        max_keys = TOTAL_KEYS if unit.unit == 0 and unit.may_be_last else UNIT_KEYS
         sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
         rejects: list[RejectedLine] = []
         contents = ContentCounter()
         splits: dict[str, EncodedSplit] = {}
-        for split, stop in self.plan.segments(text):
-            splits |= self._encode(unit, text, split, stop, cursor, sketches, contents, rejects)
-        text_range = text.finish()
+        for split, stop in self.plan.segments(unit):
+            splits |= self._encode(files, unit, split, stop, cursor, sketches, contents, rejects)
+        extent = unit.finish()
         if rejects:
-            with unit.write(".rejects") as temporary:
+            with files.write(".rejects") as temporary:
                 write_rejects(temporary, rejects)
         if self.wants_sketch:
-            with unit.write(".sketch") as temporary, temporary.open("wb") as file:
+            with files.write(".sketch") as temporary, temporary.open("wb") as file:
                 for sketch in sketches:
-                    sketch.keep(UNIT_KEYS if text.unit or not text_range.is_last else TOTAL_KEYS)
+                    sketch.keep(UNIT_KEYS if unit.unit or not extent.is_last else TOTAL_KEYS)
                     sketch.write(file)
         if self.wants_contents:
-            with unit.write(".contents") as temporary:
+            with files.write(".contents") as temporary:
                 contents.sample.write(temporary)
-        return unit.finish(EncodedUnit(text_range, cursor.line, splits))
+        return files.finish(EncodedUnit(extent, cursor.line, splits))
 
     def _encode(
         self,
-        unit: WorkFiles[EncodedUnit],
-        text: InputUnit,
+        files: WorkFiles[EncodedUnit],
+        unit: InputUnit,
         segment: str,
         stop: int | None,
         cursor: Cursor | ArrowCursor,
@@ -136,11 +136,11 @@ class EncodeUnits:
         wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
         with ExitStack() as opened:
             parts = {
-                split: _SplitPart(self, unit, text, split, sketches, opened)
+                split: _SplitPart(self, files, unit, split, sketches, opened)
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for split_rows in self.plan.deal(segment, raw, text, cursor, first, wants_keys=wants_keys):
+                for split_rows in self.plan.deal(segment, raw, unit, cursor, first, wants_keys=wants_keys):
                     parts[split_rows.split].add(split_rows)
                     if self.wants_contents and has_keys and split_rows.keys is not None:
                         contents.add(split_rows.keys)
@@ -152,14 +152,14 @@ class EncodeUnits:
         found[segment] = replace(found[segment], rejects=len(rejected), left_out=left_out)
         return found
 
-    def write_shuffled(self, unit: WorkFiles[EncodedUnit], text: InputUnit, table: pa.Table) -> Shard | None:
+    def write_shuffled(self, files: WorkFiles[EncodedUnit], unit: InputUnit, table: pa.Table) -> Shard | None:
         """Writes the rows as a shard and returns its entry in the manifest; for a full shuffle, writes a run."""
-        keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
+        keys = row_keys(self.plan.seed, unit.source, unit.unit, len(table))
         if self.plan.shuffle == "full":
-            with unit.write(".run") as temporary:
+            with files.write(".run") as temporary:
                 write_run(temporary, table, keys)
             return None
-        with open_shard(unit, ".train.parquet", self.plan.row_group_rows, table.schema) as writer:
+        with open_shard(files, ".train.parquet", self.plan.row_group_rows, table.schema) as writer:
             writer.write_table(table.take(array_of(np.argsort(keys))))
             return writer.finish()
 
@@ -170,16 +170,16 @@ class _SplitPart:
     def __init__(
         self,
         work: EncodeUnits,
-        unit: WorkFiles[EncodedUnit],
-        text: InputUnit,
+        files: WorkFiles[EncodedUnit],
+        unit: InputUnit,
         split: str,
         sketches: Sequence[Sketch],
         opened: ExitStack,
     ) -> None:
-        self._work, self._unit, self._text = work, unit, text
+        self._work, self._files, self._unit = work, files, unit
         plan = work.plan
         self._folded = work.folded if split == "train" else None
-        spec = plan.file_specs[text.source]
+        spec = plan.file_specs[unit.source]
         self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept)
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
         self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None
@@ -191,7 +191,7 @@ class _SplitPart:
         self._tables: list[pa.Table] = []
         self._writer = None
         if split != "train" or plan.shuffle == "none":
-            writer = open_shard(unit, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
+            writer = open_shard(files, f".{split}.parquet", plan.row_group_rows, self._encoder.schema)
             self._writer = opened.enter_context(writer)
 
     def add(self, split_rows: SplitRows) -> None:
@@ -224,7 +224,7 @@ class _SplitPart:
             shard: Shard | None = self._writer.finish()
         else:
             table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
-            shard = self._work.write_shuffled(self._unit, self._text, table)
+            shard = self._work.write_shuffled(self._files, self._unit, table)
         labelled = self._positives if self._work.plan.spec.label else None
         missing = tuple(self._missing.tolist())
         weights = (float(self._weights[0]), float(self._weights[1])) if self._is_weighted else None

@@ -55,8 +55,6 @@ class Cuts:
 
     train: int
     val: int
-    first_lines: Mapping[tuple[int, int], int]
-    """The number of each unit's first line among all lines of the training input."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class RowPlan:
     kept_before: Mapping[str, float] = field(default_factory=dict)
     """Split → the share of negatives that its input has kept, if it was sampled before."""
     first_lines: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """The number of each unit's first line among all lines of the training input; empty unless it is sampled."""
+    """The number of each unit's first line among all lines of the training input; empty unless it is cut or sampled."""
 
     @property
     def splits(self) -> list[str]:
@@ -163,13 +161,13 @@ class RowPlan:
         """True if there are training rows with labels."""
         return self.has_label("train") and bool(self.sources_of({"train"}))
 
-    def segments(self, text: InputUnit) -> list[tuple[str, int | None]]:
+    def segments(self, unit: InputUnit) -> list[tuple[str, int | None]]:
         """The segments of a unit in order: (split, the line that ends the segment; None for the last one)."""
-        split = self.sources[text.source].split
+        split = self.sources[unit.source].split
         if self.cuts is None or split != "train":
             return [(split, None)]
         segments: list[tuple[str, int | None]] = []
-        first, start = self.cuts.first_lines[text.source, text.unit], 0
+        first, start = self.first_lines[unit.source, unit.unit], 0
         for split, stop in ("train", self.cuts.train - first), ("val", self.cuts.val - first):
             if stop > start:
                 segments.append((split, stop))
@@ -183,24 +181,24 @@ class RowPlan:
 
     def rows(
         self,
-        text: InputUnit,
+        unit: InputUnit,
         cursor: Cursor | ArrowCursor,
         capacity: int = _ROWS,
         *,
         wants_keys: bool = False,
     ) -> Iterator[SplitRows]:
-        """The rows of unit ``text`` by split, up to ``capacity`` at a time, valid until the next are requested."""
+        """The rows of ``unit`` by split, up to ``capacity`` at a time, valid until the next are requested."""
         first = 0
-        for split, stop in self.segments(text):
+        for split, stop in self.segments(unit):
             for raw in cursor.rows(capacity, stop):
-                yield from self.deal(split, raw, text, cursor, first, wants_keys=wants_keys)
+                yield from self.deal(split, raw, unit, cursor, first, wants_keys=wants_keys)
                 first += len(raw.labels)
 
     def deal(
         self,
         split: str,
         raw: RawColumns,
-        text: InputUnit,
+        unit: InputUnit,
         cursor: Cursor | ArrowCursor,
         first: int,
         *,
@@ -208,18 +206,18 @@ class RowPlan:
     ) -> Iterator[SplitRows]:
         """Deals rows of segment ``split`` to splits, without the negatives that sampling leaves out.
 
-        ``raw``: the rows that ``cursor`` has just read from unit ``text``; ``first``: the first one's number in it.
+        ``raw``: the rows that ``cursor`` has just read from ``unit``; ``first``: the first one's number in it.
         """
         names = self.splits_of(split)
-        is_kept = self._is_kept(raw, text, cursor) if split == "train" and self.sampled < 1 else None
+        is_kept = self._is_kept(raw, unit, cursor) if split == "train" and self.sampled < 1 else None
         if len(names) == 1:
-            keys = self._keys(raw, text, first) if wants_keys else None
+            keys = self._keys(raw, unit, first) if wants_keys else None
             if is_kept is None:
                 yield SplitRows(split, raw, keys)
             elif len(rows := np.flatnonzero(is_kept)):
                 yield SplitRows(split, raw.take(rows), None if keys is None else keys[rows])
             return
-        keys = self._keys(raw, text, first)
+        keys = self._keys(raw, unit, first)
         places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
         ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
         which = np.searchsorted(ends[:-1], places, side="right")
@@ -229,16 +227,16 @@ class RowPlan:
             if len(rows):
                 yield SplitRows(name, raw.take(rows), keys[rows])
 
-    def _is_kept(self, raw: RawColumns, text: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
+    def _is_kept(self, raw: RawColumns, unit: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
         """False for negatives that sampling leaves out, drawn by a hash of the seed and the line's number."""
-        lines = (self.first_lines[text.source, text.unit] + cursor.row_lines()).astype(np.uint64)
+        lines = (self.first_lines[unit.source, unit.unit] + cursor.row_lines()).astype(np.uint64)
         drawn = deal_keys(lines, self.seed, NEGATIVES)
         return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))
 
-    def _keys(self, raw: RawColumns, text: InputUnit, first: int) -> NDArray[np.uint64]:
+    def _keys(self, raw: RawColumns, unit: InputUnit, first: int) -> NDArray[np.uint64]:
         if self.contents_identify_rows:
-            return content_hashes(raw, self.file_specs[text.source])
-        return row_keys(self.seed, text.source, text.unit, len(raw.labels), first)
+            return content_hashes(raw, self.file_specs[unit.source])
+        return row_keys(self.seed, unit.source, unit.unit, len(raw.labels), first)
 
 
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
@@ -246,8 +244,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 
     Raises ConfigError if a fraction is less than a line.
     """
-    starts = [0, *accumulate(lines.values())]
-    total = starts[-1]
+    total = sum(lines.values())
     sizes = {name: int(total * fraction) for name, fraction in fractions.items()}
     refuse_if(
         [
@@ -261,14 +258,14 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
         ]
     )
     val = total - sizes.get("test", 0)
-    return Cuts(val - sizes.get("val", 0), val, dict(zip(lines, starts, strict=False)))
+    return Cuts(val - sizes.get("val", 0), val)
 
 
 @dataclass(frozen=True)
 class CountedUnit:
     """A unit with its number of lines, without the file's header, and of ``rows``, in passes that count them."""
 
-    text: UnitExtent
+    extent: UnitExtent
     lines: int
     rows: int = 0
 
@@ -281,7 +278,7 @@ class CountLines:
     plan: RowPlan
     journal: Journal[CountedUnit]
 
-    def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
-        assert not isinstance(text, ParquetUnit), "a footer of Parquet has the number of rows"
-        count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
-        return self.journal.begin(text.name).finish(CountedUnit(text.finish(), count))
+    def __call__(self, unit: InputUnit) -> Finish[CountedUnit]:
+        assert not isinstance(unit, ParquetUnit), "a footer of Parquet has the number of rows"
+        count = sum(int(lines.count_lines(*block)) for block in body(unit, self.plan.spec))
+        return self.journal.begin(unit.name).finish(CountedUnit(unit.finish(), count))

@@ -67,7 +67,7 @@ class StudiedUnit:
     ``moments``: those of each dense column; ``entries``: the number of keys of each sparse column in the unit's counts.
     """
 
-    text: UnitExtent
+    extent: UnitExtent
     moments: tuple[Moments, ...]
     entries: tuple[int, ...]
 
@@ -87,30 +87,30 @@ class ValueStudy:
     sees_others: bool
     journal: Journal[StudiedUnit]
 
-    def __call__(self, text: InputUnit) -> Finish[StudiedUnit]:
+    def __call__(self, unit: InputUnit) -> Finish[StudiedUnit]:
         spec = self.plan.spec
         counts = [KeyCounts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)
         indexer = Indexer(np.full(len(counts), MISSING_KEY))
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
-        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
+        cursor = open_cursor(unit, self.plan.file_specs[unit.source], keeps_spans=wants_texts)
         num_columns = len(spec.dense) + len(spec.sparse)
         counted = min(_COUNTED, max(_MOST_VALUES // num_columns, 1))
-        for split, raw, _ in self.plan.rows(text, cursor, _MEASURED if self.wants_moments else counted):
+        for split, raw, _ in self.plan.rows(unit, cursor, _MEASURED if self.wants_moments else counted):
             is_studied = split in self.plan.studied
             if self.wants_counts and (is_studied or self.sees_others):
                 _count(counts, list(raw.sparse_keys(spec)), indexer, weight=int(is_studied))
             if self.wants_moments and is_studied:
                 moments = [m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)]
-        text_range = text.finish()
-        unit = self.journal.begin(text.name)
+        extent = unit.finish()
+        files = self.journal.begin(unit.name)
         features = [count.sorted() for count in counts]
         if self.wants_counts:
             texts = _texts(spec, cursor, [feature.spans for feature in features]) if wants_texts else None
-            with unit.write(".counts") as temporary:
+            with files.write(".counts") as temporary:
                 write_counts(temporary, features, texts)
         entries = tuple(len(feature.keys) for feature in features)
-        return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
+        return files.finish(StudiedUnit(extent, tuple(moments), entries))
 
 
 def _count(

@@ -70,13 +70,13 @@ class CountClicks:
     columns: tuple[int, ...]
     journal: Journal[CountedUnit]
 
-    def __call__(self, text: InputUnit) -> Finish[CountedUnit]:
+    def __call__(self, unit: InputUnit) -> Finish[CountedUnit]:
         counts = [KeyCounts() for _ in self.columns]
-        spec, contents = self.plan.file_specs[text.source], ContentCounter()
-        cursor, encoder = open_cursor(text, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
+        spec, contents = self.plan.file_specs[unit.source], ContentCounter()
+        cursor, encoder = open_cursor(unit, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
-        for split, raw, row_keys in self.plan.rows(text, cursor, wants_keys=True):
+        for split, raw, row_keys in self.plan.rows(unit, cursor, wants_keys=True):
             if split == "train" and row_keys is not None:
                 num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)
@@ -86,13 +86,13 @@ class CountClicks:
                     count.add(*_sums_of(keys, raw.weights, self.plan.spec.is_weighted))
                 if self.plan.contents_identify_rows:
                     contents.add(row_keys)
-        text_range = text.finish()
-        unit = self.journal.begin(text.name)
-        with unit.write(".counts") as temporary:
+        extent = unit.finish()
+        files = self.journal.begin(unit.name)
+        with files.write(".counts") as temporary:
             write_counts(temporary, [count.sorted() for count in counts])
-        with unit.write(".contents") as temporary:
+        with files.write(".contents") as temporary:
             contents.sample.write(temporary)
-        return unit.finish(CountedUnit(text_range, cursor.line, num_rows))
+        return files.finish(CountedUnit(extent, cursor.line, num_rows))
 
 
 Counts = NDArray[np.int64] | NDArray[np.float64]
@@ -157,7 +157,7 @@ class AddUpClicks:
         kind = np.float64 if is_weighted or share < 1 else np.int64
         counts: NDArray[Any] = np.zeros((num_ids * NUM_FOLDS, 2), kind)  # by label
         for unit in self.units:
-            path = self.counted.path(unit.text.name, ".counts")
+            path = self.counted.path(unit.extent.name, ".counts")
             keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
         if is_weighted:  # the prior counts rows, so the mean weight must be 1

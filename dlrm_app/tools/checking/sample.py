@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import BYTE_ORDER_MARK, refuse_other_file
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
-from dlrm_app.logs.rejects import NULLS
+from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
@@ -29,7 +29,7 @@ _LINES = 200
 """Lines that are used to find the delimiter, the quote and the header."""
 _DELIMITERS = "\t\x01;,|"  # ; before , because it occurs with decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
-"""Words for a missing value in any column; other NULLS and infinite numbers count in columns of numbers only.
+"""Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
@@ -227,6 +227,6 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _null_words(column: SampledColumn) -> list[str]:
-    words = [value for value in column.counts if value.lower() in NULLS or _INFINITE.fullmatch(value)]
+    words = [value for value in column.counts if value.lower() in LIKELY_NULLS or _INFINITE.fullmatch(value)]
     is_number = all_fit(FLOAT, column.counts.keys() - {"", *words})
     return [word for word in words if is_number or word.lower() in _CERTAIN]
