@@ -34,7 +34,7 @@ RECORDS = [
 
 @dataclass(frozen=True)
 class Small:
-    text: UnitExtent
+    extent: UnitExtent
 
 
 @pytest.mark.parametrize("record", RECORDS)
