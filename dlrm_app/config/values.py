@@ -28,7 +28,7 @@ BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 # up to a year: torch can represent it in nanoseconds
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 Split = Literal["train", "val", "test"]
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
+SPLITS: tuple[Split, ...] = get_args(Split)
 Which = Literal["newest", "best"]
 
 

@@ -68,7 +68,7 @@ def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, 
 
     Keeps the choices of an earlier run, whose settings were ``before``; makes others from a sample of the rows.
     """
-    plan, open_keys = request.rows, open_choices(request.config)
+    plan, open_keys = request.inputs, open_choices(request.config)
     config = with_choices(request.config, before)
     to_choose = open_choices(config)
     if not to_choose:

@@ -33,7 +33,7 @@ from dlrm_app.logs.sources.source import InputFile, content_checksum, sample_che
 from dlrm_app.logs.sources.store import in_threads
 from dlrm_app.logs.sources.units import FileExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.rejects import rejects_of
 from dlrm_app.records import Json
 from dlrm_app.text import listed
@@ -44,7 +44,7 @@ MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
 """Split → (temporary path, shard) for each of its shards, in order."""
 
 
-def refuse_empty(plan: RowPlan, empty: Mapping[str, int]) -> None:
+def refuse_empty(plan: InputPlan, empty: Mapping[str, int]) -> None:
     """Raises DataError for the first of the splits without rows. ``empty``: split → its malformed lines.
 
     If splits are dealt by contents, all malformed lines count as train's, because their split is unknown.
@@ -60,7 +60,7 @@ def refuse_empty(plan: RowPlan, empty: Mapping[str, int]) -> None:
 
 
 def complete(
-    plan: RowPlan,
+    plan: InputPlan,
     journal: Journal[EncodedUnit],
     units: Sequence[EncodedUnit],
     shards: MadeShards,
@@ -93,7 +93,7 @@ def complete(
             label.name: best_scores[label.name] for label in labels[1:] if label.name in best_scores
         },
         lineage=columns.lineage,
-        kept=list(plan.kept),
+        kept=list(plan.kept_columns),
         own_clicks=_own_clicks(plan, units, columns),
         contents=_write_contents(plan, journal, units),
         target_label=_target_label(columns, config) if label is None else None,
@@ -107,7 +107,7 @@ def complete(
 
 
 def _summarize(
-    plan: RowPlan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
+    plan: InputPlan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
 ) -> Split:
     parts = [unit.splits[split] for unit in units if split in unit.splits]
     return Split(
@@ -124,7 +124,7 @@ def _summarize(
     )
 
 
-def _count_labels(plan: RowPlan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
+def _count_labels(plan: InputPlan, split: str, parts: Sequence[EncodedSplit]) -> dict[str, LabelCounts]:
     return label_counts(
         plan.spec.labels,
         [part.labels for part in parts],
@@ -155,7 +155,7 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
 
 
 def _sources(
-    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+    plan: InputPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> list[ManifestSource]:
     """The manifest's sources. ``checksum``: of the text, the same for a file and its .gz; for Parquet, of all bytes."""
     read = {source.index: (0, 0) for source in plan.sources}  # the crc of the text, and the rows
@@ -174,7 +174,7 @@ def _sources(
 
 
 def _parts(
-    plan: RowPlan, journal: Journal[EncodedUnit], unit: EncodedUnit
+    plan: InputPlan, journal: Journal[EncodedUnit], unit: EncodedUnit
 ) -> Iterator[tuple[int, FileExtent]]:
     """(number of a source, its part in ``unit``) for each source of the unit.
 
@@ -189,7 +189,7 @@ def _parts(
         yield source, replace(part, lines=part.lines - rejects[plan.sources[source].path])
 
 
-def _best_scores(plan: RowPlan) -> dict[str, dict[str, float]]:
+def _best_scores(plan: InputPlan) -> dict[str, dict[str, float]]:
     """Label → the mean, by rows, of the best reachable scores in the files that dlrm-generate adds to the sources.
 
     Labels are left out if a file is missing or damaged, or does not name them.
@@ -218,7 +218,7 @@ def _mean(scores: Sequence[Json]) -> dict[str, float] | None:
     return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
 
 
-def _own_clicks(plan: RowPlan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
+def _own_clicks(plan: InputPlan, units: Sequence[EncodedUnit], columns: MadeColumns) -> dict[str, float]:
     """Split → the share of its rows whose own clicks are in the target columns that encode them.
 
     Leaves out splits whose share may be due to chance.
@@ -241,7 +241,7 @@ def _target_label(columns: MadeColumns, config: Json) -> str | None:
 
 
 def _write_contents(
-    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+    plan: InputPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> dict[str, str] | None:
     """Writes a sample of all rows if they are dealt by their contents. Returns its file and checksum."""
     if plan.splits_by != "content" or not plan.contents_identify_rows:

@@ -53,7 +53,7 @@ class ColumnMaker:
         return self._make_new() if base is None else self._make_from(base)
 
     def _make_new(self) -> MadeColumns:
-        rules, spec = self.plan.columns, self.plan.rows.spec
+        rules, spec = self.plan.columns, self.plan.inputs.spec
         dense, sparse = list(rules.dense), list(rules.hashed)
         dense, made, growth = self._study_columns(dense)
         order = {column.name: number for number, column in enumerate(spec.sparse)}
@@ -78,7 +78,7 @@ class ColumnMaker:
 
         If its vocabularies grow, the values of these rows are added to them.
         """
-        rules, spec, output = self.plan.columns, self.plan.rows.spec, self.plan.rows.output
+        rules, spec, output = self.plan.columns, self.plan.inputs.spec, self.plan.inputs.output
         grows = rules.grows_from is not None
         if not grows:
             copy_encoding_files(base, output)
@@ -120,22 +120,24 @@ class ColumnMaker:
             )
 
     def _study(self, *, wants_moments: bool) -> list[StudiedUnit]:
-        rows, rules = self.plan.rows, self.plan.columns
+        inputs, rules = self.plan.inputs, self.plan.columns
         sees_others = rules.grows_from is not None
         journal = self.passes.journal("study", StudiedUnit)
-        study = ValueStudy(rows, bool(rules.groups), wants_moments, sees_others, journal)
-        return self.passes.over_units(study, rows.sources if sees_others else rows.sources_of(rows.studied))
+        study = ValueStudy(inputs, bool(rules.groups), wants_moments, sees_others, journal)
+        return self.passes.over_units(
+            study, inputs.sources if sees_others else inputs.sources_of(inputs.studied)
+        )
 
     def _make_vocabularies(
         self, units: Sequence[StudiedUnit]
     ) -> tuple[dict[str, SparseColumn], list[Growth]]:
         """Returns (the columns with a vocabulary by name, the changes of the day to each vocabulary)."""
-        rules, raw = self.plan.columns, self.plan.rows.spec.sparse
+        rules, raw = self.plan.columns, self.plan.inputs.spec.sparse
         if not rules.groups:
             return {}, []
         studied = self.passes.journal("study", StudiedUnit)
         add_up = MakeVocabularies(
-            self.plan.rows,
+            self.plan.inputs,
             tuple(studied.path(unit.extent.name, ".counts") for unit in units),
             tuple(map(sum, zip(*(unit.entries for unit in units), strict=True))),
             rules.groups,
@@ -169,18 +171,18 @@ class ColumnMaker:
     def _make_targets(
         self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
     ) -> list[DenseColumn]:
-        rows, targets = self.plan.rows, self.plan.columns.targets
+        inputs, targets = self.plan.inputs, self.plan.columns.targets
         sources = tuple(number for number, column in enumerate(sparse) if column.name in targets)
         if not sources:
             return []
         columns = tuple(sparse[number] for number in sources)
         refuse_if_clicks_are_too_many(columns, self.plan.memory_bytes)
         counted = self.passes.journal("clicks", CountedUnit)
-        count = CountClicks(rows, tuple(dense), tuple(sparse), sources, counted)
-        units = tuple(self.passes.over_units(count, rows.sources_of({"train"})))
+        count = CountClicks(inputs, tuple(dense), tuple(sparse), sources, counted)
+        units = tuple(self.passes.over_units(count, inputs.sources_of({"train"})))
         samples = [counted.path(unit.extent.name, ".contents") for unit in units]
-        contents = write_learnt(samples, rows.output) if rows.contents_identify_rows else {}
+        contents = write_learnt(samples, inputs.output) if inputs.contents_identify_rows else {}
         add_up = AddUpClicks(
-            rows, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)
+            inputs, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)
         )
         return self.passes.over_numbers(add_up, len(columns))

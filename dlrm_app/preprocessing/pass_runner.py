@@ -12,7 +12,7 @@ from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
-from dlrm_app.preprocessing.passes.plan import CountedUnit, RowPlan
+from dlrm_app.preprocessing.passes.plan import CountedUnit, InputPlan
 from dlrm_app.preprocessing.passes.study import StudiedUnit
 from dlrm_app.preprocessing.work.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
 from dlrm_app.preprocessing.work.work_folder import begun_passes, pass_journal
@@ -26,7 +26,7 @@ U = TypeVar("U", CountedUnit, StudiedUnit, EncodedUnit)
 class PassRunner:
     """Runs passes over the rows of ``plan``, in the threads or processes of ``executor``."""
 
-    plan: RowPlan
+    plan: InputPlan
     executor: Executor
 
     def journal(self, name: str, record: type[R]) -> Journal[R]:
@@ -100,7 +100,7 @@ def _done(bundles: Sequence[tuple[InputFile, ...]], journal: Journal[U]) -> dict
 
 
 def missing_units(
-    plan: RowPlan, bundle: tuple[InputFile, ...], done: Sequence[UnitName], journal: Journal[U]
+    plan: InputPlan, bundle: tuple[InputFile, ...], done: Sequence[UnitName], journal: Journal[U]
 ) -> Sequence[InputFeed]:
     """Feeds of the units of ``bundle`` that are not ``done``."""
     source, numbers = bundle[0], frozenset(name.unit for name in done)

@@ -25,7 +25,7 @@ def preprocess(config: PreprocessConfig) -> Dataset:
     finished = finished_dataset(request)
     if finished is not None:
         return Dataset(finished)
-    request, output = with_file_specs(request), request.rows.output
+    request, output = with_file_specs(request), request.inputs.output
     start = time.perf_counter()
     executor = _open_executor(config.executor, config.threads, config.dask.address or "")
     with executor as opened, explained_disk_errors(output, CONTINUE), locked(output):

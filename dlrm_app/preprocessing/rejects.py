@@ -7,14 +7,14 @@ from dlrm_app.journal import Journal
 from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 
 
 @dataclass
 class RejectLimit:
     """Checks units as they are encoded, to fail as soon as the share of malformed lines must become too large."""
 
-    plan: RowPlan
+    plan: InputPlan
     journal: Journal[EncodedUnit]
     max_fraction: float
     _units: list[EncodedUnit] = field(default_factory=list)
@@ -41,7 +41,7 @@ class RejectLimit:
 
 
 def rejects_of(
-    plan: RowPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+    plan: InputPlan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
 ) -> Iterator[RejectedLine]:
     """Every reject of ``units`` (in order), with its file and its line number there, from 1."""
     source, first_line = -1, 1

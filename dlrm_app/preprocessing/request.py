@@ -23,7 +23,7 @@ from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.spec import Cures, Spec
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.passes.targets import base_click_problems
 from dlrm_app.preprocessing.work.work_folder import begun_config
 from dlrm_app.records import Json
@@ -41,12 +41,12 @@ class Request:
 
     config: the configuration, with what other datasets and earlier runs decide
     base: the dataset whose encodings are used or grown
-    rows: the input and the splits, with the columns that were typed
+    inputs: the input and the splits, with the columns that were typed
     """
 
     config: PreprocessConfig
     base: Manifest | None
-    rows: RowPlan
+    inputs: InputPlan
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class DatasetPlan:
 
     config: the configuration
     auto: the record of the choices; None if none were made
-    rows: the input, and the split that each row goes to
+    inputs: the input, and the split that each row goes to
     columns: the rules of the columns
     """
 
     config: PreprocessConfig
     auto: Json | None
-    rows: RowPlan
+    inputs: InputPlan
     columns: ColumnRules
 
     @property
@@ -110,7 +110,7 @@ def read_request(config: PreprocessConfig) -> Request:
     sources = find_sources(given)
     refuse_if(base_click_problems(base, sources) if base else [])
     config = replace(config, encoding=encoding, dense=dense, input=given)
-    return Request(config, base, _plan_rows(config, spec, sources))
+    return Request(config, base, _plan_inputs(config, spec, sources))
 
 
 def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) -> DatasetPlan:
@@ -118,16 +118,16 @@ def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) 
 
     Raises ConfigError if chosen columns do not fit.
     """
-    rows, base = request.rows, request.base
+    inputs, base = request.inputs, request.base
     if request.config.encoding.crosses == AUTO:
-        spec = with_crosses(rows.spec, config.encoding.crosses)
-        files = tuple(replace(each, derived=spec.derived) for each in rows.file_specs)
-        rows = replace(rows, spec=spec, file_specs=files)
+        spec = with_crosses(inputs.spec, config.encoding.crosses)
+        files = tuple(replace(each, derived=spec.derived) for each in inputs.file_specs)
+        inputs = replace(inputs, spec=spec, file_specs=files)
     columns = ColumnSettings(
-        config.encoding, config.dense, config.multi_hot.sizes, config.keep, rows.has_clicks
+        config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks
     )
-    refuse_if(setting_problems(columns, rows.spec, None) if base is None else [])
-    return DatasetPlan(config, auto, rows, column_rules(columns, rows.spec, base))
+    refuse_if(setting_problems(columns, inputs.spec, None) if base is None else [])
+    return DatasetPlan(config, auto, inputs, column_rules(columns, inputs.spec, base))
 
 
 def _with_versions(given: InputConfig, before: Json) -> InputConfig:
@@ -137,10 +137,10 @@ def _with_versions(given: InputConfig, before: Json) -> InputConfig:
     return replace(given, **versions)
 
 
-def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> RowPlan:
+def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> InputPlan:
     fractions = {"val": config.split.val, "test": config.split.test}
     sparse = {column.name: column for column in spec.sparse}
-    return RowPlan(
+    return InputPlan(
         spec=spec,
         sources=tuple(sources),
         unlabelled=frozenset(config.input.unlabelled),
@@ -150,7 +150,7 @@ def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile
         shuffle=config.shuffle,
         seed=config.seed,
         output=Path(config.output),
-        kept=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
+        kept_columns=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
         splits_by=config.split.by,
         sampled=config.sampling.negatives or 1.0,
         kept_before=config.dataset.kept_shares(),
@@ -159,7 +159,7 @@ def _plan_rows(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile
 
 def with_file_specs(request: Request) -> Request:
     """``request`` with the format of each source. Raises ConfigError for mistakes that affect every line."""
-    plan = request.rows
+    plan = request.inputs
     read_footers(plan.sources)
     refuse_if(_empty_split_problems(plan))
 
@@ -178,10 +178,10 @@ def with_file_specs(request: Request) -> Request:
         logger.info(
             f"columns that dataset={plan.spec.name} does not name are left out: {listed([*others], 8)}"
         )
-    return replace(request, rows=replace(plan, file_specs=tuple(specs)))
+    return replace(request, inputs=replace(plan, file_specs=tuple(specs)))
 
 
-def _empty_split_problems(plan: RowPlan) -> list[Problem]:
+def _empty_split_problems(plan: InputPlan) -> list[Problem]:
     by_split: dict[str, list[InputFile]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)

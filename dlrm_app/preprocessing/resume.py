@@ -12,7 +12,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_pr
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.logs.sources.source import has_changed, other_input_problems
 from dlrm_app.preprocessing.choose import with_all_choices, with_choices
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.request import DatasetPlan, Request, kept_settings, plan_dataset
 from dlrm_app.preprocessing.work.work_folder import (
     WORK,
@@ -39,7 +39,7 @@ _FREE_KEYS = ["dataset.published_rows", "auto"]
 
 def finished_dataset(request: Request) -> Manifest | None:
     """The manifest if OUTPUT holds exactly this dataset, finished. Raises DlrmError if it holds another one."""
-    output = request.rows.output
+    output = request.inputs.output
     if not is_file(output / MANIFEST):
         refuse_if(output_problems("output", output, is_folder=True))
         if output.exists() and any(output.iterdir()) and not (output / WORK).is_dir():
@@ -48,7 +48,7 @@ def finished_dataset(request: Request) -> Manifest | None:
             )
         return None
     manifest = read_manifest(output)
-    state, sources = "a finished dataset", request.rows.sources
+    state, sources = "a finished dataset", request.inputs.sources
     typed = kept_settings(with_choices(request.config, manifest.config))
     read = {source.path: source for source in manifest.sources}
     versions = {path: source.version for path, source in read.items()}
@@ -82,11 +82,11 @@ def begin_work(request: Request) -> tuple[DatasetPlan, bool]:
 
     Raises ConfigError if OUTPUT holds finished work of another run.
     """
-    output = request.rows.output
+    output = request.inputs.output
     problems = other_code_problems(output)
     if not problems and (before := read_run(output)) is not None:
         plan, run = _plan(request, before.config)
-        problems = _other_run_problems(before, run, request.rows)
+        problems = _other_run_problems(before, run, request.inputs)
         if not problems:
             logger.info(f"{output} is unfinished: continuing where it stopped")
             remove_temporary_files(output)
@@ -108,10 +108,10 @@ def _plan(request: Request, before: Json) -> tuple[DatasetPlan, BegunRun]:
     """The plan for ``request``, and its record; choices are those of an earlier run, whose settings were ``before``."""
     plan = plan_dataset(request, *with_all_choices(request, before))
     fingerprint = request.base.fingerprint() if request.base else None
-    return plan, BegunRun(plan.settings(), request.rows.sources, fingerprint)
+    return plan, BegunRun(plan.settings(), request.inputs.sources, fingerprint)
 
 
-def _other_run_problems(before: BegunRun, now: BegunRun, plan: RowPlan) -> list[Problem]:
+def _other_run_problems(before: BegunRun, now: BegunRun, plan: InputPlan) -> list[Problem]:
     """The differences of the unfinished run ``before`` from ``now``.
 
     Files without finished units may have been replaced, for example damaged ones.

@@ -37,66 +37,68 @@ class Stages:
 
     @classmethod
     def of(cls, plan: DatasetPlan, executor: Executor) -> "Stages":
-        return cls(plan, PassRunner(plan.rows, executor))
+        return cls(plan, PassRunner(plan.inputs, executor))
 
     def run(self) -> Manifest:
         """Runs all passes that are not done, and writes the manifest."""
         lines = self.count_lines()
-        rows, by_end = self.plan.rows, self.plan.rows.splits_by == "end"
-        cuts = cut_lines(lines, rows.fractions) if rows.fractions and by_end else None
+        inputs, by_end = self.plan.inputs, self.plan.inputs.splits_by == "end"
+        cuts = cut_lines(lines, inputs.fractions) if inputs.fractions and by_end else None
         firsts = dict(zip(lines, accumulate(lines.values(), initial=0), strict=False))
-        first_lines = firsts if cuts is not None or rows.sampled < 1 else {}
+        first_lines = firsts if cuts is not None or inputs.sampled < 1 else {}
         are_identified = self._contents_identify_rows()
-        rows = replace(rows, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
-        return replace(self, plan=replace(self.plan, rows=rows))._make()
+        inputs = replace(inputs, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
+        return replace(self, plan=replace(self.plan, inputs=inputs))._make()
 
     def _make(self) -> Manifest:
         plan, columns = self.plan, ColumnMaker(self.plan, self.passes).make()
         journal, units = self.encode(columns)
         if plan.columns.counted:
             files = [journal.path(unit.extent.name, ".sketch") for unit in units]
-            num_raw = len(plan.rows.spec.sparse)
+            num_raw = len(plan.inputs.spec.sparse)
             counted = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=counted + columns.sparse[num_raw:])
         shards = self.collect_shards(journal, units)
-        return complete(plan.rows, journal, units, shards, columns, plan.settings())
+        return complete(plan.inputs, journal, units, shards, columns, plan.settings())
 
     def _contents_identify_rows(self) -> bool:
         """False if rows should be dealt by their contents, but too many rows of the first unit have equal ones."""
-        rows, rules = self.plan.rows, self.plan.columns
-        bundle = next(iter(rows.bundles(rows.sources_of({"train"}))), None)
-        if bundle is None or not (rules.targets or rows.splits_by == "content"):
+        inputs, rules = self.plan.inputs, self.plan.columns
+        bundle = next(iter(inputs.bundles(inputs.sources_of({"train"}))), None)
+        if bundle is None or not (rules.targets or inputs.splits_by == "content"):
             return True
-        feed = rows.feeds(bundle, lambda unit: unit == 0)[0]
-        spec = rows.file_specs[bundle[0].index]
+        feed = inputs.feeds(bundle, lambda unit: unit == 0)[0]
+        spec = inputs.file_specs[bundle[0].index]
         for text in feed.items():
             return contents_identify_rows(islice(open_cursor(text, spec).rows(_LOOK_ROWS, None), 1), spec)
         return True
 
     def count_lines(self) -> dict[tuple[int, int], int]:
         """The number of lines of each unit of the training input, in order; empty if nothing depends on it."""
-        rows = self.plan.rows
-        if rows.sampled == 1 and (not rows.fractions or rows.splits_by != "end"):
+        inputs = self.plan.inputs
+        if inputs.sampled == 1 and (not inputs.fractions or inputs.splits_by != "end"):
             return {}
-        work = CountLines(rows, self.passes.journal("lines", CountedUnit))
-        sources = rows.sources_of({"train"})
+        work = CountLines(inputs, self.passes.journal("lines", CountedUnit))
+        sources = inputs.sources_of({"train"})
         texts = [source for source in sources if source.format != "parquet"]
         lines = {(u.extent.source, u.extent.unit): u.lines for u in self.passes.over_units(work, texts)}
-        lines |= dict(unit for bundle in rows.bundles(sources) for unit in rows.counted(bundle))
+        lines |= dict(unit for bundle in inputs.bundles(sources) for unit in inputs.counted(bundle))
         return dict(sorted(lines.items()))
 
     def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
-        rows, rules = self.plan.rows, self.plan.columns
+        inputs, rules = self.plan.inputs, self.plan.columns
         journal = self.passes.journal("encode", EncodedUnit)
         folded = self.passes.journal("targets", DenseColumn).folder if rules.targets else None
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
-        learnt = learnt_rows(dense, rows.output)
-        wants_contents = rows.splits_by == "content"
-        work = EncodeUnits(rows, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt)
-        limit = RejectLimit(rows, journal, self.plan.config.rejects.max_fraction)
-        units = self.passes.over_units(work, rows.sources, limit.check)
-        check_unchanged(rows.sources)
+        learnt = learnt_rows(dense, inputs.output)
+        wants_contents = inputs.splits_by == "content"
+        work = EncodeUnits(
+            inputs, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt
+        )
+        limit = RejectLimit(inputs, journal, self.plan.config.rejects.max_fraction)
+        units = self.passes.over_units(work, inputs.sources, limit.check)
+        check_unchanged(inputs.sources)
         limit.refuse(units)
         return journal, units
 
@@ -104,19 +106,19 @@ class Stages:
         self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]
     ) -> dict[str, list[tuple[Path, Shard]]]:
         """The shards of each split that have rows, in order, with their paths. Gathers those of a full shuffle."""
-        rows = self.plan.rows
-        shards: dict[str, list[tuple[Path, Shard]]] = {split: [] for split in rows.splits}
+        inputs = self.plan.inputs
+        shards: dict[str, list[tuple[Path, Shard]]] = {split: [] for split in inputs.splits}
         for unit in units:
             for split, part in unit.splits.items():
                 if part.shard is not None and part.shard.rows:
                     shards[split].append((encoded.folder / part.shard.path, part.shard))
-        if rows.shuffle == "full" and "train" in rows.splits:
+        if inputs.shuffle == "full" and "train" in inputs.splits:
             training = [unit for unit in units if "train" in unit.splits]
             num_rows = sum(unit.splits["train"].rows for unit in training)
             num_parts = -(-num_rows // self.plan.config.layout.shuffled_shard_rows)
             runs = tuple(encoded.path(unit.extent.name, ".run") for unit in training)
             journal = self.passes.journal("gather", Shard)
-            gather = Gather(runs, num_parts, rows.row_group_rows, journal)
+            gather = Gather(runs, num_parts, inputs.row_group_rows, journal)
             gathered = self.passes.over_numbers(gather, num_parts)
             shards["train"] = [(journal.folder / shard.path, shard) for shard in gathered if shard.rows]
         return shards

@@ -22,7 +22,7 @@ from dlrm_app.logs.rejects import RejectedLine, write_rejects
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
-from dlrm_app.preprocessing.passes.plan import RowPlan, SplitRows
+from dlrm_app.preprocessing.passes.plan import InputPlan, SplitRows
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocessing.passes.targets import folds_of
 
@@ -81,7 +81,7 @@ class EncodeUnits:
     """
 
     title: ClassVar[str] = "encoding"
-    plan: RowPlan
+    plan: InputPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     wants_sketch: bool
@@ -180,7 +180,7 @@ class _SplitPart:
         plan = work.plan
         self._folded = work.folded if split == "train" else None
         spec = plan.file_specs[unit.source]
-        self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept)
+        self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns)
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
         self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)

@@ -28,7 +28,7 @@ from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.spec import SCORE
 from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 
 NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 """The number of pieces of a large input that are read, and the bytes of text of each."""
@@ -86,7 +86,7 @@ class _SampledRows(NamedTuple):
     keys: list[NDArray[np.uint64]]
 
 
-def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
+def look_at(plan: InputPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
     """Reads a sample of the rows of the studied splits. Raises DataError if a file is damaged.
 
     Without ``wants_numbers``, footers are enough for a Parquet input of many rows.
@@ -115,7 +115,7 @@ def look_at(plan: RowPlan, threads: int | None, *, wants_numbers: bool = True) -
     return _summarize(plan, [part for sample in samples for part in sample[0]], _train_rows(plan, rows))
 
 
-def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
+def _feeds(plan: InputPlan, source: InputFile, begin: int, total: int) -> Sequence[InputFeed]:
     """The pieces of ``source`` to read: all if ``total`` is small, otherwise pieces at evenly spread places.
 
     ``begin``: the size of all sources before this one.
@@ -138,7 +138,7 @@ def _feeds(plan: RowPlan, source: InputFile, begin: int, total: int) -> Sequence
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def read_sample(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
+def read_sample(plan: InputPlan, step: int, feed: InputFeed) -> tuple[list[_SampledRows], int, int]:
     """Returns (every ``step``-th row of ``feed``, its lines, its bytes in the file); the last two are 0 for Parquet."""
     spec, parts = plan.file_specs[feed.source.index], []
     lines = file_bytes = 0
@@ -152,12 +152,12 @@ def read_sample(plan: RowPlan, step: int, feed: InputFeed) -> tuple[list[_Sample
     return parts, lines, file_bytes
 
 
-def _train_rows(plan: RowPlan, rows: int) -> int:
+def _train_rows(plan: InputPlan, rows: int) -> int:
     """The number of training rows without those that are cut off for val and test."""
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _summarize(plan: RowPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSummary:
+def _summarize(plan: InputPlan, parts: Sequence[_SampledRows], rows: int) -> SampleSummary:
     """Summarizes the training rows of ``parts``.
 
     Parts are in the order of the input, so rows of val and test come last. ``rows``: the number before sampling.

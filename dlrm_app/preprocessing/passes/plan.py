@@ -58,7 +58,7 @@ class Cuts:
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class InputPlan:
     """The input of a run, its format, and the split of each line."""
 
     spec: Spec
@@ -70,7 +70,7 @@ class RowPlan:
     shuffle: str
     seed: int
     output: Path
-    kept: tuple[KeptColumn, ...] = ()
+    kept_columns: tuple[KeptColumn, ...] = ()
     splits_by: str = "end"
     """"end": the last lines of the training input are val and test; "content": rows are dealt by their contents."""
     file_specs: tuple[Spec, ...] = ()
@@ -275,7 +275,7 @@ class CountLines:
     """Counts the lines of each unit."""
 
     title: ClassVar[str] = "counting lines"
-    plan: RowPlan
+    plan: InputPlan
     journal: Journal[CountedUnit]
 
     def __call__(self, unit: InputUnit) -> Finish[CountedUnit]:

@@ -19,7 +19,7 @@ from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 
 _MEASURED, _COUNTED, _MOST_VALUES = 1 << 14, 1 << 16, 1 << 22
 """Rows to measure at a time, which affects how moments are rounded; rows to count at a time, among which many values
@@ -81,7 +81,7 @@ class ValueStudy:
     """
 
     title: ClassVar[str] = "studying values"
-    plan: RowPlan
+    plan: InputPlan
     wants_counts: bool
     wants_moments: bool
     sees_others: bool

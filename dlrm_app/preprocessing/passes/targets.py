@@ -42,7 +42,7 @@ from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
-from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, RowPlan
+from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, InputPlan
 from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
@@ -64,7 +64,7 @@ class CountClicks:
     """
 
     title: ClassVar[str] = "counting clicks"
-    plan: RowPlan
+    plan: InputPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     columns: tuple[int, ...]
@@ -110,7 +110,7 @@ def _sums_of(
 
 
 def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The folds [R] of training rows with these ``keys``, from ``RowPlan.rows``."""
+    """The folds [R] of training rows with these ``keys``, from ``InputPlan.rows``."""
     return (deal_keys(keys, seed, FOLDS) % np.uint64(NUM_FOLDS)).astype(np.uint8)
 
 
@@ -122,7 +122,7 @@ class AddUpClicks:
     """
 
     title: ClassVar[str] = "adding up clicks"
-    plan: RowPlan
+    plan: InputPlan
     counted: Journal[CountedUnit]
     units: tuple[CountedUnit, ...]
     sources: tuple[SparseColumn, ...]

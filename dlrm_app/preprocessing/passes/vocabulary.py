@@ -38,7 +38,7 @@ from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, GrownVocabulary, Records, grow
-from dlrm_app.preprocessing.passes.plan import RowPlan
+from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
 
@@ -73,7 +73,7 @@ class MakeVocabularies:
     """
 
     title: ClassVar[str] = "adding up"
-    plan: RowPlan
+    plan: InputPlan
     files: tuple[Path, ...]
     entries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]

@@ -63,7 +63,7 @@ from dlrm_app.tools.daily.settings import (
     settings_of,
     train_settings,
 )
-from dlrm_app.tools.daily.usual import Days
+from dlrm_app.tools.daily.usual import ComparedDay
 
 if TYPE_CHECKING:
     from dlrm_app.distributed.runtime import Runtime
@@ -111,7 +111,9 @@ class Day:
         dataset = self._encode()
         record = self._measure(dataset)
         is_accepted = self.config.days.is_accepted(self.day)
-        compared = Days(record, self.published, self.config.gate, {column.name for column in dataset.sparse})
+        compared = ComparedDay(
+            record, self.published, self.config.gate, {column.name for column in dataset.sparse}
+        )
         verdicts = judge_before(compared)
         held = why_held(verdicts, is_accepted=is_accepted)
         if held is None:

@@ -35,13 +35,13 @@ from dlrm_app.tools.daily.score_rules import (
     check_new_calibration,
     check_new_logloss,
 )
-from dlrm_app.tools.daily.usual import Days, Rule
+from dlrm_app.tools.daily.usual import ComparedDay, Rule
 
 _OF = " of "
 """The text between a rule and the other label that it judges."""
 
 
-def judge_before(days: Days) -> list[Verdict]:
+def judge_before(compared: ComparedDay) -> list[Verdict]:
     """The verdicts of all rules that need no training."""
     rules = (
         check_rows,
@@ -57,33 +57,33 @@ def judge_before(days: Days) -> list[Verdict]:
         check_calibration,
     )
     return [
-        *_verdicts(rules, days),
-        *_of_labels((check_labels, check_clicks, check_auc, check_ne, check_calibration), days),
+        *_verdicts(rules, compared),
+        *_of_labels((check_labels, check_clicks, check_auc, check_ne, check_calibration), compared),
     ]
 
 
-def judge_after(days: Days) -> list[Verdict]:
+def judge_after(compared: ComparedDay) -> list[Verdict]:
     """The verdicts of the rules on the new model, by the held-out rows."""
     of_scores = (check_new_auc, check_new_logloss, check_new_calibration)
-    return [*_verdicts((check_learnt, *of_scores), days), *_of_labels(of_scores, days)]
+    return [*_verdicts((check_learnt, *of_scores), compared), *_of_labels(of_scores, compared)]
 
 
 COMPARED = ("new auc", "new log loss")
 """Rules that ``days.accept`` does not overrule: they show that the new model is worse than yesterday's."""
 
 
-def _verdicts(rules: Sequence[Rule], days: Days) -> list[Verdict]:
-    return [verdict for rule in rules if (verdict := rule(days)) is not None]
+def _verdicts(rules: Sequence[Rule], compared: ComparedDay) -> list[Verdict]:
+    return [verdict for rule in rules if (verdict := rule(compared)) is not None]
 
 
-def _of_labels(rules: Sequence[Rule], days: Days) -> list[Verdict]:
+def _of_labels(rules: Sequence[Rule], compared: ComparedDay) -> list[Verdict]:
     """The verdicts of ``rules`` for each other label that the day has."""
     found = []
-    for name, label in days.day.labels.items():
+    for name, label in compared.day.labels.items():
         if not label.rows:  # the share of rows without it is judged by the rule missing
             continue
-        before = [record.of_label(name) for record in days.published if name in record.labels]
-        for verdict in _verdicts(rules, replace(days, day=days.day.of_label(name), published=before)):
+        before = [record.of_label(name) for record in compared.published if name in record.labels]
+        for verdict in _verdicts(rules, replace(compared, day=compared.day.of_label(name), published=before)):
             rule, says = f"{verdict.rule}{_OF}{name}", f"{name}: {verdict.says}"
             found.append(replace(verdict, rule=rule, says=says))
     return found

@@ -7,7 +7,7 @@ from statistics import median
 from dlrm_app.text import percent, short
 from dlrm_app.tools.daily.record import Z_95, Verdict
 from dlrm_app.tools.daily.usual import (
-    Days,
+    ComparedDay,
     Usual,
     limit_text,
     usual,
@@ -21,12 +21,12 @@ CHANCE = 0.05
 """A day with rows of one class is held back if this is less likely than CHANCE: clicks may be rare, and days small."""
 
 
-def check_rows(days: Days) -> Verdict | None:
-    level = usual(float(record.rows) for record in days.before)
+def check_rows(compared: ComparedDay) -> Verdict | None:
+    level = usual(float(record.rows) for record in compared.before)
     if level is None:
         return None
-    share, limit = days.day.rows / level.level, days.gate.min_rows
-    says = f"its {days.day.rows:,} rows are {percent(share)} of the {level.level:,.0f} of the days before"
+    share, limit = compared.day.rows / level.level, compared.gate.min_rows
+    says = f"its {compared.day.rows:,} rows are {percent(share)} of the {level.level:,.0f} of the days before"
     return Verdict(
         "rows",
         share,
@@ -37,32 +37,36 @@ def check_rows(days: Days) -> Verdict | None:
     )
 
 
-def check_labels(days: Days) -> Verdict | None:
+def check_labels(compared: ComparedDay) -> Verdict | None:
     """Holds back a day with labels of one class, if that is unlikely by the days before."""
-    rows, positives = days.day.rows, days.day.positives
+    rows, positives = compared.day.rows, compared.day.positives
     if 0 < positives < rows:
         return None
-    share = sum(record.positives for record in days.before) / max(sum(each.rows for each in days.before), 1)
+    share = sum(record.positives for record in compared.before) / max(
+        sum(each.rows for each in compared.before), 1
+    )
     probability = share**rows if positives else (1 - share) ** rows
-    usual_share = f", {percent(share)} on the days before" * bool(days.before)
+    usual_share = f", {percent(share)} on the days before" * bool(compared.before)
     says = f"{'none' if positives == 0 else 'each'} of its {rows:,} rows is positive{usual_share}"
-    holds = not (days.before and probability > CHANCE)
-    chance = probability if days.before else None
+    holds = not (compared.before and probability > CHANCE)
+    chance = probability if compared.before else None
     return Verdict("labels", chance, CHANCE, holds, says, "its labels may be missing")
 
 
-def check_clicks(days: Days) -> Verdict | None:
-    day = days.day
-    shares = [record.positives / record.rows for record in days.before if 0 < record.positives < record.rows]
+def check_clicks(compared: ComparedDay) -> Verdict | None:
+    day = compared.day
+    shares = [
+        record.positives / record.rows for record in compared.before if 0 < record.positives < record.rows
+    ]
     level = usual(math.log(share) for share in shares)
     if level is None or not 0 < day.positives < day.rows:
         return None
     share = day.positives / day.rows
     change = abs(math.log(share) - level.level)
     chance = Z_95 * math.sqrt((1 - share) / day.positives)
-    limit = level.allowed(math.log(days.gate.max_click_change))
+    limit = level.allowed(math.log(compared.gate.max_click_change))
     says = f"{percent(share)} of its rows are positive, {percent(math.exp(level.level))} on the days before"
-    rule = limit_text("max_click_change", days.gate.max_click_change)
+    rule = limit_text("max_click_change", compared.gate.max_click_change)
     cure = f"a factor above {rule} and the usual change: are clicks lost, or counted twice?"
     return Verdict("clicks", math.exp(change), math.exp(limit), change - chance > limit, says, cure)
 
@@ -72,23 +76,23 @@ def _worst(rows: Iterable[tuple[float, float, bool, str]]) -> tuple[float, float
     return max(rows, key=lambda row: (row[2], row[0] / max(row[1], 1e-9)), default=None)
 
 
-def check_missing(days: Days) -> Verdict | None:
+def check_missing(compared: ComparedDay) -> Verdict | None:
     def each(name: str, share: float) -> tuple[float, float, bool, str] | None:
-        level = usual(record.missing[name] for record in days.before if name in record.missing)
+        level = usual(record.missing[name] for record in compared.before if name in record.missing)
         if level is None:
             return None
-        change, limit = abs(share - level.level), level.allowed(days.gate.max_missing_change)
-        chance = Z_95 * math.sqrt(0.25 / max(days.day.rows, 1))
+        change, limit = abs(share - level.level), level.allowed(compared.gate.max_missing_change)
+        chance = Z_95 * math.sqrt(0.25 / max(compared.day.rows, 1))
         words = f"{percent(share)} of {name} is missing, {percent(level.level)} on the days before"
         return change, limit, change - chance > limit, words
 
-    worst = _worst(row for name, share in days.day.missing.items() if (row := each(name, share)))
-    cure = f"a change above {limit_text('max_missing_change', days.gate.max_missing_change)}: is a column lost or renamed?"
+    worst = _worst(row for name, share in compared.day.missing.items() if (row := each(name, share)))
+    cure = f"a change above {limit_text('max_missing_change', compared.gate.max_missing_change)}: is a column lost or renamed?"
     return worst and Verdict("missing", *worst, cure)
 
 
-def check_unseen(days: Days) -> Verdict | None:
-    with_unseen = [record for record in days.before if record.unseen]
+def check_unseen(compared: ComparedDay) -> Verdict | None:
+    with_unseen = [record for record in compared.before if record.unseen]
     if not with_unseen:
         return None
 
@@ -96,23 +100,23 @@ def check_unseen(days: Days) -> Verdict | None:
         level = usual(record.unseen[name] for record in with_unseen if name in record.unseen)
         if level is None:
             return None
-        rise, limit = share - level.level, level.allowed(days.gate.max_unseen_rise)
+        rise, limit = share - level.level, level.allowed(compared.gate.max_unseen_rise)
         words = (
             f"{percent(share)} of the lookups in {name} are of values never seen, "
             f"{percent(level.level)} on the days before"
         )
         return rise, limit, rise > limit, words
 
-    worst = _worst(row for name, share in days.day.unseen.items() if (row := each(name, share)))
-    rule = limit_text("max_unseen_rise", days.gate.max_unseen_rise)
+    worst = _worst(row for name, share in compared.day.unseen.items() if (row := each(name, share)))
+    rule = limit_text("max_unseen_rise", compared.gate.max_unseen_rise)
     cure = f"a rise above {rule} and the usual change: are ids written in another way?"
     return worst and Verdict("unseen", *worst, cure)
 
 
-def check_shift(days: Days) -> Verdict | None:
+def check_shift(compared: ComparedDay) -> Verdict | None:
     def each(name: str, shift: float) -> tuple[float, float, bool, str]:
-        limit = days.gate.max_id_shift if name in days.ids else days.gate.max_shift
-        level = usual(record.shift[name] for record in days.before if name in record.shift)
+        limit = compared.gate.max_id_shift if name in compared.ids else compared.gate.max_shift
+        level = usual(record.shift[name] for record in compared.before if name in record.shift)
         most = limit if level is None else level.level + level.allowed(limit)
         words = (
             f"the values of {name} differ from those of the most similar day before by a population stability "
@@ -120,37 +124,37 @@ def check_shift(days: Days) -> Verdict | None:
         )
         return shift, most, shift > most, words
 
-    worst = _worst(each(name, shift) for name, shift in days.day.shift.items())
-    limits = f"{limit_text('max_shift', days.gate.max_shift)} ({limit_text('max_id_shift', days.gate.max_id_shift)} for ids)"
+    worst = _worst(each(name, shift) for name, shift in compared.day.shift.items())
+    limits = f"{limit_text('max_shift', compared.gate.max_shift)} ({limit_text('max_id_shift', compared.gate.max_id_shift)} for ids)"
     cure = f"above {limits} and the usual one: has a unit or a source changed?"
     return worst and Verdict("shift", *worst, cure)
 
 
-def check_known_rows(days: Days) -> Verdict | None:
-    share = days.day.known_rows
-    if share is None or not days.before:
+def check_known_rows(compared: ComparedDay) -> Verdict | None:
+    share = compared.day.known_rows
+    if share is None or not compared.before:
         return None
-    level = usual(record.known_rows for record in days.before if record.known_rows is not None) or Usual(
+    level = usual(record.known_rows for record in compared.before if record.known_rows is not None) or Usual(
         0.0, 0.0
     )
-    limit = level.level + level.allowed(days.gate.max_known_rows)
+    limit = level.level + level.allowed(compared.gate.max_known_rows)
     says = (
         f"{percent(share)} of its rows are copies of its own or of earlier days' rows, "
         f"{percent(level.level)} on the days before"
     )
-    rule = limit_text("max_known_rows", days.gate.max_known_rows)
+    rule = limit_text("max_known_rows", compared.gate.max_known_rows)
     cure = f"above {rule} more than usual: was a day or an hour delivered again?"
     return Verdict("known rows", share, limit, share > limit, says, cure)
 
 
-def check_hours(days: Days) -> Verdict | None:
-    with_hours = [record.hours for record in days.before if record.hours]
+def check_hours(compared: ComparedDay) -> Verdict | None:
+    with_hours = [record.hours for record in compared.before if record.hours]
     if not with_hours:
         return None
-    limit = days.gate.min_hour_rows
+    limit = compared.gate.min_hour_rows
 
     def each(hour: str) -> tuple[float, float, bool, str]:
-        rows, files = days.day.hours.get(hour, [0, 0])
+        rows, files = compared.day.hours.get(hour, [0, 0])
         rows_before, files_before = (
             median(hours.get(hour, [0, 0])[part] for hours in with_hours) for part in (0, 1)
         )

@@ -13,7 +13,7 @@ from dlrm_app.tools.daily.usual import (
     ENOUGH_DAYS,
     MOST_ALLOWED,
     USUAL_CHANGES,
-    Days,
+    ComparedDay,
     Usual,
     limit_text,
     usual,
@@ -31,13 +31,13 @@ def converged(aucs: Sequence[float], drop: float) -> Sequence[float]:
     return aucs
 
 
-def check_auc(days: Days) -> Verdict | None:
-    now, gate = days.day.next_day, days.gate
+def check_auc(compared: ComparedDay) -> Verdict | None:
+    now, gate = compared.day.next_day, compared.gate
     if now is None or now.auc is None or now.auc_high is None:
         return None
     aucs = [
         record.next_day.auc
-        for record in days.published
+        for record in compared.published
         if record.next_day and record.next_day.auc is not None
     ]
     if not aucs:  # after the first day there is no usual AUC yet
@@ -60,22 +60,22 @@ def check_auc(days: Days) -> Verdict | None:
     return Verdict("auc", now.auc, level - drop, now.auc_high < level - drop, says, cure)
 
 
-def _scored(days: Days) -> list[Scores]:
-    return [record.next_day for record in days.before if record.next_day is not None]
+def _scored(compared: ComparedDay) -> list[Scores]:
+    return [record.next_day for record in compared.before if record.next_day is not None]
 
 
-def check_ne(days: Days) -> Verdict | None:
-    now = days.day.next_day
-    level = usual(scores.ne for scores in _scored(days) if scores.ne is not None)
+def check_ne(compared: ComparedDay) -> Verdict | None:
+    now = compared.day.next_day
+    level = usual(scores.ne for scores in _scored(compared) if scores.ne is not None)
     if now is None or now.ne is None or level is None:
         return None
     lowest = now.ne if not now.logloss or now.logloss_low is None else now.ne * now.logloss_low / now.logloss
-    limit = level.level + level.allowed(days.gate.max_ne_rise)
+    limit = level.level + level.allowed(compared.gate.max_ne_rise)
     says = (
         f"yesterday's model has a log loss of {now.ne:.4f} of the base rate's on it, "
         f"{level.level:.4f} on the days before"
     )
-    cure = f"a rise above {limit_text('max_ne_rise', days.gate.max_ne_rise)} and the usual change"
+    cure = f"a rise above {limit_text('max_ne_rise', compared.gate.max_ne_rise)} and the usual change"
     return Verdict("log loss", now.ne, limit, lowest > limit, says, cure)
 
 
@@ -87,30 +87,32 @@ def _distance(scores: Scores, level: float) -> float:
     return min(abs(math.log(low) - level), abs(math.log(high) - level)) if low > 0 else math.inf
 
 
-def check_calibration(days: Days) -> Verdict | None:
-    now = days.day.next_day
+def check_calibration(compared: ComparedDay) -> Verdict | None:
+    now = compared.day.next_day
     if now is None or not now.calibration:
         return None
-    level = usual(math.log(each.calibration) for each in _scored(days) if each.calibration) or Usual(0.0, 0.0)
-    limit = level.allowed(math.log(days.gate.max_calibration_change))
+    level = usual(math.log(each.calibration) for each in _scored(compared) if each.calibration) or Usual(
+        0.0, 0.0
+    )
+    limit = level.allowed(math.log(compared.gate.max_calibration_change))
     says = (
         f"yesterday's model predicts {now.calibration:.3f} times its clicks, "
         f"{math.exp(level.level):.3f} on the days before"
     )
-    rule = limit_text("max_calibration_change", days.gate.max_calibration_change)
+    rule = limit_text("max_calibration_change", compared.gate.max_calibration_change)
     cure = f"a factor above {rule} and the usual change: are clicks lost, or a unit changed?"
     value = math.exp(abs(math.log(now.calibration) - level.level))
     return Verdict("calibration", value, math.exp(limit), _distance(now, level.level) > limit, says, cure)
 
 
-def check_learnt(days: Days) -> Verdict | None:
-    judgement = days.day.judgement
+def check_learnt(compared: ComparedDay) -> Verdict | None:
+    judgement = compared.day.judgement
     if judgement is None:
         return None
     cure = judgement.advice[0] if judgement.causes else ""
     says, holds = f"its model: {judgement.says}", judgement.is_bad
     # the held-out rows may be too few to tell a model of noise, all rows of the day may not
-    if judgement.verdict == UNDECIDED and (before := _judged_before(days.day)) and before.is_bad:
+    if judgement.verdict == UNDECIDED and (before := _judged_before(compared.day)) and before.is_bad:
         says, holds = f"{says}; yesterday's model: {before.says}", True
         cure = "no model has learnt anything: do labels belong to their rows, on this day and those before?"
     return Verdict("learnt", judgement.measured.get("ne"), MOST_NE, holds, says, cure)
@@ -132,8 +134,8 @@ def _judged_before(day: DayRecord) -> Judgement | None:
     return judge(found, None)
 
 
-def check_new_auc(days: Days) -> Verdict | None:
-    holdout = days.day.holdout
+def check_new_auc(compared: ComparedDay) -> Verdict | None:
+    holdout = compared.day.holdout
     if holdout is None or holdout.high is None or holdout.difference is None:
         return None
     says = (
@@ -146,24 +148,24 @@ def check_new_auc(days: Days) -> Verdict | None:
     )
 
 
-def check_new_logloss(days: Days) -> Verdict | None:
-    holdout = days.day.holdout
+def check_new_logloss(compared: ComparedDay) -> Verdict | None:
+    holdout = compared.day.holdout
     new, old = (holdout.scores, holdout.scores_before) if holdout else (None, None)
     if new is None or old is None or not new.logloss or not old.logloss:
         return None
     if new.logloss_low is None or old.logloss_high is None:
         return None
-    rise, limit = new.logloss / old.logloss - 1, days.gate.max_logloss_rise
+    rise, limit = new.logloss / old.logloss - 1, compared.gate.max_logloss_rise
     says = f"its model has a log loss of {new.logloss:.4f} on the rows held back, the one before {old.logloss:.4f}"
     cure = f"worse beyond chance, by more than {limit_text('max_logloss_rise', limit)}"
     return Verdict("new log loss", rise, limit, new.logloss_low / old.logloss_high - 1 > limit, says, cure)
 
 
-def check_new_calibration(days: Days) -> Verdict | None:
-    new = days.day.holdout.scores if days.day.holdout else None
+def check_new_calibration(compared: ComparedDay) -> Verdict | None:
+    new = compared.day.holdout.scores if compared.day.holdout else None
     if new is None or not new.calibration:
         return None
-    limit = days.gate.max_calibration
+    limit = compared.gate.max_calibration
     says = f"its model predicts {new.calibration:.3f} times the clicks of the rows held back"
     value, is_off = math.exp(abs(math.log(new.calibration))), _distance(new, 0.0) > math.log(limit)
     cure = f"off by a factor above {limit_text('max_calibration', limit)}: lower the learning rate, or train on more rows"

@@ -23,11 +23,11 @@ _DEVIATIONS = 1.4826
 """A normal distribution's standard deviation, divided by its median absolute deviation."""
 
 
-Rule = Callable[["Days"], Verdict | None]
+Rule = Callable[["ComparedDay"], Verdict | None]
 
 
 @dataclass(frozen=True)
-class Days:
+class ComparedDay:
     """A day, and the days ``published`` before it, in order, that it is compared with."""
 
     day: DayRecord
