@@ -1,0 +1,151 @@
+"""Looks at the first rows of some files for columns that are read in another way than they are written.
+
+Lists that are filled up to one length would train another model, and times in another unit other hours. Both are
+reported before any work. A file's first rows show a mistake of the description, which all of its rows have.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.raw_columns import RawColumns, RawList
+from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
+from dlrm_app.logs.sources.source import DamagedFileError, InputFile
+from dlrm_app.logs.sources.text_units import BEGINNING_BYTES, TextFeed
+from dlrm_app.logs.spec import LogColumn, Spec
+from dlrm_app.preprocessing.passes.plan import InputPlan
+
+logger = logging.getLogger(__name__)
+
+_FILES, _ROWS = 8, 1000
+_LEAST_LISTS, _MOST_SIZES, _LEAST_PADDED, _AT_AN_END = 50, 0.9, 0.1, 0.98
+"""Lists look padded where so many have one length, so many of these end in a value, and it is hardly elsewhere."""
+_MONTH, _1990, _2100 = 31 * 86_400.0, 631_152_000.0, 4_102_444_800.0
+_SOME = 0.01
+UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+
+
+class _FirstRows(NamedTuple):
+    times: dict[str, NDArray[np.float64]]
+    lists: dict[str, RawList]
+
+
+def warn_of_odd_columns(plan: InputPlan) -> None:
+    """Logs each column that looks padded, or whose times cannot be of its unit, with the first file that shows it."""
+    spec = plan.spec
+    lists = [column for column in spec.sparse if column.separator is not None and column.padding is None]
+    if not (spec.times or lists):
+        return
+    found: dict[str, str] = {}
+    step = -(-len(plan.sources) // _FILES) or 1
+    for source in plan.sources[::step]:
+        with suppress(DamagedFileError):  # the passes name it, with a cure
+            rows = _first_rows(plan, source)
+            faults = [(column.name, time_fault(rows.times[column.name], column)) for column in spec.times]
+            faults += [(column.name, padding_fault(rows.lists[column.name], column)) for column in lists]
+            for name, fault in faults:
+                if fault is not None:
+                    found.setdefault(name, f"{source.path}: {name}: {fault}")
+    for words in found.values():
+        logger.warning(words)
+
+
+def _first_rows(plan: InputPlan, source: InputFile) -> _FirstRows:
+    spec = plan.file_specs[source.index]
+    whole = _uncut(spec)
+    if source.format == "parquet":
+        columns = plan.columns_of(source)
+        feeds: Sequence[InputFeed] = unit_feeds(source, columns, BEGINNING_BYTES, lambda unit: unit == 0)
+    else:
+        feeds = [TextFeed(source, BEGINNING_BYTES, last=1)]
+    names = [column.name for column in spec.sparse if column.separator is not None]
+    for raw in _rows(feeds, whole):
+        times = {column.name: raw.times[slot] for slot, column in enumerate(spec.times)}
+        return _FirstRows(times, dict(zip(names, raw.lists, strict=True)))
+    none = RawList(np.zeros(1, np.int64), np.empty(0, np.uint64), np.zeros((0, 2), np.int64))
+    return _FirstRows({column.name: np.empty(0) for column in spec.times}, dict.fromkeys(names, none))
+
+
+def _rows(feeds: Sequence[InputFeed], spec: Spec) -> Iterator[RawColumns]:
+    for feed in feeds:
+        for unit in feed.items():
+            yield from open_cursor(unit, spec).rows(_ROWS, None)
+
+
+def _uncut(spec: Spec) -> Spec:
+    """``spec``, which keeps all elements of lists."""
+
+    def uncut(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+        return tuple(replace(column, first=None, last=None) for column in columns)
+
+    return replace(spec, columns=uncut(spec.columns), order=uncut(spec.order))
+
+
+def padding_fault(lists: RawList, column: LogColumn) -> str | None:
+    """What is wrong with lists that look filled up to one length; None if they do not."""
+    sizes = np.diff(lists.ends)
+    if (sizes > 0).sum() < _LEAST_LISTS:
+        return None
+    size, count = Counter(sizes[sizes > 0].tolist()).most_common(1)[0]
+    if size < 2 or count < _MOST_SIZES * (sizes > 0).sum():
+        return None
+    keys = lists.keys[: lists.ends[-1]][np.repeat(sizes == size, sizes)].reshape(count, size)
+    for side, rows in (("begin", keys), ("end", keys[:, ::-1])):
+        values, counts = np.unique(rows[:, 0], return_counts=True)
+        value, share = values[counts.argmax()], counts.max() / count
+        is_padding = rows == value
+        at_the_end = np.logical_and.accumulate(is_padding, axis=1)
+        is_run = at_the_end[:, 1].mean() >= _LEAST_PADDED / 2
+        if share >= _LEAST_PADDED and is_run and at_the_end.sum() >= _AT_AN_END * is_padding.sum():
+            word = "" if column.kind == "string" else f" {_shown(value, column)!r}"
+            if value == MISSING_KEY:
+                return (
+                    f"most lists have {size} elements and {side} with missing ones: write lists without them"
+                )
+            return (
+                f"most lists have {size} elements, and {share:.0%} {side} with the same value{word}: if it fills them "
+                f'up, add padding: "{_shown(value, column)}" to the column'
+            )
+    return None
+
+
+def _shown(key: np.uint64, column: LogColumn) -> str:
+    if column.kind == "hex":
+        return f"{int(key):x}"
+    return str(int(np.int64(key))) if column.kind == "integer" else "WORD"
+
+
+def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
+    """What is wrong with times in seconds that cannot all be of the unit of ``column``; None if they can."""
+    times = times[~np.isnan(times)]
+    if not len(times):
+        return None
+    early, late = (times > 0) & (times < _MONTH), times >= _2100
+    usual = ~early & ~late & (times != 0)
+    if not usual.any() and early.any() and not late.any():
+        return f"all times lie in January 1970{_cure(times[early], column)}"
+    if not usual.any() and late.all():
+        return f"all times lie after 2099{_cure(times[late], column)}"
+    if column.kind in UNITS and usual.mean() >= _SOME:
+        of_another = early if early.mean() >= _SOME else late
+        if of_another.mean() >= _SOME and len(np.unique(times[of_another])) > 1:
+            where = "in January 1970" if of_another is early else "after 2099"
+            return f"{of_another.mean():.0%} of the times lie {where}: the column may hold times of two units, write one"
+    return None
+
+
+def _cure(times: NDArray[np.float64], column: LogColumn) -> str:
+    """The unit in which ``times`` are of these years."""
+    written = float(np.median(times)) * UNITS.get(column.kind or "", 1.0)
+    fitting = [kind for kind, unit in UNITS.items() if _1990 <= written / unit < _2100]
+    if column.kind not in UNITS or not fitting:
+        return ": are they written in another unit?"
+    return f": take kind: {fitting[0]}"
