@@ -53,6 +53,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
         words += _escaped_quotes(text, reject, spec) if reason == lines.COLUMNS else ""
     elif reason == lines.OPEN_QUOTE:
         words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
+        if column.separator == " " and column.brackets:
+            words += "; print lists in one line (numpy.set_printoptions(linewidth=10**9)), or write Parquet"
         words += _escaped_quotes(text, reject, spec)
     elif spec.header and value == column.name:
         words = REPEATS_THE_HEADER

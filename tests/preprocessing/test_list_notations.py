@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_padded_lists_are_the_lists_without_padding(tmp_path: Path, front: bool)
 
 def keys(raw: RawColumns) -> list[list[int]]:
     ends, items, _ = raw.lists[0]
-    return [items[a:b].tolist() for a, b in zip(ends, ends[1:], strict=False)]
+    return [items[a:b].tolist() for a, b in pairwise(ends)]
 
 
 def test_padding_in_frames_and_json_is_left_out() -> None:
@@ -171,6 +172,7 @@ def test_elements_without_a_weight_are_rejected(tmp_path: Path) -> None:
         f"dataset={tmp_path}/a.yaml",
         f"input.train={tmp_path}/a.csv",
         "rejects.max_fraction=0.9",
+        "encoding=vocab",
     )
     assert [each["line"] for each in rejects_of(tmp_path / "out")] == [*range(3, 3 + len(bad))]
     values = pq.read_table(tmp_path / "out/vocab/x.parquet")["value"].to_pylist()

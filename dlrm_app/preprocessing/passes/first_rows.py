@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.parquet_columns import names_of
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
@@ -33,45 +34,33 @@ _SOME = 0.01
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 
 
-class _FirstRows(NamedTuple):
-    times: dict[str, NDArray[np.float64]]
-    lists: dict[str, RawList]
-
-
 def warn_of_odd_columns(plan: InputPlan) -> None:
     """Logs each column that looks padded, or whose times cannot be of its unit, with the first file that shows it."""
-    spec = plan.spec
-    lists = [column for column in spec.sparse if column.separator is not None and column.padding is None]
-    if not (spec.times or lists):
+    if not (plan.spec.times or any(map(_may_be_padded, plan.spec.columns))):
         return
     found: dict[str, str] = {}
     step = -(-len(plan.sources) // _FILES) or 1
     for source in plan.sources[::step]:
         with suppress(DamagedFileError):  # the passes name it, with a cure
-            rows = _first_rows(plan, source)
-            faults = [(column.name, time_fault(rows.times[column.name], column)) for column in spec.times]
-            faults += [(column.name, padding_fault(rows.lists[column.name], column)) for column in lists]
-            for name, fault in faults:
-                if fault is not None:
-                    found.setdefault(name, f"{source.path}: {name}: {fault}")
+            for name, fault in _faults(source, _looked_at(plan.file_specs[source.index])):
+                found.setdefault(name, f"{source.path}: {name}: {fault}")
     for words in found.values():
         logger.warning(words)
 
 
-def _first_rows(plan: InputPlan, source: InputFile) -> _FirstRows:
-    spec = plan.file_specs[source.index]
-    whole = _uncut(spec)
-    if source.format == "parquet":
-        columns = plan.columns_of(source)
-        feeds: Sequence[InputFeed] = unit_feeds(source, columns, BEGINNING_BYTES, lambda unit: unit == 0)
-    else:
-        feeds = [TextFeed(source, BEGINNING_BYTES, last=1)]
-    names = [column.name for column in spec.sparse if column.separator is not None]
-    for raw in _rows(feeds, whole):
-        times = {column.name: raw.times[slot] for slot, column in enumerate(spec.times)}
-        return _FirstRows(times, dict(zip(names, raw.lists, strict=True)))
-    none = RawList(np.zeros(1, np.int64), np.empty(0, np.uint64), np.zeros((0, 2), np.int64))
-    return _FirstRows({column.name: np.empty(0) for column in spec.times}, dict.fromkeys(names, none))
+def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
+    """(column, what is wrong with it) in the first rows of ``source``."""
+    columns = names_of(source, spec) if source.format == "parquet" else {}
+    feeds: Sequence[InputFeed] = [TextFeed(source, BEGINNING_BYTES, last=1)]
+    if columns:
+        feeds = unit_feeds(source, columns, BEGINNING_BYTES, lambda unit: unit == 0)
+    for raw in islice(_rows(feeds, spec), 1):
+        for column, times in zip(spec.times, raw.times, strict=True):
+            if fault := time_fault(times, column):
+                yield column.name, fault
+        for column, lists in zip(spec.sparse, raw.lists, strict=True):
+            if fault := padding_fault(lists, column):
+                yield column.name, fault
 
 
 def _rows(feeds: Sequence[InputFeed], spec: Spec) -> Iterator[RawColumns]:
@@ -80,13 +69,22 @@ def _rows(feeds: Sequence[InputFeed], spec: Spec) -> Iterator[RawColumns]:
             yield from open_cursor(unit, spec).rows(_ROWS, None)
 
 
-def _uncut(spec: Spec) -> Spec:
-    """``spec``, which keeps all elements of lists."""
+def _may_be_padded(column: LogColumn) -> bool:
+    return column.role == "sparse" and column.separator is not None and column.padding is None
 
-    def uncut(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
-        return tuple(replace(column, first=None, last=None) for column in columns)
 
-    return replace(spec, columns=uncut(spec.columns), order=uncut(spec.order))
+def _looked_at(spec: Spec) -> Spec:
+    """``spec`` with the times and the whole lists alone."""
+
+    def looked_at(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+        return tuple(
+            replace(column, first=None, last=None)
+            if column.role == "time" or _may_be_padded(column)
+            else replace(column, role="ignore")
+            for column in columns
+        )
+
+    return replace(spec, columns=looked_at(spec.columns), order=looked_at(spec.order), derived=(), labels=())
 
 
 def padding_fault(lists: RawList, column: LogColumn) -> str | None:
