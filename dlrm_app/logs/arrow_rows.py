@@ -31,14 +31,7 @@ from dlrm_app.logs.arrow_numbers import (
 )
 from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
 from dlrm_app.logs.codes import column_codes, kind_code
-from dlrm_app.logs.fields import (
-    ABSENT,
-    BAD,
-    FIRST_TIME,
-    LAST_TIME,
-    MISSING_KEY,
-    PRESENT,
-)
+from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
 from dlrm_app.logs.parser import Cursor, Position
@@ -60,6 +53,7 @@ from dlrm_app.logs.spec import (
     list_slots,
     weight_slots,
 )
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _local = threading.local()
 

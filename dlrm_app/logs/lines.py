@@ -8,8 +8,6 @@ import numpy as np
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.fields import (
-    ABSENT,
-    BAD,
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     ELEMENT_WEIGHT,
@@ -18,10 +16,8 @@ from dlrm_app.logs.fields import (
     KEY_INTEGER,
     KEY_WHOLE,
     LABEL,
-    MISSING_KEY,
     NEWLINE,
     OTHER_LABEL,
-    PRESENT,
     TIME_FORMAT,
     is_null,
     is_null_word,
@@ -31,6 +27,7 @@ from dlrm_app.logs.fields import (
 )
 from dlrm_app.logs.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.logs.sources.text_units import MAX_LINE
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE, HEADER = range(1, 8)
 """Reasons to reject a line.

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.logs.arrow_rows import open_cursor
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parquet_columns import names_of
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import BEGINNING_BYTES, TextFeed
 from dlrm_app.logs.spec import LogColumn, Spec
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.preprocessing.passes.plan import InputPlan
 
 logger = logging.getLogger(__name__)

@@ -54,7 +54,11 @@ def test_sound_times_are_no_fault(times: Any) -> None:
 
 def lists_of(rows: list[list[int]]) -> RawList:
     ends = np.cumsum([0, *map(len, rows)])
-    return RawList(ends, np.array([key for row in rows for key in row], np.int64).view(np.uint64), np.zeros((0, 2), np.int64))
+    return RawList(
+        ends,
+        np.array([key for row in rows for key in row], np.int64).view(np.uint64),
+        np.zeros((0, 2), np.int64),
+    )
 
 
 @pytest.mark.parametrize("front", [True, False])
