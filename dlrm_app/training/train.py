@@ -69,7 +69,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None, command: Se
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
-    started = start_runtime(trainer.threads, timeout=timeout)
+    started = start_runtime(trainer.threads, job="train", timeout=timeout)
     with started as runtime, stop_on_signals(runtime) as stop_request:
         if not (runtime.is_first and config.report.enabled):
             write_page = None

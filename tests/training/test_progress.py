@@ -76,6 +76,7 @@ def test_rows_are_scored_before_they_are_learnt(folder: Path) -> None:
     assert second.ne > 1.1  # such rates ruin a model in a step
 
 
+@pytest.mark.slow
 def test_two_ranks_report_the_same_as_one(folder: Path) -> None:
     for number in (1, 2):
         keys = [

@@ -90,7 +90,7 @@ def go_through_days(config: DaysConfig, run: Run) -> Outcome:
     timeout = timedelta(
         minutes=composed("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
     )
-    with join_ranks(timeout) as ranks, ExitStack() as stack:
+    with join_ranks(timeout, job="days") as ranks, ExitStack() as stack:
         output = Path(config.output).absolute()
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         ranks.together(lambda: stack.enter_context(_held(output)) if ranks.is_first else None)

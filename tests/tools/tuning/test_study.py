@@ -130,6 +130,7 @@ def test_an_interrupted_trial_continues_in_its_folder(tmp_path: Path, train: lis
     assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
+@pytest.mark.slow
 def test_trials_below_the_others_curves_are_pruned(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=10", "tune.startup_trials=4")
     tune(config, {"trainer.max_steps": 80}, train)
