@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.scored_rows import ScoredRows
@@ -42,7 +42,17 @@ def score_split(
             scored.update(ScoredRows.of_label(0, logits, batch.supervision[rows]))
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
-    return scored, torch.cat(all_logits)
+    logits = torch.cat(all_logits)
+    if bad := int(logits.isnan().any(1).sum()):
+        raise DlrmError(
+            Problem(
+                title,
+                f"gives no number (nan) for {bad:,} of the {len(logits):,} rows of {split}, so nothing was exported",
+                "the model computes with numbers too large for it: standardize its dense columns (dense.transform), or "
+                "train it again with lower learning rates",
+            )
+        )
+    return scored, logits
 
 
 def verify(

@@ -22,7 +22,7 @@ from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refus
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
-from dlrm_app.inference.scorer import Scorer, open_scorer
+from dlrm_app.inference.scorer import NO_SCORE, Scorer, open_scorer, unscored
 from dlrm_app.inference.scoring_model import trained_module
 from dlrm_app.loader.rows import Rows
 from dlrm_app.logs.parquet_columns import type_faults
@@ -87,22 +87,22 @@ class Model:
         refuse_fork()
         table = to_table(rows, self._spec)
         score = self.scorer.of_rows(self.manifest, batch_size)
-        scores = [probabilities(score(each)) for each in self._encoded(table)]
+        scores = []
+        for rows, numbers in self._encoded(table):
+            logits = score(rows)
+            _refuse([(int(number), NO_SCORE) for number in numbers[unscored(logits)]])
+            scores.append(probabilities(logits))
         none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
         return np.concatenate([none, *scores])
 
-    def _encoded(self, table: pa.Table) -> Iterator[Rows]:
+    def _encoded(self, table: pa.Table) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         spec = self._spec.in_columns(
             table.column_names, False, _ROWS, "add them, with nulls where nothing is known"
         )
         refuse_if(type_faults(_ROWS, table.schema, table.column_names, spec))
-        for rows, _, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
-            if rejects:
-                faults = [
-                    Problem(f"row {reject.line}", f"has no score: {reject.reason}") for reject in rejects
-                ]
-                raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(faults, MAX_SHOWN))
-            yield rows
+        for rows, numbers, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
+            _refuse([(reject.line, f"has no score: {reject.reason}") for reject in rejects])
+            yield rows, numbers
 
     @cached_property
     def module(self) -> nn.Module:
@@ -121,6 +121,13 @@ class Model:
                 )
             )
         return trained_module(self.scorer.trained)
+
+
+def _refuse(faults: Sequence[tuple[int, str]]) -> None:
+    """Raises DataError with the first of ``faults`` (row, reason), if there are any."""
+    if faults:
+        problems = [Problem(f"row {number}", reason) for number, reason in faults]
+        raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(problems, MAX_SHOWN))
 
 
 def load_model(path: Path, which: str = "newest", ema: bool = False, plugins: Sequence[str] = ()) -> Model:
