@@ -22,7 +22,7 @@ from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Checkpoint
-from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
+from dlrm_app.runs.checkpoint.names import checkpoint_name, checkpoints_of, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.runs.events import RunResult
@@ -80,7 +80,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None, command: Se
                 finished = repeat_end(run, ended)
             else:
                 try:
-                    with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
+                    with Checkpoints(checkpoints_of(folder.path), config.checkpoint, runtime) as checkpoints:
                         begin(run, checkpoints, command)
                         train_epochs(run, checkpoints, stop_request)
                 except (DlrmError, OSError):  # or a stop; all that can be saved is saved
@@ -213,7 +213,7 @@ def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) ->
     folder.continue_from(run.checkpoint)
     if run.before is not None:
         folder.note_changes(asdict(run.before), config, step)
-    is_first_save = broadcast_from_first(not list_checkpoints(folder.path / "checkpoints"))
+    is_first_save = broadcast_from_first(not list_checkpoints(checkpoints_of(folder.path)))
     if is_first_save and step:  # until then resume=auto would start from step 0
         run.save(checkpoints)
         checkpoints.wait()
@@ -263,7 +263,7 @@ def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
     in_epoch = best and best.step != run.progress.step and best.step % run.batches_per_epoch
     if run.config.trainer.calibrate and best and in_epoch:
         name = checkpoint_name(best.step)
-        if (run.folder.path / "checkpoints" / name).is_dir():
+        if (checkpoints_of(run.folder.path) / name).is_dir():
             logger.warning(
                 "trainer.calibrate: which=best takes %s, saved within an epoch: its bias is not fitted", name
             )

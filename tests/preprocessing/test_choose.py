@@ -172,7 +172,7 @@ def test_pairs_with_the_largest_gain_become_crosses() -> None:
     seen = replace(summary(), pairs=[Pair(pair, gain) for pair, gain in zip(names, gains, strict=True)])
     made = choice(seen)
     assert made.encoding.crosses == [[*pair] for pair in names[:MOST_CROSSES]]
-    assert ("cross", "c0_x_shop", "together they tell more of a click than each by itself") in made.reasons
+    assert ("cross", "c0_x_shop", "the pair predicts clicks better than its two columns alone") in made.reasons
     assert any(what.startswith("vocabulary") and name == "c0_x_shop" for what, name, _ in made.reasons)
     declared = replace(SPEC, derived=(LogColumn("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
     config = configure(*words(Path("any"))[1:], "output=x")

@@ -136,8 +136,8 @@ class Day:
         self.ranks.on_first(write)
         return record
 
-    @property
-    def _settings(self) -> dict[str, dict[str, object]]:
+    @cached_property
+    def _command_settings(self) -> dict[str, dict[str, object]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
@@ -154,7 +154,7 @@ class Day:
 
     def _begin(self) -> None:
         """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
-        called, path = self._settings, self.folder / SETTINGS
+        called, path = self._command_settings, self.folder / SETTINGS
         settings = settings_of(self.config, called)
 
         def write() -> None:
@@ -225,7 +225,11 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, settings = self.config.days, self.folder / "dataset", self._settings["preprocess"]
+        days, output, settings = (
+            self.config.days,
+            self.folder / "dataset",
+            self._command_settings["preprocess"],
+        )
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))

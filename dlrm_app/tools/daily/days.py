@@ -18,7 +18,7 @@ from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, ExitCode, Problem, refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.locks import held_lock
 from dlrm_app.logs.sources.lake import partition_of
@@ -50,10 +50,6 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
 
-HELD, MISSING, CHANGED = 3, 4, 5
-"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
-
-
 @dataclass(frozen=True)
 class Outcome(Result):
     """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
@@ -70,11 +66,13 @@ class Outcome(Result):
     page: Path | None = None
 
     @property
-    def exit_code(self) -> int:
-        """0 if the newest day is published and nothing is missing or changed."""
+    def exit_code(self) -> ExitCode:
+        """DONE if the newest day is published and nothing is missing or changed."""
         if self.records and not self.records[-1].published:
-            return HELD
-        return CHANGED if self.changed else MISSING if self.missing else 0
+            return ExitCode.DAY_HELD
+        if self.changed:
+            return ExitCode.DAYS_CHANGED
+        return ExitCode.DAYS_MISSING if self.missing else ExitCode.DONE
 
     def paragraphs(self) -> Iterable[Paragraph]:
         yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
@@ -181,7 +179,7 @@ def _refuse_log(config: DaysConfig) -> None:
 class _NoDaysError(DataError):
     """Raised if there are no days."""
 
-    exit_code = MISSING
+    exit_code = ExitCode.DAYS_MISSING
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:
