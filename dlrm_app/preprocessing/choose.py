@@ -14,7 +14,7 @@ from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
 from dlrm_app.encoding.columns import MIN_COUNT, base_transform
 from dlrm_app.logs.read_spec import cross_name
 from dlrm_app.logs.spec import Spec
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, SampleSummary, look_at
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, SampleSummary, summarize_sample
 from dlrm_app.preprocessing.request import Request
 from dlrm_app.records import Json
 from dlrm_app.table import Column, text_table
@@ -74,7 +74,7 @@ def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, 
     if not to_choose:
         return config, before.get("auto") if open_keys else None
     wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
-    summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
+    summary = summarize_sample(plan, config.threads, wants_numbers=wants_numbers)
     encoding, dense = config.encoding, config.dense
     if isinstance(config.multi_hot.sizes, list) and encoding.crosses == AUTO:
         # the list has an entry for each column, and none for a cross

@@ -33,7 +33,7 @@ from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.table import Table, in_order
-from dlrm_app.training.begin import Beginning, begin_from
+from dlrm_app.training.begin import StartingPoint, load_start
 from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
@@ -81,7 +81,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None, command: Se
             else:
                 try:
                     with Checkpoints(checkpoints_of(folder.path), config.checkpoint, runtime) as checkpoints:
-                        begin(run, checkpoints, command)
+                        write_run_start(run, checkpoints, command)
                         train_epochs(run, checkpoints, stop_request)
                 except (DlrmError, OSError):  # or a stop; all that can be saved is saved
                     if write_page:
@@ -118,7 +118,7 @@ def prepare(
     state = new_state(trainable, config.optimizer, runtime)
     if previous is not None:
         resumes = checkpoint is not None
-        begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
+        load_start(state, starting_point(previous, resumes, config.warm_start, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     schedule, progress = config.schedule, state.progress
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
@@ -185,16 +185,18 @@ def choose_previous(
     return runtime.together(check_warm_start, begun, config, manifest, tables)
 
 
-def describe_beginning(
+def starting_point(
     previous: TrainedModel, resumes: bool, given: WarmStartConfig, manifest: Manifest, state: RunState
-) -> Beginning:
+) -> StartingPoint:
     """Describes what the run takes over: its own checkpoint whole, or parts of another run's, by ``warm_start``."""
     trainable = state.trainable
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:
-        return Beginning(previous, now, resumes=True)
+        return StartingPoint(previous, now, resumes=True)
     rows = state.runtime.together(rows_given_since, previous.columns, trainable.tables, manifest)
-    return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
+    return StartingPoint(
+        previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows
+    )
 
 
 def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
@@ -207,7 +209,7 @@ def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
     init_vectors(model, tables, manifest, spec.config.ensemble_size)
 
 
-def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:
+def write_run_start(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:
     """Writes the run's description. A run that continues another run's checkpoint first saves one of its own."""
     folder, config, step = run.folder, asdict(run.config), run.progress.step
     folder.continue_from(run.checkpoint)

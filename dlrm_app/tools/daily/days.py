@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.checksums import checksum
-from dlrm_app.config.days import DaysConfig, composed
+from dlrm_app.config.days import DaysConfig, composed_json
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.dates import day_of
@@ -26,7 +26,7 @@ from dlrm_app.logs.sources.source import InputFile, has_changed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, Run
+from dlrm_app.tools.daily.day import Day, RunCommand
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish
@@ -80,13 +80,13 @@ class Outcome(Result):
             yield f"page: {self.page}"
 
 
-def go_through_days(config: DaysConfig, run: Run) -> Outcome:
+def go_through_days(config: DaysConfig, run: RunCommand) -> Outcome:
     """Trains on each day that has files and is not done. Returns the state of all days, the same on every rank.
 
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
     timeout = timedelta(
-        minutes=composed("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
+        minutes=composed_json("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
     )
     with join_ranks(timeout, job="days") as ranks, ExitStack() as stack:
         output = Path(config.output).absolute()
@@ -162,7 +162,7 @@ def _refuse_log(config: DaysConfig) -> None:
 
     Rows that are held back, which are learnt a day later, would not be sampled like the others.
     """
-    settings = composed("preprocess", sample_settings(config)["preprocess"])
+    settings = composed_json("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
         rule = "has no column with the role label"
