@@ -6,19 +6,21 @@ reported before any work. A file's first rows show a mistake of the description,
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.logs.parquet_columns import names_of
 from dlrm_app.logs.raw_columns import RawColumns, RawList
-from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
-from dlrm_app.logs.sources.source import DamagedFileError, InputFile
+from dlrm_app.logs.sources.parquet_units import footer_of, schema_of, with_keys
+from dlrm_app.logs.sources.source import DamagedFileError, InputFile, explained_damage
 from dlrm_app.logs.sources.text_units import BEGINNING_BYTES, TextFeed
 from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.logs.strings import MISSING_KEY
@@ -50,11 +52,7 @@ def warn_of_odd_columns(plan: InputPlan) -> None:
 
 def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
     """(column, what is wrong with it) in the first rows of ``source``."""
-    columns = names_of(source, spec) if source.format == "parquet" else {}
-    feeds: Sequence[InputFeed] = [TextFeed(source, BEGINNING_BYTES, last=1)]
-    if columns:
-        feeds = unit_feeds(source, columns, BEGINNING_BYTES, lambda unit: unit == 0)
-    for raw in islice(_rows(feeds, spec), 1):
+    for raw in islice(_rows(source, spec), 1):
         for column, times in zip(spec.times, raw.times, strict=True):
             if fault := time_fault(times, column):
                 yield column.name, fault
@@ -63,10 +61,22 @@ def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
                 yield column.name, fault
 
 
-def _rows(feeds: Sequence[InputFeed], spec: Spec) -> Iterator[RawColumns]:
-    for feed in feeds:
-        for unit in feed.items():
+def _rows(source: InputFile, spec: Spec) -> Iterator[RawColumns]:
+    """The first rows of ``source``; of a Parquet file those of its first pages, because decoding a row group takes long."""
+    if source.format != "parquet":
+        for unit in TextFeed(source, BEGINNING_BYTES, last=1).items():
             yield from open_cursor(unit, spec).rows(_ROWS, None)
+        return
+    names = names_of(source, spec)
+    stored = [name for name in names.values() if name in schema_of(source).names]
+    with (
+        explained_damage(source),
+        source.open() as raw,
+        pq.ParquetFile(raw, metadata=footer_of(source), pre_buffer=False) as file,
+    ):
+        for batch in file.iter_batches(_ROWS, columns=stored, use_threads=False):
+            table = with_keys(pa.Table.from_batches([batch]), names, [source], [len(batch)])
+            yield from ArrowCursor(table, spec).rows(_ROWS, None)
 
 
 def _may_be_padded(column: LogColumn) -> bool:
