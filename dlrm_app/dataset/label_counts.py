@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 
 Counts = Sequence[Sequence[float]]
-"""[L - 1, 9]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
-the same among rows without the main label; rows where it is 1 and its ``given`` 0.
+"""[L - 1, WIDTH]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
+the same among rows without the main label; both again of the rows where its ``given`` is 1, 0 if it has none; rows
+where it is 1 and its ``given`` 0.
 """
+WIDTH = 17
 
 
 def count_labels(
@@ -33,10 +36,15 @@ def count_labels(
     found = []
     for label in labels[1:]:
         is_known, is_positive = ~np.isnan(values[label.name]), values[label.name] == 1
-        lacks_given = 0.0 if label.given is None else float((is_positive & (values[label.given] == 0)).sum())
         sums = [rows @ counted for rows in among for counted in _each(is_known, is_positive, each)]
-        found.append([*map(float, sums), lacks_given])
-    return np.array(found).reshape(-1, 9)
+        where_given, lacks_given = [0.0] * 8, 0.0
+        if label.given is not None:
+            holds = values[label.given] == 1
+            its = _each(is_known & holds, is_positive & holds, each)
+            where_given = [rows @ counted for rows in among for counted in its]
+            lacks_given = (is_positive & (values[label.given] == 0)).sum()
+        found.append([*map(float, [*sums, *where_given, lacks_given])])
+    return np.array(found).reshape(-1, WIDTH)
 
 
 def _each(
@@ -54,18 +62,19 @@ def label_counts(
     """
     found = {}
     for number, label in enumerate(labels[1:]):
-        sums = [math.fsum(part[number][place] for part in parts if part) for place in range(9)]
-        counts = _counts(sums[:4], is_weighted)
-        negatives = _counts(sums[4:8], is_weighted) if is_sampled else None
-        found[label.name] = LabelCounts(
-            counts.rows, counts.positives, counts.weights, negatives, without_given=int(sums[8])
+        sums = [math.fsum(part[number][place] for part in parts if part) for place in range(WIDTH)]
+        counts, where_given = (_counts(sums[at : at + 8], is_weighted, is_sampled) for at in (0, 8))
+        found[label.name] = replace(
+            counts, without_given=int(sums[16]), where_given=where_given if label.given is not None else None
         )
     return found
 
 
-def _counts(sums: Sequence[float], is_weighted: bool) -> LabelCounts:
-    weights = WeightSums(*(float(f"{each:.12g}") for each in sums[2:])) if is_weighted else None
-    return LabelCounts(int(sums[0]), int(sums[1]), weights)
+def _counts(sums: Sequence[float], is_weighted: bool, is_sampled: bool) -> LabelCounts:
+    """``sums`` [8]: of all rows, then of those without the main label."""
+    weights = WeightSums(*(float(f"{each:.12g}") for each in sums[2:4])) if is_weighted else None
+    negatives = _counts(sums[4:], is_weighted, False) if is_sampled else None
+    return LabelCounts(int(sums[0]), int(sums[1]), weights, negatives)
 
 
 def add_weights(parts: Iterable[WeightSums | None]) -> WeightSums | None:
@@ -77,12 +86,14 @@ def add_weights(parts: Iterable[WeightSums | None]) -> WeightSums | None:
 def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
     """The counts of several splits together."""
     negatives = [part.negatives for part in parts if part.negatives]
+    where_given = [part.where_given for part in parts if part.where_given]
     return LabelCounts(
         sum(part.rows for part in parts),
         sum(part.positives for part in parts),
         add_weights(part.weights for part in parts),
         add_counts(negatives) if negatives else None,
         sum(part.without_given for part in parts),
+        add_counts(where_given) if where_given else None,
     )
 
 
