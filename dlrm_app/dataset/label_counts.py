@@ -114,13 +114,73 @@ def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
     return ("split", "label", "given", "rows that have it", "positives"), rows
 
 
+def one_class_labels(manifest: Manifest, split: str) -> dict[str, str]:
+    """Label → why its rows in ``split`` teach and measure nothing: none has it, or all that count are 0 or all are 1.
+
+    Labels of both classes are left out, and all if the split has no labels. A label that is given another one counts
+    where that one is 1, and rows count by their weights.
+    """
+    if manifest.label is None or manifest.splits[split].positives is None:
+        return {}
+    found = {}
+    for label in manifest.labels or [LearntLabel(manifest.label)]:
+        counts = manifest.where_given(split, label)[:2]
+        if why := _one_class(label, counts, manifest.without_weights().where_given(split, label)[:2]):
+            found[label.name] = f"{why} of {split}"
+    return found
+
+
+def _one_class(label: LearntLabel, sums: tuple[float, float], numbers: tuple[float, float]) -> str | None:
+    """``sums``: of the weights of the positives and of all rows; ``numbers``: of rows."""
+    positives, rows = sums
+    which = f" with {label.given} 1" * (label.given is not None)
+    if not numbers[1]:
+        return f"{label.name} is in no row{which}"
+    weighing = " that weigh more than 0" * (numbers != sums)
+    if not rows:
+        return f"{label.name}: the rows{which} that have it weigh 0 in all, in the {numbers[1]:,.0f} rows"
+    for value, others in ((0, positives), (1, rows - positives)):
+        if others <= ROUNDING * rows:
+            return f"{label.name} is {value} in all rows{which}{weighing}"
+    return None
+
+
+ROUNDING = 1e-12
+"""A sum of weights that is this share of another is 0."""
+
+
 def given_lines(manifest: Manifest) -> Iterator[str]:
-    """A warning for each label that is 1 in rows where its ``given`` is 0."""
+    """What the rows say of each label: those that teach a label that is given another one, and warnings."""
+    for label in manifest.other_labels:
+        if label.given is not None and "train" in manifest.splits and manifest.splits["train"].labels:
+            yield _taught_line(manifest.without_weights(), label)
     for name, split in manifest.splits.items():
         for label in manifest.other_labels:
             counts = split.labels.get(label.name)
             if counts is not None and counts.without_given:
                 yield (
                     f"warning: {counts.without_given:,} of {name}'s rows have {label.name} 1 and {label.given} 0, and "
-                    f"given: {label.given} says that there are none: leave it out if they are right"
+                    f"given: {label.given} says that there are none: they teach nothing of {label.name}; leave it out "
+                    "if they are right"
                 )
+
+
+def class_lines(manifest: Manifest) -> Iterator[str]:
+    """A warning for each label of which a split has one class alone, or none."""
+    for split in manifest.splits:
+        for why in one_class_labels(manifest, split).values():
+            then = (
+                "no model can learn it, and dlrm-export refuses one that was trained on it"
+                if split == "train"
+                else "it has no AUC there"
+            )
+            yield f"warning: {why}: {then}"
+
+
+def _taught_line(manifest: Manifest, label: LearntLabel) -> str:
+    _, known, holding = manifest.where_given("train", label)
+    lacking = holding - known
+    more = f", which count for {lacking:,.0f} more that lack it" if lacking > 0.5 else ""
+    return (
+        f"{label.name} is learnt from the {known:,.0f} rows of train with {label.given} 1 that have it{more}"
+    )

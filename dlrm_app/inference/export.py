@@ -33,7 +33,7 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.parquet_weights import write_parquet
-from dlrm_app.inference.problems import memory_problems, refuse_judged
+from dlrm_app.inference.problems import memory_problems, refuse_bad, refuse_judged
 from dlrm_app.inference.record import (
     EXPORT_FORMAT,
     RECORD,
@@ -117,7 +117,7 @@ def _apply(base: Path, delta: Path, output: Path) -> Export:
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
-    refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
+    refuse_judged(str(config.checkpoint), trained.marker.progress, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     manifest = manifest if trained.trainer.weights else manifest.without_weights()
     check_columns(trained, manifest)
@@ -263,10 +263,10 @@ def _write_models(
 def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choice: str) -> None:
     """Raises DlrmError for a model that was never evaluated on val and is bad on the held-out ``split``."""
     progress = trained.marker.progress
-    if progress.judgement is None:
+    if not progress.judgements:
         steps = progress.counted_updates
         found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
-        refuse_judged(trained.name, judge(found, None), choice)
+        refuse_bad(trained.name, judge(found, None), choice)
 
 
 def _table_bytes(source: _Source) -> int:

@@ -50,7 +50,11 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
             averaged = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     judgement = judge_scores(run, split, scores, main.ne_error)
-    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels)
+    judgements = {
+        rows.name_in(run.manifest.labels): judge_scores(run, split, each.compute(), each.ne_error, rows)
+        for rows, each in [*metrics.items()][1:]
+    }
+    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
     run.folder.write_curves(evaluation, curves or {})
@@ -63,12 +67,15 @@ def measure(run: TrainingRun, split: str, metrics: Measured, title: str) -> dict
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
-def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
-    """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good.
+def judge_scores(
+    run: TrainingRun, split: str, scores: dict[str, float], ne_error: float, rows: LabelRows = MAIN
+) -> Judgement:
+    """Judges the ``scores`` of the weights on ``rows`` of ``split``; looks for causes unless they are good.
 
     Every rank must call it.
     """
-    found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
+    updates = run.progress.counted_updates
+    found = Measurements.of(split, scores, ne_error, train_ne(run), updates)
     if not needs_evidence(found):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress
@@ -81,6 +88,7 @@ def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_erro
             run.forward_passes,
             batches,
             run.runtime,
+            rows,
             TrainedSoFar(
                 progress.counted_updates,
                 progress.samples,
