@@ -125,23 +125,26 @@ def one_class_labels(manifest: Manifest, split: str) -> dict[str, str]:
     found = {}
     for label in manifest.labels or [LearntLabel(manifest.label)]:
         counts = manifest.where_given(split, label)[:2]
-        if why := _one_class(label, counts, manifest.without_weights().where_given(split, label)[:2]):
-            found[label.name] = f"{why} of {split}"
+        numbers = manifest.without_weights().where_given(split, label)[:2]
+        if why := _one_class(label, f"of {split}", counts, numbers):
+            found[label.name] = why
     return found
 
 
-def _one_class(label: LearntLabel, sums: tuple[float, float], numbers: tuple[float, float]) -> str | None:
+def _one_class(
+    label: LearntLabel, where: str, sums: tuple[float, float], numbers: tuple[float, float]
+) -> str | None:
     """``sums``: of the weights of the positives and of all rows; ``numbers``: of rows."""
     positives, rows = sums
-    which = f" with {label.given} 1" * (label.given is not None)
+    which = f"{where} with {label.given} 1" if label.given is not None else where
     if not numbers[1]:
-        return f"{label.name} is in no row{which}"
-    weighing = " that weigh more than 0" * (numbers != sums)
+        return f"no row {which} has {label.name}"
+    weighing = " and weigh more than 0" * (numbers != sums)
     if not rows:
-        return f"{label.name}: the rows{which} that have it weigh 0 in all, in the {numbers[1]:,.0f} rows"
+        return f"all {numbers[1]:,.0f} rows {which} that have {label.name} weigh 0"
     for value, others in ((0, positives), (1, rows - positives)):
         if others <= ROUNDING * rows:
-            return f"{label.name} is {value} in all rows{which}{weighing}"
+            return f"{label.name} is {value} in all rows {which} that have it{weighing}"
     return None
 
 

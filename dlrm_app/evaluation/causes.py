@@ -89,7 +89,12 @@ def _one_class(found: Measurements, evidence: Evidence) -> Cause | None:
         return None
     kind = "positive" if positives else "negative"
     cure = "check the label's column and its values in the description, and preprocess again"
-    return Cause("labels constant", f"all {rows:,} rows of train are {kind}", cure)
+    measured = (
+        f"all {rows:,} rows of train are {kind}"
+        if rows
+        else "no row of train counts: none has the label, or they weigh 0"
+    )
+    return Cause("labels constant", measured, cure)
 
 
 def scale_cause(scales: Mapping[str, float], limit: float = LARGE_DENSE) -> Cause | None:

@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.dataset.label_counts import one_class_labels
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -132,12 +133,14 @@ def held_out_split(split: str | None, manifest: Manifest) -> str:
     wanted = [split] if split else ["test", "val"]
     for name in wanted:
         held_out = manifest.splits.get(name)
-        if held_out and 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
+        if held_out is None or not 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
+            continue
+        if manifest.label not in one_class_labels(manifest, name):  # nor have rows that weigh 0
             return name
     raise DataError(
         Problem(
             str(manifest.path),
-            f"has no {' or '.join(wanted)} split with two rows of each label to verify the export on",
+            f"has no {' or '.join(wanted)} split with two rows of each label, of a weight above 0, to verify the export on",
             "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or "
             "split=train",
         )

@@ -270,7 +270,7 @@ def finish(run: TrainingRun) -> Run:
     run.folder.write_result(result)
     if run.runtime.is_first:
         warn_of_unfitted_best(run, best)
-    return Run(run.folder.path, result, tuple(progress.evals), best)
+    return Run(run.folder.path, result, tuple(progress.evals), best, untaught=progress.untaught)
 
 
 def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
@@ -289,4 +289,5 @@ def repeat_end(run: TrainingRun, result: RunResult) -> Run:
     if run.runtime.is_first:
         logger.info("finished already: nothing is left to train, and nothing is written")
     tests = [each for split, each in result.evals.items() if split == "test"]
-    return Run(run.folder.path, result, (*run.progress.evals, *tests), run.progress.best_val())
+    evals, best = (*run.progress.evals, *tests), run.progress.best_val()
+    return Run(run.folder.path, result, evals, best, untaught=run.progress.untaught)
