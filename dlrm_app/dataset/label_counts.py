@@ -183,7 +183,7 @@ def class_lines(manifest: Manifest) -> Iterator[str]:
 def _taught_line(manifest: Manifest, label: LearntLabel) -> str:
     _, known, holding = manifest.where_given("train", label)
     lacking = holding - known
-    more = f", which count for {lacking:,.0f} more that lack it" if lacking > 0.5 else ""
+    more = f", which count for {lacking:,.0f} more that lack it" if lacking > 0.5 and known else ""
     return (
         f"{label.name} is learnt from the {known:,.0f} rows of train with {label.given} 1 that have it{more}"
     )

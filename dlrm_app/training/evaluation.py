@@ -16,6 +16,7 @@ from dlrm_app.evaluation.evaluate import (
     batch_rows,
     evaluate,
     metrics_of_labels,
+    metrics_where_given,
     score_rows,
 )
 from dlrm_app.evaluation.evidence import gather
@@ -26,7 +27,7 @@ from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.model.labels import conditional_logits
-from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
+from dlrm_app.runs.checkpoint.evaluation import TOO_GOOD, Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
@@ -40,8 +41,9 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         return
     metrics = metrics_of_labels(run.manifest, split, run.config.evaluation.group_by)
     main, *others = metrics.values()
+    where_given = metrics_where_given(run.manifest, split)
     ema, progress = run.state.ema, run.progress
-    scores = measure(run, split, metrics, f"evaluate {split}")
+    scores = measure(run, split, metrics | where_given, f"evaluate {split}")
     names = [label.name for label in run.manifest.other_labels]
     labels = {name: each.compute() for name, each in zip(names, others, strict=True)}
     curves = measure_curves(main.rows())
@@ -50,9 +52,15 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
             averaged = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     judgement = judge_scores(run, split, scores, main.ne_error)
+    of_others = {
+        rows: judge_scores(run, split, each.compute(), each.ne_error, rows)
+        for rows, each in [*metrics.items(), *where_given.items()][1:]
+    }
     judgements = {
-        rows.name_in(run.manifest.labels): judge_scores(run, split, each.compute(), each.ne_error, rows)
-        for rows, each in [*metrics.items()][1:]
+        rows.name_in(run.manifest.labels): each
+        for rows, each in of_others.items()
+        # clicks may well say nothing of the order that follows: then only the product is judged
+        if not rows.is_conditional or each.verdict == TOO_GOOD
     }
     evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements)
     progress.evals.append(evaluation)
