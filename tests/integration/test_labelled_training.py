@@ -108,7 +108,7 @@ def test_every_label_is_learnt(folder: Path, run: Path) -> None:
 
 def test_columns_that_have_the_names_of_scores_are_not_kept(folder: Path, run: Path) -> None:
     pq.write_table(draw_labelled(20)[0], folder / "few.parquet")
-    for name in ("score_order", "label_like", "row", "label"):
+    for name in ("score_order", "label_like"):
         words = [
             f"model={run}",
             f"input={folder}/few.parquet",

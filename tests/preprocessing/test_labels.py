@@ -155,10 +155,10 @@ REFUSED = {
     "[{order: {given: clicked}}, clicked]": ("order: given", "is not for the first label"),
     "[clicked, age]": ("age", "is not a column with the role label"),
     "[clicked, clicked]": ("clicked", "is named twice"),
-    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0"),
+    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
     "[clicked, {like: {loss_weight: 1.1e6}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
-    "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0"),
-    "[clicked, {like: {loss_weight: true}}]": ("like: loss_weight", "must be a number above 0"),
+    "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
+    "[clicked, {like: {loss_weight: true}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
     "[{clicked: {loss_weight: 2}}]": (
         "clicked: loss_weight",
         "weighs a label against others, and there are none",
