@@ -121,6 +121,7 @@ def test_columns_that_have_the_names_of_scores_are_not_kept(folder: Path, run: P
             predict(compose_config("predict", PredictConfig, words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "within"),
     [

@@ -61,7 +61,10 @@ class Predictions(Result):
 def predict(config: PredictConfig) -> Predictions:
     """Scores rows according to ``config``. Raises DlrmError."""
     output = Path(config.output)
-    with start_runtime(config.threads, on_cpu=True) as runtime, explained_disk_errors(output, REPEAT):
+    with (
+        start_runtime(config.threads, job="predict", on_cpu=True) as runtime,
+        explained_disk_errors(output, REPEAT),
+    ):
         started = time.perf_counter()
         model = open_scorer(Path(config.model), runtime, config.which, config.ema)
         others = [f"{column}_{label}" for label in model.labels[1:] for column in ("score", "label")]

@@ -54,6 +54,7 @@ FORMS: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_any_form_get_the_bits_of_predict(
     form: str, model: Model, rows: pa.Table, expected: NDArray[np.float32]
