@@ -45,26 +45,25 @@ MISSING_OR_RARE = {"hash": 1, "vocab": 2}
 
 def gather(
     manifest: Manifest,
-    split: str,
+    rows: LabelRows,
     tables: Sequence[Table],
     passes: ForwardPasses,
     batches: EvalBatches,
     runtime: Runtime,
-    rows: LabelRows,
     trained: TrainedSoFar,
 ) -> Evidence:
     """Evidence about the model of ``passes`` and the ``rows`` of the label that it learnt and was judged on. Every rank
     must call it.
 
-    ``batches``: of ``split``; the first is used.
+    ``batches``: of the split of ``rows``; the first is used.
     """
     features = [name for table in tables for name in table.features]
-    scales, aucs, unknown = runtime.on_first(_look, manifest, split, features, rows)
+    scales, aucs, unknown = runtime.on_first(_look, manifest, features, rows)
     silent, spread = _fire(passes, batches, rows.number)
     growth, largest = _weights(passes.model, tables)
     return Evidence(
         train=_class_sums(manifest, "train", rows),
-        here=_class_sums(manifest, split, rows),
+        here=_class_sums(manifest, rows.split, rows),
         trained=trained,
         dataset=str(manifest.path),
         scales=scales,
@@ -93,12 +92,12 @@ def _class_sums(manifest: Manifest, split: str, rows: LabelRows) -> tuple[float,
 
 
 def _look(
-    manifest: Manifest, split: str, features: Sequence[str], label: LabelRows
+    manifest: Manifest, features: Sequence[str], label: LabelRows
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """(size of each dense column, AUC of each column of the log alone, and of each list with the column whose values it
     shares, share of unknown lookups by feature), from samples of rows.
     """
-    train, here = _sample(manifest, "train", features), _sample(manifest, split, features)
+    train, here = _sample(manifest, "train", features), _sample(manifest, label.split, features)
     columns = {column.name: column for column in manifest.sparse}
     dense = np.concatenate([rows.dense for rows in train]).astype(np.float64)
     read = {name: _ids(train, number) for number, name in enumerate(features)}

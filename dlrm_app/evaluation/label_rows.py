@@ -26,12 +26,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of the label of a ``number``. ``given``: of each label, the number of the one that it is given;
+    """The rows of ``split`` of the label of a ``number``. ``given``: of each label, the number of the one that it is given;
     ``counts``: how many rows with its condition each one stands for that has the label.
 
     ``is_conditional``: only the rows where the condition holds, and scores given the condition.
     """
 
+    split: str = ""
     number: int = 0
     given: tuple[int | None, ...] = (None,)
     counts: tuple[float, ...] = (1.0,)
@@ -86,7 +87,7 @@ MAIN = LabelRows()
 def rows_of_labels(manifest: Manifest, split: str) -> list[LabelRows]:
     """The rows of ``split`` that each label is measured on, the main one first."""
     if not manifest.labels:
-        return [MAIN]
+        return [LabelRows(split)]
     given, stored = givens(manifest.labels), manifest.splits[split].labels
     has = {manifest.label, *stored}
     counts = []
@@ -105,4 +106,4 @@ def rows_of_labels(manifest: Manifest, split: str) -> list[LabelRows]:
                     *(manifest.path, label.given, label.name, label.name),
                 )
         counts.append(1.0 if abs(times - 1) < ROUNDING else times)
-    return [LabelRows(number, given, tuple(counts)) for number in range(len(given))]
+    return [LabelRows(split, number, given, tuple(counts)) for number in range(len(given))]

@@ -20,7 +20,7 @@ from dlrm_app.evaluation.evaluate import (
     score_rows,
 )
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.judgement import HIGH_AUC, judge, needs_evidence
 from dlrm_app.evaluation.label_rows import MAIN, LabelRows, rows_of_labels
 from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import entropy
@@ -51,11 +51,9 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         with ema.in_place():
             averaged = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    judgement = judge_scores(run, split, scores, main.ne_error)
-    of_others = {
-        rows: judge_scores(run, split, each.compute(), each.ne_error, rows)
-        for rows, each in [*metrics.items(), *where_given.items()][1:]
-    }
+    (first, _), *rest = [*metrics.items(), *where_given.items()]
+    judgement = judge_scores(run, first, scores, main.ne_error)
+    of_others = {rows: judge_scores(run, rows, each.compute(), each.ne_error) for rows, each in rest}
     judgements = {
         rows.name_in(run.manifest.labels): each
         for rows, each in of_others.items()
@@ -75,28 +73,25 @@ def measure(run: TrainingRun, split: str, metrics: Measured, title: str) -> dict
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
-def judge_scores(
-    run: TrainingRun, split: str, scores: dict[str, float], ne_error: float, rows: LabelRows = MAIN
-) -> Judgement:
-    """Judges the ``scores`` of the weights on ``rows`` of ``split``; looks for causes unless they are good.
+def judge_scores(run: TrainingRun, rows: LabelRows, scores: dict[str, float], ne_error: float) -> Judgement:
+    """Judges the ``scores`` of the weights on ``rows``; looks for causes unless they are good.
 
     Every rank must call it.
     """
     updates = run.progress.counted_updates
-    found = Measurements.of(split, scores, ne_error, train_ne(run), updates)
-    if not needs_evidence(found):
+    found = Measurements.of(rows.split, scores, ne_error, train_ne(run), updates)
+    if not needs_evidence(found) or (rows.is_conditional and found.auc <= HIGH_AUC):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress
     keys = {"optimizer.dense.lr": optimizer.dense.lr, "optimizer.sparse.lr": optimizer.sparse.lr}
-    with split_batches(run, split) as batches:
+    with split_batches(run, rows.split) as batches:
         evidence = gather(
             run.manifest,
-            split,
+            rows,
             run.trainable.tables,
             run.forward_passes,
             batches,
             run.runtime,
-            rows,
             TrainedSoFar(
                 progress.counted_updates,
                 progress.samples,

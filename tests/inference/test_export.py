@@ -148,7 +148,7 @@ def test_rows_without_an_auc_verify_nothing(tmp_path: Path) -> None:
     manifest = replace(manifest, splits=splits)
     assert held_out_split(None, manifest) == "val"
     with refused(
-        DataError, str(tmp_path), "has no test split with two rows of each label to verify the export on"
+        DataError, str(tmp_path), "has no test split with two rows of each label, of a weight above 0, ..."
     ):
         held_out_split("test", manifest)
 

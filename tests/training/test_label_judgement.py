@@ -12,7 +12,7 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evidence import _look
 from dlrm_app.evaluation.judgement import judge
-from dlrm_app.evaluation.label_rows import MAIN, rows_of_labels
+from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
 from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
@@ -53,6 +53,7 @@ def progress_of(run: Path) -> Progress:
     return read_marker(choose_checkpoint(run, "newest")).progress
 
 
+@pytest.mark.slow
 def test_a_column_that_tells_another_label_is_named(tmp_path: Path) -> None:
     log = draw()
     log["gmv"] = np.where(log["order"] == 1, 20.0 + np.arange(ROWS) % 7, 0)
@@ -70,6 +71,7 @@ def test_a_column_that_tells_another_label_is_named(tmp_path: Path) -> None:
     refuse_judged("run", progress_of(tmp_path / "run"), "ignore")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["encoding.shared=[[item, last]]", "encoding=vocab", "encoding=hash"])
 def test_a_list_that_holds_the_item_where_it_was_clicked_is_named(tmp_path: Path, encoding: str) -> None:
     log, random = draw(), np.random.default_rng(4)
@@ -84,7 +86,7 @@ def test_a_list_that_holds_the_item_where_it_was_clicked_is_named(tmp_path: Path
     keys = [*given(tmp_path, log, *columns), "dataset.labels=[click]", encoding, "dense.target_columns=null"]
     preprocess(tmp_path / "data", *keys, *["encoding.num_embeddings=1000"] * (encoding == "encoding=hash"))
     manifest = read_manifest(tmp_path / "data")
-    _, aucs, _ = _look(manifest, "val", ["item", "last"], MAIN)
+    _, aucs, _ = _look(manifest, ["item", "last"], LabelRows("val"))
     assert aucs["last with item"] > 0.95
     assert max(abs(aucs[name] - 0.5) for name in ("item", "last")) < 0.1
     judgement = judge(GOOD, replace(EVIDENCE, column_aucs=aucs))
@@ -124,6 +126,7 @@ def test_a_label_that_an_earlier_run_has_learnt_is_learnt(tmp_path: Path) -> Non
     assert progress_of(tmp_path / "run").untaught == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "why"),
     [
