@@ -8,17 +8,14 @@ import numpy as np
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.fields import (
-    ABSENT,
-    BAD,
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     ELEMENT_WEIGHT,
     IGNORE,
     KEY_HEX,
     KEY_INTEGER,
-    KEY_STRING,
+    KEY_WHOLE,
     LABEL,
-    MISSING_KEY,
     NEWLINE,
     OTHER_LABEL,
     TIME_FORMAT,
@@ -28,14 +25,16 @@ from dlrm_app.logs.fields import (
     parse_key,
     parse_number,
 )
+from dlrm_app.logs.list_fields import parse_list
 from dlrm_app.logs.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.logs.sources.text_units import MAX_LINE
+from dlrm_app.logs.strings import BAD, MISSING_KEY
 
-BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE = range(1, 7)
+BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE, HEADER = range(1, 8)
 """Reasons to reject a line.
 
 OPEN_QUOTE: a quoted field does not end on it; FIELD: a field breaks the rule of its kind; UNLIKE: a list and its
-weights have different numbers of elements.
+weights have different numbers of elements; HEADER: the line has the columns' names.
 """
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
@@ -43,7 +42,6 @@ DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
 
 _PLAIN, _QUOTED, _ESCAPED, _MALFORMED, _OPEN = range(5)
 _NO_BYTE = -1
-_BLANK, _TAB, _APOSTROPHE, _QUOTE = (ord(mark) for mark in " \t'\"")
 
 
 @njit(nogil=True, cache=True)
@@ -55,6 +53,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     marks,  # (delimiter, quote or -1)
     columns,  # int64 [C, 3 + …]: ``parser.column_codes``
     weighed,  # int64 [W, 3]: a column of element weights, its place in ``lists``, that of its list
+    header,  # uint64 [H]: the keys of a repeated header, in the first keys of a row
     out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
     row,  # rows in the outputs so far
@@ -87,11 +86,14 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         if fault == _NO_ROOM:
             return at, row, lines, num_rejects, LISTS_FULL
         unlike = _unlike(weighed, lists[0], row) if fault == _FINE else -1
-        if fault == _FINE and unlike < 0 and end - at <= MAX_LINE:
+        is_header = fault == _FINE and len(header) > 0 and _is_header(out[2], row, header)
+        if fault == _FINE and unlike < 0 and not is_header and end - at <= MAX_LINE:
             row += 1
         else:
             end = line_end(text, end)
             why = _explain(text, at, end, fault, marks, len(columns))
+            if is_header:
+                why = HEADER, 0, at, at
             if unlike >= 0 and end - at <= MAX_LINE:
                 column, weights, elements = weighed[unlike]
                 why = UNLIKE, column, _size(lists[0], weights, row), _size(lists[0], elements, row)
@@ -115,6 +117,14 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
+
+
+@njit_uncounted
+def _is_header(keys, row, header):  # type: ignore[no-untyped-def]  # compiled
+    for slot in range(len(header)):  # noqa: SIM110  # numba compiles no generators
+        if keys[slot, row] != header[slot]:
+            return False
+    return True
 
 
 @njit_uncounted
@@ -163,11 +173,11 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
         is_null_list = is_null_word(text, begin, behind, column)
         if is_null_list and kind != ELEMENT_WEIGHT:
             behind = begin
-        found = _parse_list(text, begin, behind, column, doubled, lists, row)
+        found = parse_list(text, begin, behind, column, doubled, lists, row)
         if found == 0 and is_null_list:  # weights that are numbers are never missing
-            found = _parse_list(text, begin, begin, column, doubled, lists, row)
+            found = parse_list(text, begin, begin, column, doubled, lists, row)
         return end, found
-    if KEY_INTEGER <= kind <= KEY_STRING:
+    if KEY_INTEGER <= kind <= KEY_WHOLE:
         keys[slot, row], state = parse_key(text, begin, behind, kind, doubled)
         if spans.shape[1] > 0:
             spans[slot, row, 0] = begin
@@ -182,66 +192,12 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
         else:
             dense[slot, row] = number
     if state == BAD and is_null(text, begin, behind, column):
-        if KEY_INTEGER <= kind <= KEY_STRING:
+        if KEY_INTEGER <= kind <= KEY_WHOLE:
             keys[slot, row] = MISSING_KEY
         else:
             dense[slot, row] = np.nan
         return end, 1
     return end, 0 if state == BAD else 1
-
-
-@njit_uncounted
-def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
-    """Reads the elements of a list. Returns 1 good, 0 bad, -1 no room. An empty field is an empty list."""
-    kind, slot, separator = column[0], column[1], column[2] & 0xFF
-    opening, closing = (column[2] >> 8) & 0xFF, column[2] >> 16
-    ends, keys, spans = lists
-    index = ends[slot, row]
-    if opening > 0:
-        begin, behind = _trimmed(text, begin, behind)
-        if begin < behind:
-            if behind - begin < 2 or text[begin] != opening or text[behind - 1] != closing:
-                return 0
-            begin, behind = _trimmed(text, begin + 1, behind - 1)
-    at = begin
-    while begin < behind and at <= behind:
-        stop = at
-        while stop < behind and text[stop] != separator:
-            stop += 1
-        if index == keys.shape[1]:
-            return -1
-        first, last = _unquoted(text, at, stop, doubled) if opening > 0 else (at, stop)
-        keys[slot, index], state = parse_key(text, first, last, kind, doubled)
-        if state == BAD or (state == ABSENT and kind == ELEMENT_WEIGHT):
-            if not is_null(text, first, last, column):
-                return 0
-            keys[slot, index] = MISSING_KEY
-        if spans.shape[1] > 0:
-            spans[slot, index, 0] = first
-            spans[slot, index, 1] = last if doubled < 0 else -last
-        index += 1
-        at = stop + 1
-    ends[slot, row + 1] = index
-    return 1
-
-
-@njit_uncounted
-def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
-    while begin < behind and (text[begin] == _BLANK or text[begin] == _TAB):
-        begin += 1
-    while begin < behind and (text[behind - 1] == _BLANK or text[behind - 1] == _TAB):
-        behind -= 1
-    return begin, behind
-
-
-@njit_uncounted
-def _unquoted(text, at, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
-    at, stop = _trimmed(text, at, stop)
-    if at < stop and (text[at] == _APOSTROPHE or text[at] == _QUOTE):
-        width = 2 if text[at] == doubled else 1
-        if stop - at >= 2 * width and text[stop - 1] == text[at]:
-            return at + width, stop - width
-    return at, stop
 
 
 @njit_uncounted

@@ -36,7 +36,7 @@ SHOP = [
 def hashes_of(path: Path, *words: str) -> NDArray[np.uint64]:
     """The hash of every row of a file, as preprocessing reads it."""
     config = configure(*words, f"input.train={path}", "output=none", "layout.unit_mib=1")
-    plan = with_file_specs(read_request(config)).rows
+    plan = with_file_specs(read_request(config)).inputs
     (source,) = plan.sources
     columns = plan.columns_of(source) if source.format == "parquet" else {}
     found = [np.empty(0, np.uint64)]

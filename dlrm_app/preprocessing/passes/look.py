@@ -20,12 +20,12 @@ from dlrm_app.encoding.pairs import Pair, score_pairs
 from dlrm_app.encoding.repeated_columns import repeated_column
 from dlrm_app.errors import DataError
 from dlrm_app.logs.arrow_rows import open_cursor
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
 from dlrm_app.logs.sources.parquet_units import footer_of, units_of
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.spec import SCORE
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
 from dlrm_app.preprocessing.passes.plan import InputPlan
