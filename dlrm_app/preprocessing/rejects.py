@@ -1,10 +1,12 @@
 """Malformed lines of a run: refuses too many, and finds each one's place in its file."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from dlrm_app.journal import Journal
-from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
+from dlrm_app.logs.rejects import MAX_SHOWN, RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import InputPlan
@@ -36,8 +38,20 @@ class RejectLimit:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
         cure = "check dataset= and the files, or raise it to leave these lines out"
-        first = ((each.file, each.line, each.reason) for each in rejects_of(self.plan, self.journal, units))
-        refuse_rejects(rejects, lines, self.max_fraction, first, cure)
+        shown = list(islice(rejects_of(self.plan, self.journal, units), MAX_SHOWN))
+        labels = {column.name for column in self.plan.spec.columns if column.role == "label"}
+        if rated := next(
+            (each.column for each in shown if each.column in labels and _RATING.search(each.reason)), None
+        ):
+            cure = (
+                f"a label is 0 or 1, so make one of {rated} before, such as 1 from 4 on: (frame.{rated} >= 4)"
+                f".astype(int) in pandas, CAST({rated} >= 4 AS INTEGER) in SQL"
+            )
+        refuse_rejects(rejects, lines, self.max_fraction, ((e.file, e.line, e.reason) for e in shown), cure)
+
+
+_RATING = re.compile(r" is '[+-]?(\d+\.?\d*|\.\d+)', must be 0 or 1")
+"""A label that is a number, as bad_value writes it."""
 
 
 def rejects_of(
