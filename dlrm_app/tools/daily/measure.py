@@ -88,7 +88,7 @@ def columns_of(dataset: Manifest) -> Iterator[tuple[str, Values]]:
 def _sampled(dataset: Manifest) -> Iterator[pa.Table]:
     split = dataset.splits["train"]
     groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
-    names = [column.name for column in (*dataset.dense, *dataset.sparse)]
+    names = [*(column.name for column in dataset.dense), *(column.name for column in dataset.sparse)]
     names += [dataset.weight] if dataset.weight is not None else []
     reader = ShardReader(dataset.folder, names)
     for shard, index in groups[:: max(split.rows // _SAMPLED_ROWS, 1)]:

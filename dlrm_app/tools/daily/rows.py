@@ -182,7 +182,7 @@ def _completed(table: pa.Table, dataset: Manifest) -> pa.Table:
     for field in schema:
         if field.name in table.column_names:
             continue
-        value = [] if pa.types.is_list(field.type) else MISSING_ID
+        value: list[float] | float = [] if pa.types.is_list(field.type) else MISSING_ID
         if pa.types.is_floating(field.type):  # a number, or another label
             transform = transforms.get(field.name)
             value = math.nan if transform is None else missing_value(transform)
