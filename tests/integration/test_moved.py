@@ -49,6 +49,7 @@ def test_a_run_and_its_dataset_may_be_moved_together(trained: float, tmp_path: P
         auc_of("alone")
 
 
+@pytest.mark.slow
 def test_every_command_names_the_setting_of_a_moved_dataset(trained: float, tmp_path: Path) -> None:
     Path("data").rename("renamed")
     Path("x.tsv").touch()
