@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.beginning import BYTE_ORDER_MARK, refuse_other_file
+from dlrm_app.logs.beginning import refuse_mark
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
 from dlrm_app.logs.rejects import LIKELY_NULLS
+from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
@@ -158,7 +159,6 @@ def _look_at_text(source: InputFile) -> Sample:
     units = TextFeed(source, _BYTES, last=1).items()  # keeps the file open
     block = next(units).load()
     text = block.text[block.start : block.stop].tobytes()
-    refuse_other_file(source.path, text[:8], True)
     decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     if not (lines := decoded.replace("\r\n", "\n").split("\n")[:-1]):
         return Sample([], {}, 0, {}, [])
@@ -168,7 +168,8 @@ def _look_at_text(source: InputFile) -> Sample:
         )
     delimiter, quote, top = _marks(lines[:_LINES], source.path)
     header = _is_header(top)
-    refuse_other_file(source.path, text[:8], header)
+    if not header:
+        refuse_mark(source.path, text)
     names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
     _refuse_twice(source.path, names)
     records = list(_fields(lines, delimiter, quote))[header:]

@@ -307,7 +307,6 @@ def parquet(*names: str) -> bytes:
     [
         ({"a": b""}, "a", "has no rows"),
         ({"a": b"only\nwords\n"}, "a", "has one column in its first line by any of the delimiters..."),
-        ({"a": "x,y\n1,2\n".encode("utf-16")}, "a", "is UTF-16"),
         ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "a", "is text behind a byte order mark..."),
         ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "input", "names Parquet and text"),
         ({"a": parquet("x", "y", "x")}, "a", "names x twice"),
