@@ -1,4 +1,8 @@
-"""AUCs in NumPy: of one column alone, and of counts. Does not import torch."""
+"""AUCs in NumPy: of one column alone, of a list and the column whose values it shares, and of counts.
+
+Does not import torch. Shapes: n rows; a list column has the ``values`` of all rows, those of row i at
+``offsets[i]:offsets[i + 1]``.
+"""
 
 import math
 
@@ -17,6 +21,45 @@ def auc_of_ids(ids: NDArray[np.int32] | NDArray[np.int64], labels: NDArray[np.bo
     prior = labels[::2].mean() if len(labels) else 0.0
     rates = (clicks + prior) / (rows + 1)
     return auc_of(rates[ids[1::2]], labels[1::2])
+
+
+def auc_of_pair(
+    ids: NDArray[np.int32] | NDArray[np.int64],
+    values: NDArray[np.int32] | NDArray[np.int64],
+    offsets: NDArray[np.int32] | NDArray[np.int64],
+    labels: NDArray[np.bool_],
+) -> float:
+    """The AUC of a row's place in a list alone: its value is not in it, in it, its first or its last element.
+
+    ``ids`` [n], below 0 where the value is missing, and ``values`` number the same values. A list that was written
+    after the outcome often ends, or begins, with the item that was shown.
+    """
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(ids)), lengths)
+    places = np.bincount(rows[values == ids[rows]], minlength=len(ids)).clip(max=1)
+    some = lengths > 0
+    for place, at in ((2, offsets[:-1]), (4, offsets[1:] - 1)):
+        places[some] += place * (values[at[some]] == ids[some])
+    return auc_of_ids(np.where(ids < 0, 0, places), labels)
+
+
+def auc_of_lists(
+    values: NDArray[np.int32] | NDArray[np.int64],
+    offsets: NDArray[np.int32] | NDArray[np.int64],
+    labels: NDArray[np.bool_],
+) -> float:
+    """The AUC of a list column alone, by the one of these that ranks best: its length, its first or its last element.
+
+    ``values`` are of at least 0.
+    """
+    lengths = np.diff(offsets)
+    some = lengths > 0
+    aucs = [auc_of(lengths.astype(np.float64), labels)]
+    for at in (offsets[:-1], offsets[1:] - 1):
+        ids = np.zeros(len(lengths), np.int64)
+        ids[some] = values[at[some]] + 1
+        aucs.append(auc_of_ids(ids, labels))
+    return max((auc for auc in aucs if not math.isnan(auc)), key=lambda auc: abs(auc - 0.5), default=math.nan)
 
 
 def auc_of(values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
