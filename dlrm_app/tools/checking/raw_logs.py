@@ -11,7 +11,8 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
-from dlrm_app.tools.checking.propose import as_yaml, propose
+from dlrm_app.tools.checking.description import as_yaml
+from dlrm_app.tools.checking.propose import given_labels, propose, unusable
 from dlrm_app.tools.checking.sample import sample_rows
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
-    proposed = propose(sample)
     first = sources[0].path
+    refuse_if([problem.within(str(first)) for problem in unusable(sample)])
+    proposed = propose(sample)
     name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
     origin = f"a sample of {sample.columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
     lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in sample.columns])]
@@ -53,7 +55,7 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
     lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
     logger.info("\n".join(lines))
-    text = as_yaml(name, origin, proposed, sample)
+    text = as_yaml(name, origin, proposed, sample, given_labels(sample, proposed))
     path = None if output is None else Path(output)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,8 @@ import yaml
 from dlrm_app.config.datasets import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.sources.find_sources import find_files
-from dlrm_app.tools.checking.propose import Proposed, propose
+from dlrm_app.tools.checking.description import Proposed
+from dlrm_app.tools.checking.propose import propose
 from dlrm_app.tools.checking.raw_logs import check_raw
 from dlrm_app.tools.checking.sample import sample_rows
 from tests.composed import compose_config
