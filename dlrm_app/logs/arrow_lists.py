@@ -10,7 +10,12 @@ from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.logs.parquet_columns import TEXTS
 from dlrm_app.logs.spec import LogColumn
 
-_BLANKS, _IN_QUOTES = " \t", "^(?s:'(.*)'|\"(.*)\")$"
+_BLANKS, _IN_QUOTES = " \t\r\n", "^(?s:'(.*)'|\"(.*)\")$"
+_RUN = f"[{_BLANKS}]+"
+_LOST = r"^(?:\%s|['\"]|…|\.\.\.$)"
+"""The beginning of an element, not in quotes, that is a list itself, opens a quote that it does not close, or stands for
+elements that were left out.
+"""
 
 
 def ends_of(sizes: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -20,7 +25,7 @@ def ends_of(sizes: NDArray[np.generic]) -> NDArray[np.int64]:
 def lists_of(
     array: pa.Array, column: LogColumn, words: Sequence[str]
 ) -> tuple[NDArray[np.int64], pa.Array, NDArray[np.bool_] | None]:
-    """Returns (the ends of the lists [R + 1], their elements, True for each text without its brackets).
+    """Returns (the ends of the lists [R + 1], their elements, True for each text that its brackets do not make a list).
 
     Texts are split at the separator of ``column``; empty texts and null words are empty lists. The last is None unless
     these are texts with brackets.
@@ -44,7 +49,7 @@ def lists_of(
 def _split_texts(
     array: pa.Array, column: LogColumn, words: Sequence[str]
 ) -> tuple[pa.Array, NDArray[np.bool_] | None]:
-    """Returns (the lists that texts hold, True for each text without its brackets if the column has such)."""
+    """Returns (the lists that texts hold, True for each text that is none if the column has brackets)."""
     import pyarrow.compute as pc
 
     texts = (array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).cast(
@@ -60,7 +65,29 @@ def _split_texts(
     has_both = pc.and_(pc.starts_with(texts, column.brackets[0]), pc.ends_with(texts, column.brackets[1]))
     is_good = pc.and_(has_both, pc.greater(pc.utf8_length(texts), 1))
     inside = pc.if_else(pc.and_(is_good, pc.not_equal(inside, "")), inside, None)
-    lists = pc.split_pattern(inside, column.separator)
-    elements = pc.replace_substring_regex(pc.utf8_trim(lists.values, _BLANKS), _IN_QUOTES, r"\1\2")
+    has_runs = column.separator == " "
+    lists = pc.split_pattern_regex(inside, _RUN) if has_runs else pc.split_pattern(inside, column.separator)
+    written = pc.utf8_trim(lists.values, _BLANKS)
+    elements = pc.replace_substring_regex(written, _IN_QUOTES, r"\1\2")
     whole = pa.ListArray.from_arrays(lists.offsets, elements, mask=pc.is_null(lists))
-    return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_)
+    is_lost = pc.and_(
+        pc.match_substring_regex(written, _LOST % column.brackets[0]),
+        pc.invert(pc.match_substring_regex(written, _IN_QUOTES)),
+    )
+    lost = ends_of(numbers_of(is_lost.cast(pa.uint8())))[numbers_of(lists.offsets)]
+    return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_) | (
+        lost[1:] > lost[:-1]
+    )
+
+
+def split_weights(elements: pa.Array, mark: str) -> tuple[pa.Array, pa.Array]:
+    """(the values, the texts of the weights) of elements such as t1:0.5; null for those without ``mark``."""
+    import pyarrow.compute as pc
+
+    texts = (elements.dictionary_decode() if pa.types.is_dictionary(elements.type) else elements).cast(
+        pa.large_string()
+    )
+    parts = pc.extract_regex(
+        texts, rf"^(?P<value>(?s:.+))\x{ord(mark):02x}(?P<weight>[^\x{ord(mark):02x}]*)$"
+    )
+    return parts.field("value"), parts.field("weight")

@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.arrow_texts import bits_of, has_no_value, set_absent
-from dlrm_app.logs.fields import ABSENT, BAD, FLOAT32_LIMIT, MISSING_KEY, PRESENT
+from dlrm_app.logs.fields import ABSENT, BAD, FLOAT32_LIMIT, LEAST_WEIGHT, MISSING_KEY, PRESENT
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, LogColumn
 
 _DAY = 86_400
+EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+"""Floats from here on stand for several whole numbers."""
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LARGEST = 2.0**63
 _LARGEST_FLOAT = float(np.nextafter(FLOAT32_LIMIT, 0.0))
@@ -24,6 +26,9 @@ LIMITS = {
     "score": (0.0, 1.0),
 }
 """Kind of numbers → the least and the greatest; the others are times."""
+LEAST = {"weight": LEAST_WEIGHT, ELEMENT_WEIGHTS: LEAST_WEIGHT}
+"""Kind of numbers → the least above 0."""
+_UNITS = {"milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 
 
 def numbers_and_nulls(array: pa.Array) -> tuple[NDArray[np.generic], NDArray[np.uint8], int]:
@@ -40,9 +45,11 @@ def is_text_of_digits(column: LogColumn, kind: pa.DataType) -> bool:
 
 
 def digits_of(array: pa.Array) -> pa.Array:
-    """The texts of numbers; whole floats and decimals have no decimal point."""
+    """The texts of numbers, times in UTC and flags; whole floats and decimals have no decimal point."""
     import pyarrow.compute as pc
 
+    if pa.types.is_timestamp(array.type):
+        array = array.view(pa.timestamp(array.type.unit))  # stored in UTC
     if pa.types.is_decimal(array.type):
         whole = pa.decimal256(76, max(array.type.scale, 0))
         texts = (array.cast(whole) if array.type.scale < 0 else array).cast(pa.string())
@@ -63,10 +70,21 @@ def digits_of(array: pa.Array) -> pa.Array:
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.int32(), pa.uint64())
 
 
+def are_rounded(array: pa.Array) -> NDArray[np.bool_]:
+    """True for each float that is no whole number, or stands for several; False for null and NaN."""
+    numbers, nulls, first = numbers_and_nulls(array)
+    with np.errstate(invalid="ignore"):
+        is_bad = (np.abs(numbers) >= EXACT[array.type]) | (np.floor(numbers) != numbers)
+    is_bad &= numbers == numbers
+    if len(nulls):
+        is_bad &= np.unpackbits(nulls, bitorder="little")[first : first + len(numbers)].astype(np.bool_)
+    return is_bad
+
+
 def numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in others, in UTC; flags 0 and 1."""
     kind, is_sparse = array.type, column.role == "sparse"
-    if kind in _PLAIN_NUMBERS and column.kind != "milliseconds":
+    if kind in _PLAIN_NUMBERS and column.kind not in _UNITS:
         return array
     import pyarrow.compute as pc
 
@@ -80,8 +98,8 @@ def numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     if pa.types.is_temporal(kind):
         days = array.cast(pa.date32(), safe=False).cast(pa.int32())
         return days if is_sparse else pc.multiply(days.cast(pa.float64()), float(_DAY))
-    if column.kind == "milliseconds":
-        return pc.divide(array.cast(pa.float64(), safe=False), 1000.0)
+    if column.kind in _UNITS:
+        return pc.divide(array.cast(pa.float64(), safe=False), _UNITS[column.kind])
     return array.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
 
 
@@ -89,11 +107,12 @@ def numeric(array: pa.Array, column: LogColumn) -> pa.Array:
 def convert_numbers(  # type: ignore[no-untyped-def]  # compiled
     numbers, nulls, first, is_float, is_whole, limits, values, states
 ):
-    low, high = limits
+    low, least, high = limits
     for row in range(len(values)):  # without branches, so it is vectorised
         number = numbers[row]
         value = np.float64(number)
-        is_good = (low <= value) & (value <= high) & ((not is_whole) | _is_whole(number, is_float))
+        is_good = (low <= value) & (value <= high) & ((value == 0.0) | (least <= abs(value)))
+        is_good &= (not is_whole) | _is_whole(number, is_float, LARGEST)
         values[row] = value
         states[row] = np.uint8(BAD) * np.uint8(not is_good)
         states[row] = np.uint8(ABSENT) if value != value else states[row]
@@ -101,21 +120,21 @@ def convert_numbers(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def convert_keys(numbers, nulls, first, is_float, keys, states):  # type: ignore[no-untyped-def]  # compiled
+def convert_keys(numbers, nulls, first, is_float, limit, keys, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(keys)):
         number = numbers[row]
         if has_no_value(nulls, first + row) or number != number:
             keys[row], states[row] = MISSING_KEY, ABSENT
         else:
             keys[row] = np.uint64(np.int64(number))
-            states[row] = PRESENT if _is_whole(number, is_float) else BAD
+            states[row] = PRESENT if _is_whole(number, is_float, limit) else BAD
 
 
 @njit_uncounted
-def _is_whole(number, is_float):  # type: ignore[no-untyped-def]  # compiled
-    """True for a whole number within ±(2^63 - 1)."""
+def _is_whole(number, is_float, limit):  # type: ignore[no-untyped-def]  # compiled
+    """True for a whole number within ±(2^63 - 1); for a float, below ``limit``."""
     if is_float:
-        return abs(number) < LARGEST and np.floor(number) == number
+        return abs(number) < limit and np.floor(number) == number
     whole = np.int64(number)
     return np.uint64(whole) != MISSING_KEY and (whole < 0) == (number < 0)
 

@@ -14,9 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.logs.arrow_lists import ends_of, lists_of
+from dlrm_app.logs.arrow_lists import ends_of, lists_of, split_weights
 from dlrm_app.logs.arrow_numbers import (
+    EXACT,
+    LARGEST,
+    LEAST,
     LIMITS,
+    are_rounded,
     convert_keys,
     convert_numbers,
     digits_of,
@@ -26,6 +30,7 @@ from dlrm_app.logs.arrow_numbers import (
     spread_distinct,
 )
 from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
+from dlrm_app.logs.codes import column_codes, kind_code
 from dlrm_app.logs.fields import (
     ABSENT,
     BAD,
@@ -34,9 +39,9 @@ from dlrm_app.logs.fields import (
     MISSING_KEY,
     PRESENT,
 )
-from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, set_missing
+from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
-from dlrm_app.logs.parser import Cursor, Position, column_codes, kind_code
+from dlrm_app.logs.parser import Cursor, Position
 from dlrm_app.logs.raw_columns import RawColumns, RawList, are_missing, raw_columns
 from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
@@ -90,11 +95,21 @@ class _Fault(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content."""
+    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content; ``nulls``:
+    its null words.
+    """
 
     column: LogColumn
     codes: NDArray[np.int64]
     content: int
+    nulls: tuple[str, ...]
+
+    def of_weights(self) -> "_Reading":
+        """How the weights within a list are read."""
+        column = self.column.written_weights
+        content, codes = kind_code(column), self.codes.copy()
+        codes[0] = content
+        return _Reading(column, codes, content, self.nulls)
 
 
 class ArrowCursor(Position):
@@ -107,12 +122,14 @@ class ArrowCursor(Position):
         super().__init__(spec, keeps_spans)
         codes = column_codes(spec)
         self._columns = [
-            _Reading(column, codes[number], kind_code(column))
+            _Reading(column, codes[number], kind_code(column), null_words_of(column, spec))
             for number, column in enumerate(spec.fields)
             if column.role != "ignore" and (column.role != "label" or column.name in table.column_names)
         ]
         self._slots = list_slots(spec)
         self._numbers = [column.name for column in (*spec.extra_numbers, *spec.dense)]
+        self._lists = [name for name, (is_list, _) in self._slots.items() if is_list] + [*weight_slots(spec)]
+        """The names of lists and of element weights, by their slots."""
         self._num_keys = sum(not is_list for is_list, _ in self._slots.values())
         self.restart(table)
 
@@ -151,22 +168,14 @@ class ArrowCursor(Position):
         states = _thread_room("states", np.uint8, len(self._columns), count)
         spans = np.zeros((self._num_keys, count if self._keeps_spans else 0, 2), np.int64)
         dense = dict(zip(self._numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
-        lists: list[RawList] = []
-        element_weights: dict[str, RawList] = {}
+        found: dict[str, RawList] = {}
         chunks = _chunks_of(table)
         for reading, its_states in zip(self._columns, states, strict=True):
             column = reading.column
             stored = chunks[column.name]
             if column.separator is not None:
-                its_lists = self._read_lists(
-                    stored[0] if len(stored) == 1 else table[column.name].combine_chunks(),
-                    reading,
-                    its_states,
-                )
-                if column.role == ELEMENT_WEIGHTS:
-                    element_weights[column.name] = its_lists
-                else:
-                    lists.append(its_lists)
+                array = stored[0] if len(stored) == 1 else table[column.name].combine_chunks()
+                found |= self._read_lists(array, reading, its_states)
             elif column.role == "sparse":
                 slot = self._slots[column.name][1]
                 self._convert_all(stored, reading, values[num_numbers + slot], its_states, spans[slot])
@@ -174,9 +183,9 @@ class ArrowCursor(Position):
                 self._convert_all(stored, reading, dense[column.name], its_states, _NO_SPANS)
                 if column.role in NEVER_MISSING:
                     its_states[its_states == ABSENT] = BAD
-        lists += element_weights.values()
+        lists = [found[name] for name in self._lists]
         faults = self._bad_columns(states)
-        faults += self._unlike(lists) if element_weights else ()
+        faults += self._unlike(lists) if spec.element_weights else ()
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
@@ -195,7 +204,9 @@ class ArrowCursor(Position):
     def _unlike(self, lists: Sequence[RawList]) -> Iterator[_Fault]:
         """The columns of element weights with other numbers of elements than their lists have."""
         slots = weight_slots(self._spec)
-        for column in self._spec.element_weights:
+        for column in self._spec.columns:
+            if column.role != ELEMENT_WEIGHTS:
+                continue
             weights, elements = (lists[slot] for slot in slots[column.name])
             sizes = np.diff(weights.ends), np.diff(elements.ends) - are_missing(elements)
             if (is_bad := sizes[0] != sizes[1]).any():
@@ -214,21 +225,37 @@ class ArrowCursor(Position):
             self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)
 
-    def _read_lists(self, array: pa.Array, reading: _Reading, states: NDArray[np.uint8]) -> RawList:
-        """Reads lists; sets the states of rows with a bad list to BAD, of others to PRESENT."""
+    def _read_lists(
+        self, array: pa.Array, reading: _Reading, states: NDArray[np.uint8]
+    ) -> dict[str, RawList]:
+        """Reads lists, and the weights written within them, by name; sets the states of rows with a bad list to BAD, of
+        others to PRESENT.
+        """
         column = reading.column
-        ends, elements, is_bare = lists_of(array, column, null_lists(reading.content, self._spec.null_values))
-        read = self._values_of(elements, reading)
+        ends, elements, is_bare = lists_of(array, column, null_lists(reading.content, reading.nulls))
+        found = {}
+        states.fill(PRESENT)
+        if column.weights is not None:
+            elements, weights = split_weights(elements, column.weights)
+            own = reading.of_weights()
+            found[own.column.name] = self._list_of(ends, weights, own, states)
+        found[column.name] = self._list_of(ends, elements, reading, states)
+        if is_bare is not None:
+            states[is_bare] = BAD
+        return found
+
+    def _list_of(
+        self, ends: NDArray[np.int64], elements: pa.Array, reading: _Reading, states: NDArray[np.uint8]
+    ) -> RawList:
+        """The lists of ``elements``; sets the states of rows with a bad one to BAD."""
+        column, read = reading.column, self._values_of(elements, reading)
         keys = read.values.view(np.uint64)
         if column.role == ELEMENT_WEIGHTS:
             keys = (keys.view(np.float64) + 0.0).view(np.uint64)  # -0.0 has the bits of MISSING_KEY
         is_bad = read.states != PRESENT if column.role in NEVER_MISSING else read.states == BAD
-        states.fill(PRESENT)
         if is_bad.any():
             num_bad = ends_of(is_bad)
             states[num_bad[ends[1:]] > num_bad[ends[:-1]]] = BAD
-        if is_bare is not None:
-            states[is_bare] = BAD
         return RawList(ends, keys, read.spans)
 
     def _values_of(self, array: pa.Array, reading: _Reading) -> _ReadValues:
@@ -282,16 +309,19 @@ class ArrowCursor(Position):
             )
         elif column.kind == "string" or is_text_of_digits(column, kind):
             self._parse(digits_of(array), reading, values, states, spans)
+            if column.kind == "string" and pa.types.is_floating(kind):
+                states[(states == PRESENT) & are_rounded(array)] = BAD
         else:
             numbers = numeric(array, column)
             parts = *numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
             if column.role == "sparse":
-                convert_keys(*parts, values, states)
+                convert_keys(*parts, EXACT.get(kind, LARGEST), values, states)
             else:
                 name = rule_name(column)
-                limits = LIMITS.get(name, (FIRST_TIME, LAST_TIME))
+                low, high = LIMITS.get(name, (FIRST_TIME, LAST_TIME))
+                limits = low, LEAST.get(name, 0.0), high
                 convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
-            words = self._spec.null_values
+            words = reading.nulls
             if words and len(nulls := null_numbers(reading.content, words, kind, numbers.type)):
                 set_missing(parts[0], nulls, missing, values, states)
 
@@ -304,8 +334,8 @@ class ArrowCursor(Position):
         spans: NDArray[np.int64],
     ) -> None:
         """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
-        column, codes, content = reading
-        words, is_sparse = self._spec.null_values, column.role == "sparse"
+        column, codes, content, words = reading
+        is_sparse = column.role == "sparse"
         texts = texts_of(array, only_short=column.kind == "hex" and not words)
         (parse_keys if is_sparse else parse_numbers)(*texts, codes, content, values, states)
         if words and len(nulls := null_values(content, words)):

@@ -2,12 +2,12 @@
 
 label    0, 1, 0.0, 1.0, true or false
 other    a label that may be absent
-weight   a number from 0 on, within the range of float32; never absent
-integer  an optional sign and digits, within ±(2^63 - 1)
+weight   0, or a number from float32's smallest normal one to its greatest; never absent
+integer  an optional sign and digits, within ±(2^63 - 1); also as a float's text, 1015.0, within ±2^53
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
-string   UTF-8 without NUL
-time     seconds or milliseconds since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a
+string   UTF-8 without NUL, see ``strings``; whole ones have no fraction
+time     seconds, or thousandths and so on, since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a
          format; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
 strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
@@ -17,18 +17,28 @@ the byte after the last one.
 import numpy as np
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
-from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
-from dlrm_app.logs.formatted_times import NO_DAY, days_of, parse_formatted
+from dlrm_app.logs.formatted_times import parse_formatted
+from dlrm_app.logs.iso_times import parse_iso
+from dlrm_app.logs.strings import (
+    ABSENT,
+    BAD,
+    MISSING_KEY,
+    PRESENT,
+    WHOLE,
+    parse_string,
+    parse_whole_string,
+    whole_number,
+)
 from dlrm_app.logs.time_format import ROOM
 from dlrm_app.logs.words import WORD, hex_of, load_field, padded
 
-MISSING_KEY = NO_KEY
-"""The key of a missing value. No value has it: integers exclude -2^63, and a string with this key gets the next one."""
-
-IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING = range(8)
-TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(8, 11)
-WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT = range(11, 15)
+IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING, KEY_WHOLE = range(9)
+TIME_SECONDS, TIME_MILLISECONDS, TIME_MICROSECONDS, TIME_NANOSECONDS, TIME_ISO = range(9, 14)
+WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT = range(14, 18)
 """Codes of a column's content."""
+
+UNITS = np.array([1.0, 1e3, 1e6, 1e9])
+"""How many of a time's unit a second has, by its code from TIME_SECONDS on."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
@@ -36,14 +46,12 @@ FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 FORMAT, NULLS = 3, 3 + ROOM
 """The positions of the format of times, and of the null words, in a column's codes."""
 
-PRESENT, ABSENT, BAD = range(3)
-
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
-_COLON, _SPACE, _LOWER_T, _LOWER_Z = ord(":"), ord(" "), ord("t"), ord("z")
-_MAX_FRACTION = 6  # digits: microseconds of the year 9999 fit into 63 bits
 _TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
 FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
+LEAST_WEIGHT = 1.1754943508222875e-38
+"""float32's smallest normal number: what is smaller becomes 0 in training."""
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
@@ -93,7 +101,7 @@ def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compi
         return False
     if is_null_word(text, start, stop, column):
         return True
-    if kind in (KEY_HEX, KEY_STRING, TIME_ISO, TIME_FORMAT):
+    if kind in (KEY_HEX, KEY_STRING, KEY_WHOLE, TIME_ISO, TIME_FORMAT):
         return False
     value, state = _parse_float64(text, start, stop)
     at = NULLS
@@ -138,6 +146,16 @@ def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compile
             return np.int64(0), BAD
     number = np.int64(value)
     return -number if negative else number, PRESENT
+
+
+@njit_uncounted
+def parse_whole(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """``parse_integer``, which reads whole floats too: 1015.0."""
+    number, state = parse_integer(text, start, stop)
+    if state != BAD:
+        return number, state
+    form, first, behind = whole_number(text, start, stop)
+    return parse_integer(text, first, behind) if form == WHOLE else (number, state)
 
 
 @njit_uncounted
@@ -209,11 +227,12 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
     if kind == DENSE_INTEGER:
-        number, state = parse_integer(text, start, stop)
+        number, state = parse_whole(text, start, stop)
         return np.float64(number) if state == PRESENT else np.nan, state
     if kind in (WEIGHT, ELEMENT_WEIGHT):
         value, state = parse_float(text, start, stop)
-        return value, PRESENT if state == PRESENT and value >= 0.0 else BAD
+        is_good = state == PRESENT and (value == 0.0 or value >= LEAST_WEIGHT)
+        return value, PRESENT if is_good else BAD
     if kind == OTHER_LABEL:
         if start == stop:
             return np.nan, ABSENT
@@ -237,10 +256,12 @@ def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]
         return parse_hex(text, start, stop)
     if kind == KEY_STRING:
         return parse_string(text, start, stop, doubled)
+    if kind == KEY_WHOLE:
+        return parse_whole_string(text, start, stop, doubled)
     if kind == ELEMENT_WEIGHT:
         weight, state = parse_number(text, start, stop, kind)
         return np.float64(weight + 0.0).view(np.uint64), state  # -0.0 has the bits of MISSING_KEY
-    number, state = parse_integer(text, start, stop)
+    number, state = parse_whole(text, start, stop)
     return np.uint64(number) if state == PRESENT else MISSING_KEY, state
 
 
@@ -249,150 +270,11 @@ def _parse_time(text, start, stop, kind):  # type: ignore[no-untyped-def]  # com
     if start == stop:
         return np.nan, ABSENT
     if kind == TIME_ISO:
-        value, state = _parse_iso(text, start, stop)
+        value, is_time = parse_iso(text, start, stop)
+        state = PRESENT if is_time else BAD
     else:
         value, state = parse_float(text, start, stop)
-        value = value / 1000.0 if kind == TIME_MILLISECONDS else value
+        value = value / UNITS[kind - TIME_SECONDS]
     if state == BAD or value < FIRST_TIME or value > LAST_TIME:
         return np.nan, BAD
     return value, PRESENT
-
-
-@njit_uncounted
-def _parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]],
-    and Z or an offset; or YYYYMMDD[HH[MM[SS]]].
-
-    The default is UTC.
-    """
-    if _digits(text, start, stop, 8) >= 0:
-        return _parse_compact(text, start, stop)
-    days = _days_since_1970(text, start, start + 5, start + 8, stop)
-    if days == NO_DAY or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
-        return np.nan, BAD
-    at, seconds, scale, offset = start + 10, 86400 * days, np.int64(1), 0
-    if at < stop:
-        hour, minute = _digits(text, at + 1, stop, 2), _digits(text, at + 4, stop, 2)
-        is_fine = (text[at] | 32) == _LOWER_T or text[at] == _SPACE
-        if not (is_fine and 0 <= hour <= 23 and 0 <= minute <= 59 and text[at + 3] == _COLON):
-            return np.nan, BAD
-        at, seconds = at + 6, seconds + 3600 * hour + 60 * minute
-        if at < stop and text[at] == _COLON:
-            second = _digits(text, at + 1, stop, 2)
-            if not 0 <= second <= 59:
-                return np.nan, BAD
-            at, seconds = at + 3, seconds + second
-            if at + 1 < stop and text[at] == _POINT and _digits(text, at + 1, stop, 1) >= 0:
-                at += 1
-                while at < stop and _digits(text, at, stop, 1) >= 0:
-                    if scale < 10**_MAX_FRACTION:
-                        seconds, scale = 10 * seconds + _digits(text, at, stop, 1), 10 * scale
-                    at += 1
-        if at < stop:
-            offset = _parse_offset(text, at, stop)
-            if offset == _NO_OFFSET:
-                return np.nan, BAD
-    return np.float64(seconds - scale * offset) / np.float64(scale), PRESENT
-
-
-@njit_uncounted
-def _days_since_1970(text, year_at, month_at, day_at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """The days since 1970 of the date whose year, month and day begin at these places; NO_DAY if it is invalid."""
-    year, month = _digits(text, year_at, stop, 4), _digits(text, month_at, stop, 2)
-    return days_of(year, month, _digits(text, day_at, stop, 2))
-
-
-@njit_uncounted
-def _parse_compact(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYYMMDD, optionally with HH, HHMM or HHMMSS, in UTC."""
-    days = _days_since_1970(text, start, start + 4, start + 6, stop)
-    seconds, unit = 86400 * days, 3600
-    for at in range(start + 8, min(stop, start + 14), 2):
-        part = _digits(text, at, stop, 2)
-        if not 0 <= part <= (23 if unit == 3600 else 59):
-            return np.nan, BAD
-        seconds, unit = seconds + unit * part, unit // 60
-    if days == NO_DAY or stop > start + 14:
-        return np.nan, BAD
-    return np.float64(seconds), PRESENT
-
-
-_NO_OFFSET = 1 << 30
-
-
-@njit_uncounted
-def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """The offset Z, +HH:MM, +HHMM or +HH (or with -) in seconds; otherwise _NO_OFFSET."""
-    if (text[at] | 32) == _LOWER_Z and at + 1 == stop:
-        return 0
-    hours, rest = _digits(text, at + 1, stop, 2), at + 3
-    rest += rest < stop and text[rest] == _COLON
-    minutes = _digits(text, rest, stop, 2) if stop > at + 3 else 0
-    is_whole = stop == at + 3 or rest + 2 == stop
-    is_signed = text[at] == _PLUS or text[at] == _MINUS
-    if not (is_whole and is_signed and 0 <= hours <= 23 and 0 <= minutes <= 59):
-        return _NO_OFFSET
-    return (3600 * hours + 60 * minutes) * (-1 if text[at] == _MINUS else 1)
-
-
-@njit_uncounted
-def _digits(text, at, stop, count):  # type: ignore[no-untyped-def]  # compiled
-    """The number written by ``count`` digits; -1 if they are not all digits."""
-    if at + count > stop:
-        return np.int64(-1)
-    number = np.int64(0)
-    for place in range(at, at + count):
-        digit = np.int64(text[place]) - _ZERO
-        if digit < 0 or digit > 9:
-            return np.int64(-1)
-        number = 10 * number + digit
-    return number
-
-
-@njit_uncounted
-def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the key of a string: FNV-1a of its bytes; its state). ``doubled``: a byte that is written twice."""
-    if stop == start:
-        return MISSING_KEY, ABSENT
-    key, is_ascii, at = FNV_START, True, start
-    while at < stop:
-        byte = text[at]
-        if byte == 0:
-            return MISSING_KEY, BAD
-        is_ascii = is_ascii and byte < 128
-        key = add_byte(key, byte)
-        at += 2 if byte == doubled else 1
-    if not is_ascii and not _is_utf8(text, start, stop):
-        return MISSING_KEY, BAD
-    return as_key(key), PRESENT
-
-
-@njit_uncounted
-def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Checks UTF-8 by Unicode 15, table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF."""
-    at = start
-    while at < stop:
-        lead = np.int64(text[at])
-        low, high, more = 0x80, 0xBF, 0
-        if lead < 0x80:
-            at += 1
-            continue
-        if 0xC2 <= lead <= 0xDF:
-            more = 1
-        elif 0xE0 <= lead <= 0xEF:
-            more = 2
-            low = 0xA0 if lead == 0xE0 else low
-            high = 0x9F if lead == 0xED else high
-        elif 0xF0 <= lead <= 0xF4:
-            more = 3
-            low = 0x90 if lead == 0xF0 else low
-            high = 0x8F if lead == 0xF4 else high
-        if more == 0 or at + more >= stop:
-            return False
-        for offset in range(1, more + 1):
-            byte = np.int64(text[at + offset])
-            if byte < low or byte > high:
-                return False
-            low, high = 0x80, 0xBF
-        at += more + 1
-    return True

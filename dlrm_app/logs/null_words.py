@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.logs.codes import kind_code
 from dlrm_app.logs.fields import (
     ABSENT,
     DENSE_INTEGER,
@@ -23,15 +24,21 @@ from dlrm_app.logs.fields import (
     KEY_HEX,
     KEY_INTEGER,
     KEY_STRING,
+    KEY_WHOLE,
     LABEL,
     PRESENT,
     TIME_FORMAT,
     TIME_ISO,
+    TIME_MICROSECONDS,
     TIME_MILLISECONDS,
+    TIME_NANOSECONDS,
+    TIME_SECONDS,
+    UNITS,
     WEIGHT,
     parse_key,
     parse_number,
 )
+from dlrm_app.logs.spec import LogColumn, Spec
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -49,7 +56,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)
         return whole.view(np.uint64) if content == KEY_INTEGER else whole.astype(np.float64)
-    is_key, found = content in (KEY_HEX, KEY_STRING), []
+    is_key, found = content in (KEY_HEX, KEY_STRING, KEY_WHOLE), []
     for text in (np.frombuffer(word.encode(), np.uint8) for word in words):
         parsed = (
             parse_key(text, 0, len(text), content, -1)
@@ -58,6 +65,19 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
         )
         found += [parsed[0]] * (parsed[1] == PRESENT)
     return np.array(found, np.uint64) if is_key else np.array(found, np.float64)
+
+
+def null_words_of(column: LogColumn, spec: Spec) -> tuple[str, ...]:
+    """The null words of ``column``: its padding is none, because elements that are padding do not exist."""
+    if column.padding is None:
+        return spec.null_values
+    content, padding = kind_code(column), padding_key(column)
+    return tuple(word for word in spec.null_values if padding not in null_values(content, (word,)))
+
+
+def padding_key(column: LogColumn) -> np.uint64:
+    """The key of the padding of ``column``."""
+    return np.uint64(null_values(kind_code(column), (column.padding or "",))[0])
 
 
 def null_lists(content: int, words: tuple[str, ...]) -> list[str]:
@@ -80,7 +100,9 @@ def null_numbers(
     if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, TIME_ISO):
         return null_values(content, words).astype(dtype)
     numbers = _rounded(words, stored.to_pandas_dtype() if pa.types.is_floating(stored) else dtype)
-    return (numbers.astype(np.float64) / 1000.0 if content == TIME_MILLISECONDS else numbers).astype(dtype)
+    if content in (TIME_MILLISECONDS, TIME_MICROSECONDS, TIME_NANOSECONDS):
+        return (numbers.astype(np.float64) / UNITS[content - TIME_SECONDS]).astype(dtype)
+    return numbers.astype(dtype)
 
 
 def _rounded(words: Sequence[str], dtype: type[np.number]) -> NDArray[np.number]:

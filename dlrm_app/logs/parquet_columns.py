@@ -1,10 +1,8 @@
 """Finds the columns of a Parquet file that a format reads, by name or by position, and checks their types."""
 
-import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
@@ -13,10 +11,6 @@ from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, LogColumn, Spec
 
-logger = logging.getLogger(__name__)
-
-_EXACT = 2.0**53
-"""Doubles from here on cannot hold every whole number."""
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
@@ -25,10 +19,12 @@ _FITTING = {
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
     "score": (NUMBER, TEXT),
-    "string": (NUMBER, TEXT, FLAG),
+    "string": (NUMBER, TEXT, FLAG, TIME),
     "hex": (TEXT,),
     "seconds": (NUMBER, TEXT, TIME),
     "milliseconds": (NUMBER, TEXT, TIME),
+    "microseconds": (NUMBER, TEXT, TIME),
+    "nanoseconds": (NUMBER, TEXT, TIME),
     "iso": (NUMBER, TEXT, TIME),
     FORMATTED: (TEXT, TIME),
 }
@@ -163,40 +159,6 @@ def refuse_other_types(sources: Sequence[InputFile], specs: Sequence[Spec]) -> N
     refuse_if(problems)
 
 
-def warn_of_rounded_ids(sources: Sequence[InputFile], specs: Sequence[Spec]) -> None:
-    """Logs the sparse columns whose ids come as floats of 2^53 or more, where
-    neighbouring whole numbers are one float.
-    """
-    found: dict[str, str] = {}
-    for source, spec in zip(sources, specs, strict=True):
-        if source.format == "parquet":
-            floats = {field.name for field in schema_of(source) if field.type == pa.float64()}
-            ids = {column.name for column in spec.columns if column.role == "sparse"} if floats else set()
-            names = {
-                n: stored for n, stored in names_of(source, spec).items() if n in ids and stored in floats
-            }
-            largest = _largest_floats(footer_of(source)) if names else {}
-            found |= {name: source.path for name, at in names.items() if largest.get(at, 0.0) >= _EXACT}
-    for name, path in found.items():
-        logger.warning(
-            "%s: column %s has ids of 2^53 or more as floats, where different ids have become one: "
-            "store it as integers",
-            path,
-            name,
-        )
-
-
-def _largest_floats(footer: pq.FileMetaData) -> dict[str, float]:
-    """Column of doubles → the largest absolute value that the statistics of its row groups name."""
-    found: dict[str, float] = {}
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for part in map(group.column, range(footer.num_columns)):
-            if part.physical_type == "DOUBLE" and part.statistics is not None and part.statistics.has_min_max:
-                ends = abs(part.statistics.min), abs(part.statistics.max)
-                found[part.path_in_schema] = max(found.get(part.path_in_schema, 0.0), *ends)
-    return found
-
-
 def is_list(kind: pa.DataType) -> bool:
     """True for Arrow's types of lists."""
     views = pa.types.is_list_view, pa.types.is_large_list_view
@@ -225,7 +187,7 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     """(the reason why ``column`` cannot be read from Arrow type ``kind``, a cure); none if it can."""
     if column.role == "ignore":
         return []
-    content, fitting = content_of(kind), _FITTING[rule_name(column)]
+    content, fitting = content_of(kind), (TEXT,) if column.weights else _FITTING[rule_name(column)]
     items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
     fits = items == NULL or items in fitting
     if column.separator is None:
@@ -234,14 +196,12 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
             ", or add a separator to it in dataset.columns, which makes it a list",
         )
     else:
-        fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
+        fits, cure = items in (TEXT, NULL) or (fits and is_list), ""
     if fits:
         return []
     is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
     what = f"a {column.role}" if is_role else f"a {column.role} column of kind {column.kind}"
     what = "another label" if column.role == OTHER_LABEL else what
-    if column.separator is not None:
-        fitting = tuple(each for each in fitting if each not in (TIME, FLAG))
     lists = " in lists" * (column.separator is not None)
     takes = f"which {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
     return [(takes, f"cast it{cure * is_list}")]

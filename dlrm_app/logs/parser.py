@@ -5,42 +5,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.logs import fields, lines
+from dlrm_app.logs import lines
+from dlrm_app.logs.codes import column_codes, kind_code
 from dlrm_app.logs.fields import MISSING_KEY
-from dlrm_app.logs.null_words import null_values, set_missing
+from dlrm_app.logs.null_words import null_values, null_words_of, set_missing
 from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
 from dlrm_app.logs.rejects import EXCERPT_BYTES, OPENS_A_QUOTE, RejectedLine, bad_value, unlike_sizes
 from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
-from dlrm_app.logs.spec import (
-    ELEMENT_WEIGHTS,
-    FORMATTED,
-    OTHER_LABEL,
-    LogColumn,
-    Spec,
-    list_slots,
-    weight_slots,
-)
-from dlrm_app.logs.time_format import ROOM, compile_format
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, Spec, list_slots, weight_slots
 
 _SHOWN_BYTES = 60
-_KINDS: dict[str | tuple[str, str | None], int] = {
-    "label": fields.LABEL,
-    "weight": fields.WEIGHT,
-    (OTHER_LABEL, "label"): fields.OTHER_LABEL,
-    ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
-    ("dense", "integer"): fields.DENSE_INTEGER,
-    ("dense", "float"): fields.DENSE_FLOAT,
-    ("dense", "score"): fields.DENSE_SCORE,
-    ("sparse", "integer"): fields.KEY_INTEGER,
-    ("sparse", "hex"): fields.KEY_HEX,
-    ("sparse", "string"): fields.KEY_STRING,
-    ("time", "seconds"): fields.TIME_SECONDS,
-    ("time", "milliseconds"): fields.TIME_MILLISECONDS,
-    ("time", "iso"): fields.TIME_ISO,
-    ("time", FORMATTED): fields.TIME_FORMAT,
-}
 _ALL_LINES = 1 << 62
 _NO_STATES = np.zeros(0, np.uint8)
 _MAX_REJECTS = 4096
@@ -98,7 +74,7 @@ class Parser:
         self._nulls = {
             column.name: nulls
             for column in spec.fields
-            if len(nulls := null_values(kind_code(column), spec.null_values))
+            if len(nulls := null_values(kind_code(column), null_words_of(column, spec)))
         }
         self._num_dense = len(spec.extra_numbers) + len(spec.dense)
         weights = [
@@ -107,7 +83,8 @@ class Parser:
             if column.role == ELEMENT_WEIGHTS
         ]
         self._weighed = np.array(weights, np.int64).reshape(-1, 3)
-        self._one_hot, self._lists = len(one_hot), len(spec.sparse) - len(one_hot) + len(weights)
+        self._one_hot = len(one_hot)
+        self._lists = len(spec.sparse) - len(one_hot) + len(spec.element_weights)
         self.rows = 0
         self._make_room(min(capacity, max(MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
         self._list_keys = np.empty((self._lists, 0), np.uint64)
@@ -176,48 +153,6 @@ class Parser:
                     else self._keys[slot, :rows]
                 )
                 set_missing(keys, nulls, MISSING_KEY, keys, _NO_STATES)
-
-
-def kind_code(column: LogColumn) -> int:
-    """The code of a column's content in ``fields``."""
-    return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
-
-
-def _format_codes(column: LogColumn) -> list[int]:
-    codes = compile_format(column.format) if column.format else []
-    return [*codes, *[0] * (ROOM - len(codes))]
-
-
-def _separator_code(column: LogColumn) -> int:
-    """The code of a list's separator, with its brackets in the next bytes; -1 for a single value."""
-    return (
-        int.from_bytes(f"{column.separator}{column.brackets or ''}".encode(), "little")
-        if column.separator
-        else -1
-    )
-
-
-def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """Codes for each column of the file, [C, 3 + …]: its content, its output column, its separator or -1, the format of
-    a time, null words.
-
-    The columns beside the dense ones come before these.
-    """
-    nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
-    slots = {column.name: slot for slot, column in enumerate([*spec.extra_numbers, *spec.dense])}
-    slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
-    slots |= {name: slot for name, (slot, _) in weight_slots(spec).items()}
-    codes = [
-        (
-            kind_code(column),
-            slots.get(column.name, 0),
-            _separator_code(column),
-            *_format_codes(column),
-            *nulls,
-        )
-        for column in spec.fields
-    ]
-    return np.array(codes, np.int64)
 
 
 class Position:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.logs.derived import derive
 from dlrm_app.logs.fields import MISSING_KEY
-from dlrm_app.logs.spec import Spec, list_slots, weight_slots
+from dlrm_app.logs.null_words import padding_key
+from dlrm_app.logs.spec import LogColumn, Spec, list_slots, weight_slots
 
 
 class RawList(NamedTuple):
@@ -29,15 +30,19 @@ class RawList(NamedTuple):
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[rows], dtype=np.int64)])
         return RawList(ends, self.keys[items], self.spans[items[: len(self.spans)]])
 
+    def where(self, is_kept: NDArray[np.bool_]) -> "RawList":
+        """The lists of the elements that are kept, [the number of all elements]."""
+        if is_kept.all():
+            return self
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept, dtype=np.int64)])
+        items = np.flatnonzero(is_kept)
+        return RawList(
+            before[self.ends], self.keys[items], self.spans[items] if len(self.spans) else self.spans
+        )
+
     def emptied(self, rows: NDArray[np.bool_]) -> "RawList":
         """The lists, empty where ``rows`` is True."""
-        if not rows.any():
-            return self
-        ends, keys, spans = self
-        sizes = np.diff(ends)
-        kept = np.flatnonzero(~np.repeat(rows, sizes))
-        ends = np.concatenate([ends[:1], np.cumsum(np.where(rows, 0, sizes))])
-        return RawList(ends, keys[kept], spans[kept] if len(spans) else spans)
+        return self.where(~np.repeat(rows, np.diff(self.ends))) if rows.any() else self
 
     def cut(self, first: int | None, last: int | None) -> "RawList":
         """The ``first`` elements of each list, or its ``last`` ones; all if both are None."""
@@ -48,10 +53,7 @@ class RawList(NamedTuple):
         kept = np.minimum(sizes, most)
         begins = self.ends[:-1] if first else self.ends[1:] - kept
         items = np.arange(self.ends[-1])
-        is_kept = (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes))
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-        spans = self.spans[: len(items)][is_kept] if len(self.spans) else self.spans
-        return RawList(ends, self.keys[: len(items)][is_kept], spans)
+        return self.where((items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def raw_columns(
     begins = np.arange(num_extra, len(values)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
+    lists = _without_padding(spec, list_columns, lists)
     are_empty = [are_missing(each) for each in lists[: len(list_columns)]]
     cut = [
         each.emptied(rows).cut(column.first, column.last)
@@ -137,6 +140,19 @@ def raw_columns(
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
     return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
+
+
+def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[RawList]) -> Sequence[RawList]:
+    """``lists`` without the elements that fill them up, and without their weights. ``columns``: those of the lists."""
+    kept = {
+        slot: lists[slot].keys[: lists[slot].ends[-1]] != padding_key(column)
+        for slot, column in enumerate(columns)
+        if column.padding is not None
+    }
+    if not kept:
+        return lists
+    kept |= {slot: kept[of] for slot, of in weight_slots(spec).values() if of in kept}
+    return [each.where(kept[slot]) if slot in kept else each for slot, each in enumerate(lists)]
 
 
 def are_missing(lists: RawList) -> NDArray[np.bool_]:

@@ -4,6 +4,9 @@
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
 - {name: tags, role: sparse, kind: string, separator: ",", brackets: "[]"}  # lists as Python writes them: "['a', 'b']"
+- {name: city, role: sparse, kind: string, whole: true}            # 1015.0 is 1015
+- {name: topics, role: sparse, kind: string, separator: "|", weights: ":"}  # elements with weights: t1:0.5|t2:1
+- {name: bought, role: sparse, kind: integer, separator: "|", padding: "0"}  # lists filled up with 0
 - {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
                                                                    # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
@@ -19,6 +22,7 @@ Columns computed from these are listed under ``derived``; ``read_derived.py`` re
 - {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,11 +42,14 @@ ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, "time", "ignore"
 KINDS = {
     "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
-    "time": ("seconds", "milliseconds", "iso", FORMATTED),
+    "time": ("seconds", "milliseconds", "microseconds", "nanoseconds", "iso", FORMATTED),
 }
 
 
-KEYS = ("name", "role", "kind", "separator", "first", "last", "format", "weights_of", "brackets")
+KEYS = (
+    *("name", "role", "kind", "separator", "first", "last", "format", "weights_of", "brackets"),
+    *("weights", "padding", "whole"),
+)
 
 
 BRACKETS = ("[]", "()", "{}")
@@ -169,7 +176,7 @@ def _is_mark(value: object) -> bool:
 def _column_faults(entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
     return [
         problem
-        for rules in (_role_rules, _list_rules, _element_weight_rules, _format_rules)
+        for rules in (_role_rules, _list_rules, _value_rules, _element_weight_rules, _format_rules)
         for is_kept, problem in rules(entry, config)
         if not is_kept
     ]
@@ -197,7 +204,7 @@ def _list_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
     yield separator is None or role in ("sparse", ELEMENT_WEIGHTS), Problem("separator", rule)
     may_repeat = brackets is not None and config.quote is not None  # the delimiter, within quotes
     taken = [config.quote, *([] if may_repeat else [config.delimiter])]
-    taken += [*f"{brackets} \t"] if brackets else []
+    taken += [*f"{brackets}\t"] if brackets else []
     is_separator = separator is None or (_is_mark(separator) and separator not in taken)
     rule = "must be one ASCII character that nothing else uses"
     yield is_separator, Problem("separator", rule, value=separator)
@@ -212,6 +219,29 @@ def _list_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
         is_number = separator is not None and type(most) is int and most > 0
         rule = "must be a number of elements, of at least 1, that a list keeps"
         yield most is None or role == ELEMENT_WEIGHTS or is_number, Problem(key, rule, value=most)
+    mark, is_list = entry.get("weights"), role == "sparse" and separator is not None
+    rule = "must be one ASCII character, between an element of a list and its weight, that nothing else uses"
+    is_good = is_list and _is_mark(mark) and mark not in (*taken, separator)
+    yield mark is None or is_good, Problem("weights", rule, 'such as ":"', mark)
+
+
+_WORDS = {"integer": r"[+-]?[0-9]+(\.0*)?", "hex": r"[0-9a-fA-F]{1,8}", "string": r"(?s:.+)"}
+"""The words that can be values of a sparse column."""
+
+
+def _value_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    role, kind, padding, whole = entry["role"], entry.get("kind"), entry.get("padding"), entry.get("whole")
+    is_list = role == "sparse" and entry.get("separator") is not None
+    rule = "is the element that lists are filled up with, a text"
+    cure = "put it in quotes, and give the column a separator"
+    is_word = is_list and isinstance(padding, str) and len(padding.encode()) <= MAX_NULL
+    yield padding is None or is_word, Problem("padding", rule, cure, padding)
+    fits = re.fullmatch(_WORDS.get(str(kind), ""), str(padding)) is not None
+    cure = "give another word, or kind: string"
+    yield not is_word or fits, Problem("padding", f"must be a value of kind: {kind}", cure, padding)
+    is_whole = isinstance(whole, bool) and (role, kind) == ("sparse", "string")
+    rule = "must be true or false, of a sparse column of kind: string"
+    yield whole is None or is_whole, Problem("whole", rule, value=whole)
 
 
 def _element_weight_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
@@ -244,7 +274,7 @@ def _element_weight_faults(columns: Sequence[LogColumn]) -> list[Problem]:
         for column in weighing
         if column.weights_of not in lists
     ]
-    counts = Counter(column.weights_of for column in weighing)
+    counts = Counter([column.weights_of for column in weighing] + [c.name for c in columns if c.weights])
     return faults + [
         Problem("dataset.columns", f"gives {name} the element weights of {count} columns", "keep one of them")
         for name, count in counts.items()
@@ -272,6 +302,7 @@ def _as_their_lists(columns: Sequence[LogColumn]) -> list[LogColumn]:
 def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     """Problems of all columns together. ``label``: the main one; empty if there are problems of labels already."""
     names = [column.name for column in columns if column.role != "ignore"]
+    names += [column.written_weights.name for column in columns if column.weights]
     labels = [column.name for column in columns if column.role == "label"]
     weights = [column.name for column in columns if column.role == "weight"]
     twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)

@@ -29,8 +29,10 @@ _RULES = {
     "score": "a probability, from 0 to 1",
     "hex": "1 to 8 hex digits",
     "string": "UTF-8 without NUL",
-    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
+    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, microseconds, nanoseconds, iso)",
     "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    "microseconds": "microseconds since 1970, of a year from 1 to 9999",
+    "nanoseconds": "nanoseconds since 1970, of a year from 1 to 9999",
     FORMATTED: "a time as its format says",
     "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
 }

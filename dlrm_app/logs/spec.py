@@ -24,7 +24,8 @@ class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
     or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
     whose elements these numbers weigh. ``brackets``: those around each list; blanks and quotes around its elements are
-    left out too.
+    left out too. ``weights``: the mark between an element and its weight. ``padding``: the element that lists are
+    filled up with. ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
@@ -39,6 +40,9 @@ class LogColumn:
     format: str | None = None
     weights_of: str | None = None
     brackets: str | None = None
+    weights: str | None = None
+    padding: str | None = None
+    whole: bool | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -51,6 +55,18 @@ class LogColumn:
             return None
         clock = {"zone": self.zone, "offsets": list(map(list, self.offsets))} if self.zone else {}
         return {"kind": self.rule, "of": list(self.of), **clock}
+
+    @property
+    def written_weights(self) -> "LogColumn":
+        """The element weights that are written within this list."""
+        return LogColumn(
+            f"{self.name}_weights",
+            ELEMENT_WEIGHTS,
+            separator=self.separator,
+            first=self.first,
+            last=self.last,
+            weights_of=self.name,
+        )
 
 
 @dataclass(frozen=True)
@@ -105,8 +121,9 @@ class Spec:
 
     @cached_property
     def element_weights(self) -> list[LogColumn]:
-        """The columns with the weights of lists' elements."""
-        return [column for column in self.columns if column.role == ELEMENT_WEIGHTS]
+        """The weights of lists' elements: columns of their own, then those that are written within lists."""
+        own = [column for column in self.columns if column.role == ELEMENT_WEIGHTS]
+        return own + [column.written_weights for column in self.sparse if column.weights is not None]
 
     @cached_property
     def times(self) -> list[LogColumn]:

@@ -14,7 +14,7 @@ from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules,
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
-from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types, warn_of_rounded_ids
+from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.logs.parser import body
 from dlrm_app.logs.read_spec import read_spec, with_crosses
 from dlrm_app.logs.sources.find_sources import find_sources
@@ -171,7 +171,6 @@ def with_file_specs(request: Request) -> Request:
     specs = each_source(look_at, plan.sources)
     drop_beginnings(plan.sources)
     refuse_other_types(plan.sources, specs)
-    warn_of_rounded_ids(plan.sources, specs)
     names = {column.name for column in plan.spec.columns}
     others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in names)
     if others:

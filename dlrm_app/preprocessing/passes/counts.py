@@ -17,6 +17,7 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import mix
 from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import canonical_texts
 
 NUM_BUCKETS = 256
 _NO_SPANS = np.empty((0, 2), np.int64)
@@ -133,11 +134,17 @@ def read_texts(path: Path, feature: int) -> tuple[NDArray[np.uint64], pa.Array]:
         return numbers_of(batch["key"]), batch["text"]
 
 
-def gather_texts(text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int) -> pa.Array:
-    """The strings at ``spans`` [E, 2] of ``text``. If the end of a span is negative, doubled quotes become single."""
+def gather_texts(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int, is_whole: bool = False
+) -> pa.Array:
+    """The strings at ``spans`` [E, 2] of ``text``, in the notation that their keys are of.
+
+    If the end of a span is negative, doubled quotes become single. ``is_whole``: of a column with ``whole``.
+    """
     ends = np.zeros(len(spans) + 1, np.int32)
     data = np.empty(int((np.abs(spans[:, 1]) - spans[:, 0]).sum()), np.uint8)
     _gather(text, spans, quote, ends, data)
+    ends, data = canonical_texts(ends, data[: ends[-1]], is_whole)
     return pa.StringArray.from_buffers(len(spans), pa.py_buffer(ends), pa.py_buffer(data))
 
 

@@ -142,7 +142,7 @@ def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.
     """
     quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
     return [
-        gather_texts(text, part if column.kind == "string" else part * 0, quote)
+        gather_texts(text, part if column.kind == "string" else part * 0, quote, bool(column.whole))
         for column, part in zip(spec.sparse, spans, strict=True)
     ]
 
