@@ -113,15 +113,23 @@ def _list(column: SampledColumn, taken: str) -> Proposed | None:
     for brackets in ("[]", "()", "{}"):
         if column.fits(rf"(?s:\s*\{brackets[0]}.*\{brackets[1]}\s*)"):
             return _in_brackets(column, brackets, taken)
-    if found := None if column.fits(FLOAT) else find_separator(column, taken):
+    return None if column.fits(FLOAT) else _separated(column, taken)
+
+
+def _separated(column: SampledColumn, taken: str) -> Proposed | None:
+    """A column of lists without brackets; None for others."""
+    name = column.name
+    if found := find_separator(column, taken):
         form, elements = found
         if have_lost_digits(elements):
-            return Proposed(
-                name, "ignore", note="guess: lists of ids in scientific notation, whose last digits are lost"
-            )
-        return Proposed(
-            name, "sparse", _kind_of(elements), form.separator, None, form.weights, note="guess: a list"
-        )
+            note = "guess: lists of ids in scientific notation, whose last digits are lost"
+            return Proposed(name, "ignore", note=note)
+        kind, note = _kind_of(elements), "guess: a list"
+        return Proposed(name, "sparse", kind, form.separator, None, form.weights, note=note)
+    other = find_separator(column, "")
+    if other is not None and all_fit(WHOLE, other[1]):
+        note = "guess: lists with the delimiter between elements; write another mark, for separator: '|'"
+        return Proposed(name, "sparse", "string", note=note)
     return None
 
 

@@ -40,7 +40,7 @@ def propose(sample: Sample) -> list[Proposed]:
     is_sure = len(labels) == 1 and is_outcome(labels[0].name)
     taken = f"{sample.marks.get('delimiter', '')}{sample.marks.get('quote') or ''}"
     found = [
-        _label(column, is_sure) if column in labels else propose_feature(column, sample, taken)
+        _label(column, labels, is_sure) if column in labels else propose_feature(column, sample, taken)
         for column in sample.columns
     ]
     lists = {
@@ -153,14 +153,15 @@ def _is_pair(column: SampledColumn) -> bool:
     return len(column.counts) == 2 and column.fits(FLOAT) and {*map(float, column.counts)} in _PAIRS
 
 
-def _label(column: SampledColumn, is_sure: bool) -> Proposed:
+def _label(column: SampledColumn, labels: Sequence[SampledColumn], is_sure: bool) -> Proposed:
     if not column.fits(_LABEL):
         words = " and ".join(sorted(column.counts))
         note = f"guess: the label, if its {words} are written as 0 and 1: then {{name: {column.name}, role: label}}"
         return Proposed(column.name, "ignore", note=note)
     note = "" if is_sure else "guess: it holds only 0 and 1"
     if column.missing:
-        note = f"{percent(column.missing)} of the rows have none, and are rejected"
+        what = "are rejected" if column is labels[0] else "teach nothing of it"
+        note = f"{percent(column.missing)} of the rows have none, and {what}"
     return Proposed(column.name, "label", note=note)
 
 
@@ -178,10 +179,10 @@ def _unless_leaking(
     if proposed.role in ("ignore", "label"):
         return proposed
     rows = lists.get(proposed.name)
-    if found := leak(column, rows, labels):
-        told = f"alone it tells {_which(found[0], labels)} with AUC {found[1]:.2f}"
-    elif rows is not None and (pair := pair_leak(rows, others, labels)):
+    if rows is not None and (pair := pair_leak(rows, others, labels)):
         told = f"whether it holds {pair[0]}, or ends with it, tells {_which(pair[1], labels)} with AUC {pair[2]:.2f}"
+    elif found := leak(column, rows, labels):
+        told = f"alone it tells {_which(found[0], labels)} with AUC {found[1]:.2f}"
     else:
         return proposed
     return Proposed(proposed.name, "ignore", note=f"guess: {told}, so it may be known only afterwards")

@@ -157,6 +157,7 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
             share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
             found.append((round(share, 1), -place, delimiter, quote, rows))
     if not found or max(found)[0] < _MOSTLY:
+        refuse_if(_odd_fields(path, lines, max(found)[2]) if found else [])
         refuse_if(_before_the_table(path, lines, tables))
     if not found and all("::" in line for line in lines):
         raise ConfigError(
@@ -208,7 +209,7 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
         and field.lower() not in LIKELY_NULLS
         for field in rows[0]
     ]
-    if 2 * sum(is_name) <= len(is_name) or any(map(all, zip(is_name, again, strict=True))):
+    if 2 * sum(is_name) < len(is_name) or any(map(all, zip(is_name, again, strict=True))):
         return False
     numbers = [all_fit(FLOAT, [value for value in values if value]) for values in columns]
     return any(map(all, zip(is_name, numbers, strict=True)))
