@@ -32,11 +32,11 @@ from dlrm_app.logs.fields import (
 from dlrm_app.logs.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.logs.sources.text_units import MAX_LINE
 
-BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE = range(1, 7)
+BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD, UNLIKE, HEADER = range(1, 8)
 """Reasons to reject a line.
 
 OPEN_QUOTE: a quoted field does not end on it; FIELD: a field breaks the rule of its kind; UNLIKE: a list and its
-weights have different numbers of elements.
+weights have different numbers of elements; HEADER: the line has the columns' names.
 """
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
@@ -57,6 +57,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     marks,  # (delimiter, quote or -1)
     columns,  # int64 [C, 3 + …]: ``parser.column_codes``
     weighed,  # int64 [W, 3]: a column of element weights, its place in ``lists``, that of its list
+    header,  # uint64 [H]: the keys of a repeated header, in the first keys of a row
     out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
     row,  # rows in the outputs so far
@@ -89,11 +90,14 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         if fault == _NO_ROOM:
             return at, row, lines, num_rejects, LISTS_FULL
         unlike = _unlike(weighed, lists[0], row) if fault == _FINE else -1
-        if fault == _FINE and unlike < 0 and end - at <= MAX_LINE:
+        is_header = fault == _FINE and len(header) > 0 and _is_header(out[2], row, header)
+        if fault == _FINE and unlike < 0 and not is_header and end - at <= MAX_LINE:
             row += 1
         else:
             end = line_end(text, end)
             why = _explain(text, at, end, fault, marks, len(columns))
+            if is_header:
+                why = HEADER, 0, at, at
             if unlike >= 0 and end - at <= MAX_LINE:
                 column, weights, elements = weighed[unlike]
                 why = UNLIKE, column, _size(lists[0], weights, row), _size(lists[0], elements, row)
@@ -117,6 +121,14 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
+
+
+@njit_uncounted
+def _is_header(keys, row, header):  # type: ignore[no-untyped-def]  # compiled
+    for slot in range(len(header)):  # noqa: SIM110  # numba compiles no generators
+        if keys[slot, row] != header[slot]:
+            return False
+    return True
 
 
 @njit_uncounted

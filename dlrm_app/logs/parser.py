@@ -10,11 +10,19 @@ from dlrm_app.logs.codes import column_codes, kind_code
 from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.null_words import null_values, null_words_of, set_missing
 from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
-from dlrm_app.logs.rejects import EXCERPT_BYTES, OPENS_A_QUOTE, RejectedLine, bad_value, unlike_sizes
+from dlrm_app.logs.rejects import (
+    EXCERPT_BYTES,
+    OPENS_A_QUOTE,
+    REPEATS_THE_HEADER,
+    RejectedLine,
+    bad_value,
+    unlike_sizes,
+)
 from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, Spec, list_slots, weight_slots
+from dlrm_app.logs.strings import parse_string
 
 _SHOWN_BYTES = 60
 _ALL_LINES = 1 << 62
@@ -40,13 +48,26 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
     if column is None:
         others = {lines.BLANK: "blank line", lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes"}
+        others[lines.HEADER] = REPEATS_THE_HEADER
         words = others.get(reason, f"{detail} columns, expected {len(spec.fields)}")
+        words += _escaped_quotes(text, reject, spec) if reason == lines.COLUMNS else ""
     elif reason == lines.OPEN_QUOTE:
         words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
+        words += _escaped_quotes(text, reject, spec)
+    elif spec.header and value == column.name:
+        words = REPEATS_THE_HEADER
     else:
-        words = bad_value(column, value)
+        words = bad_value(column, _text(text, first, behind, MAX_LINE), value)
+        words += _escaped_quotes(text, reject, spec) if spec.quote and value.startswith(spec.quote) else ""
     excerpt = _text(text, start, end, EXCERPT_BYTES)
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
+
+
+def _escaped_quotes(text: NDArray[np.uint8], reject: list[int], spec: Spec) -> str:
+    """What is to be said of a rejected line with a backslash before a quote."""
+    if spec.quote is None or f"\\{spec.quote}" not in _text(text, *reject[1:3], MAX_LINE):
+        return ""
+    return f"; it has \\{spec.quote} within quotes, as MySQL writes: write a quote within quotes twice"
 
 
 def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
@@ -83,6 +104,7 @@ class Parser:
             if column.role == ELEMENT_WEIGHTS
         ]
         self._weighed = np.array(weights, np.int64).reshape(-1, 3)
+        self._header = _header_keys(spec)
         self._one_hot = len(one_hot)
         self._lists = len(spec.sparse) - len(one_hot) + len(spec.element_weights)
         self.rows = 0
@@ -123,7 +145,7 @@ class Parser:
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
-            *(text, start, stop, num_lines, self._marks, self._columns, self._weighed, out),
+            *(text, start, stop, num_lines, self._marks, self._columns, self._weighed, self._header, out),
             *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
         )
         if why == lines.ROWS_FULL and self.rows < self._capacity:
@@ -153,6 +175,20 @@ class Parser:
                     else self._keys[slot, :rows]
                 )
                 set_missing(keys, nulls, MISSING_KEY, keys, _NO_STATES)
+
+
+def _header_keys(spec: Spec) -> NDArray[np.uint64]:
+    """The keys of the columns' names if a header that is repeated would be a row, as of strings alone; otherwise none."""
+    columns = [column for column in spec.fields if column.role != "ignore"]
+    if not spec.header or any((column.role, column.kind) != ("sparse", "string") for column in columns):
+        return np.zeros(0, np.uint64)
+    places = {name: slot for name, (is_list, slot) in list_slots(spec).items() if not is_list}
+    keys = np.zeros(len(places), np.uint64)
+    for column in columns:
+        if column.name in places:
+            name = np.frombuffer(column.name.encode(), np.uint8)
+            keys[places[column.name]], _ = parse_string(name, 0, len(name), -1)
+    return keys[: sum(column.name in places for column in columns)]
 
 
 class Position:

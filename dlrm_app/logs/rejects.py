@@ -18,6 +18,7 @@ EXCERPT_BYTES = 120
 
 
 OPENS_A_QUOTE = "opens a quote that its line does not close"
+REPEATS_THE_HEADER = "repeats the header, as of files that were joined: leave it out"
 
 
 _RULES = {
@@ -63,13 +64,23 @@ def rule_name(column: LogColumn) -> str:
     return column.role if column.role in NEVER_MISSING else column.kind or ""
 
 
-def bad_value(column: LogColumn, value: str) -> str:
-    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one."""
-    rule = _RULES[rule_name(column)]
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def bad_value(column: LogColumn, value: str, shown: str | None = None) -> str:
+    """The reason why ``value`` is not a value of ``column``, with a cure if ``value`` suggests one.
+
+    ``shown``: the beginning of the value, where it is long.
+    """
+    rule, value, whole = _RULES[rule_name(column)], value if shown is None else shown, value
+    if column.weights is not None:
+        rule = f"a value, {column.weights!r} and {_RULES[ELEMENT_WEIGHTS]}"
     if column.brackets and not re.fullmatch(
         rf"[ \t]*\{column.brackets[0]}.*\{column.brackets[1]}[ \t]*", value, re.DOTALL
     ):
         return f"{column.name} is {value!r}, must be a list in {column.brackets}"
+    if column.brackets and (lost := _lost_elements(column.brackets, whole)):
+        return f"{column.name} is {value!r}, {lost}"
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
@@ -77,9 +88,24 @@ def bad_value(column: LogColumn, value: str) -> str:
         return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):
         return f"{words}: take kind: string"
-    if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
-        return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
+    is_float = re.search(r"[.e]", value, re.IGNORECASE) is not None and _NUMBER.fullmatch(value) is not None
+    if is_float and column.role == "sparse" and (column.kind == "integer" or column.whole is not False):
+        return f"{words}: floats with a fraction, of 2^53 or more, or with an exponent are no ids"
+    if is_float and column.kind == "integer":
+        return f"{words}: take kind: float"
+    if column.kind == "string" and (byte := re.search(r"\\x([89a-f][0-9a-f])", whole)):
+        return f"{words}: the byte {byte[1]} is not UTF-8, write the file in UTF-8 (iconv -f latin1 -t utf-8)"
     return words
+
+
+def _lost_elements(brackets: str, value: str) -> str:
+    """The reason why the elements of a list in ``brackets`` cannot be read; empty if it is another one."""
+    inside = value.strip(" \t\r\n")[1:].lstrip(" \t\r\n")
+    if inside.startswith(brackets[0]):
+        return "holds lists in lists: write one list for each column"
+    if re.search(r"(^|[\s,;|])(\.\.\.|…)", inside):
+        return "has ... in place of elements, which are lost: print lists whole (numpy.set_printoptions(threshold=sys.maxsize))"
+    return ""
 
 
 def unlike_sizes(column: LogColumn, num_weights: int, num_elements: int) -> str:

@@ -110,7 +110,7 @@ def whole_number(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _is_flag(text, start, word):  # type: ignore[no-untyped-def]  # compiled
-    for place in range(len(word)):
+    for place in range(len(word)):  # noqa: SIM110  # numba compiles no generators
         if (text[start + place] | 32) != word[place]:
             return False
     return True

@@ -175,7 +175,9 @@ def test_a_text_with_separators_is_a_list() -> None:
     assert [row.sparse[0] for row in rows] == [[reference.key_of(v) for v in row] for row in expected]
 
 
-@pytest.mark.parametrize(("kind", "large"), [(pa.float64(), 801608186555.0), (pa.float16(), 2048.0)])
+@pytest.mark.parametrize(
+    ("kind", "large"), [(pa.float64(), 801608186555.0), (pa.float32(), 2.0**24 - 1), (pa.float16(), 2047.0)]
+)
 def test_whole_floats_are_integers_and_nan_is_missing(kind: pa.DataType, large: float) -> None:
     form = spec(
         LogColumn("x", "sparse", "integer"),

@@ -148,12 +148,13 @@ def test_a_quoted_line_break_is_named_where_it_begins(
         "clicked,age,price,seconds,user,shop,device,last_items,note\n" + '1,2,3,4,u,5,a,i,"x"\n' * 9
     )
     with Path("log.csv").open("a") as file:
-        file.write('0,2,3,4,u,801608186555.0,a,i,x\n0,2,3,4,u,5,a,i,"two\nlines"\n')
+        file.write('0,2,3,4,u,801608186555.5,a,i,x\n0,2,3,4,u,5,a,i,"two\nlines"\n')
     made = make(Path("k"), "dataset=example_csv", "input.train=log.csv", "rejects.max_fraction=0.5")
     assert [(entry["line"], entry["reason"]) for entry in rejects_of(Path("k"))] == [
         (
             11,
-            "shop is '801608186555.0', must be a whole number within ±(2^63 - 1): write it without the point",
+            "shop is '801608186555.5', must be a whole number within ±(2^63 - 1): floats with a fraction, of 2^53 or "
+            "more, or with an exponent are no ids",
         ),
         (12, "note is '\"two', opens a quote that its line does not close: a value cannot hold a line break"),
         (13, "1 columns, expected 9"),

@@ -64,7 +64,11 @@ def given(**entry: Any) -> list[Any]:
         (given(role="time", format="%Y-%m-%d of the calendar of Gregory"), {}, "at most 24 marks"),
         (given(role="time", kind="iso", format="%Y-%m-%d"), {}, "kind of a time column must be one of"),
         (given(role="dense", kind="float", format="%Y-%m-%d"), {}, "format is for columns with role: time"),
-        (given(role="time", kind="formatted"), {}, "must be one of seconds, milliseconds, iso, got"),
+        (
+            given(role="time", kind="formatted"),
+            {},
+            "must be one of seconds, milliseconds, microseconds, nanoseconds, iso, got",
+        ),
         (given(role="sparse", kind="hex", separator="|", first=0), {}, "first must be a number of elements"),
         (given(role="sparse", kind="hex", separator="|", first=3, last=3), {}, "cut a list at both ends"),
     ],

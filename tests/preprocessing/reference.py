@@ -12,9 +12,13 @@ from dlrm_app.logs.spec import OTHER_LABEL, LogColumn, Spec
 MISSING = None
 MASK = (1 << 64) - 1
 INTEGER = re.compile(rb"[+-]?[0-9]+")
+WHOLE_FLOAT = re.compile(rb"(\+?0*|-(?=[1-9]|0+\.))([0-9]+)\.0*")
 FLOAT = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 HEX = re.compile(rb"[0-9a-fA-F]{1,8}")
 LABEL = re.compile(rb"(0|1)(\.0*)?|(?i:false|(true))")
+MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[tT ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d+))?)?([zZ]|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
 MAX_LINE = 1 << 20
 
 
@@ -94,16 +98,38 @@ def parse_value(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> obje
         return MISSING
     if column.kind == "integer" and INTEGER.fullmatch(field) and abs(int(field)) < 1 << 63:
         return int(field)
+    if column.kind == "integer" and WHOLE_FLOAT.fullmatch(field) and abs(float(field)) < 1 << 53:
+        return int(float(field))
     if column.kind == "hex" and HEX.fullmatch(field):
         return int(field, 16)
     if column.kind == "float" and FLOAT.fullmatch(field) and abs(float(field)) < 3.4028235677973366e38:
         return float(field)
     if column.kind == "string" and b"\0" not in field:
         try:
-            return field.decode("utf-8")
+            return canonical(field.decode("utf-8"))
         except UnicodeDecodeError:
             pass
     raise Bad(column.name)
+
+
+def canonical(text: str) -> str:
+    """The notation of a string whose key all notations of its value have."""
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    found = MOMENT.fullmatch(text)
+    if found is None:
+        return text
+    date, clock, second, fraction, zone = found.groups()
+    offset = re.sub(r"^([+-]\d\d):?(\d\d)?$", lambda m: f"{m[1]}:{m[2] or '00'}", zone or "Z")
+    try:
+        moment = datetime.datetime.fromisoformat(f"{date}T{clock}{second or ':00'}{offset}")
+        moment = moment.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return text
+    fraction = (fraction or "").rstrip("0")
+    if not fraction and moment.time() == datetime.time():
+        return f"{moment:%Y-%m-%d}".rjust(10, "0")
+    return f"{moment:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + f".{fraction}" * bool(fraction)
 
 
 def parse_line(line: bytes, spec: Spec) -> Row:

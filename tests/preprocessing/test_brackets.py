@@ -125,7 +125,7 @@ def test_served_lists_equal_the_logs() -> None:
     [
         ({"separator": ",", "brackets": "<>"}, "brackets"),
         ({"brackets": "[]"}, "brackets"),
-        ({"separator": " ", "brackets": "[]"}, "separator"),
+        ({"separator": "\t", "brackets": "[]"}, "separator"),
         ({"separator": "]", "brackets": "[]"}, "separator"),
         ({"separator": ","}, "separator"),
     ],

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -71,15 +72,16 @@ class Model:
         model of several labels, [B, L]: those of ``labels``.
 
         ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of
-        columns to lists, a list of mappings, or one row as a mapping. Values are as in the raw log; None and NaN are
-        missing. Raises ConfigError for columns that are missing or of another type, DataError for values that the log's
+        columns to lists, a list of mappings, or one row as a mapping or a Series of pandas. Values are as in the raw
+        log; None and NaN are missing, and so is what a mapping leaves out. Raises ConfigError for columns that are missing or of another type, DataError for values that the log's
         format does not have.
         """
         table = to_table(rows, self._spec)
-        score = self.scorer.of_rows(self.manifest, batch_size)
-        scores = [probabilities(score(each)) for each in self._encoded(table)]
         none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
-        return np.concatenate([none, *scores])
+        if not len(table):
+            return none
+        score = self.scorer.of_rows(self.manifest, batch_size)
+        return np.concatenate([none, *(probabilities(score(each)) for each in self._encoded(table))])
 
     def _encoded(self, table: pa.Table) -> Iterator[Rows]:
         spec = self._spec.in_columns(
@@ -136,20 +138,41 @@ def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
     try:
         if isinstance(rows, pa.Table):
             return rows
+        is_pandas = type(rows).__module__.partition(".")[0] == "pandas"
+        if is_pandas and not hasattr(rows, "columns"):  # a Series
+            rows = dict(cast(Any, rows))
         if isinstance(rows, Mapping):
             is_row = not any(
                 _is_list(value) and (name not in lists or _holds_lists(value)) for name, value in rows.items()
             )
-            return pa.table({name: [value] if is_row else value for name, value in rows.items()})
+            return _table_of([rows]) if is_row else pa.table({n: _array(each) for n, each in rows.items()})
         if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
-            return pa.Table.from_pylist([dict(row) for row in rows])
-        if type(rows).__module__.startswith("pandas."):
-            return pa.Table.from_pandas(rows, preserve_index=False)
-        return pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+            return _table_of([dict(row) for row in rows])
+        return pa.Table.from_pandas(rows, preserve_index=False) if is_pandas else pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             Problem(_ROWS, f"cannot be read as a table ({' '.join(str(error).split())})")
         ) from error
+
+
+def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A table of ``rows``: what one of them leaves out, as its first keys may, is missing."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _array([row.get(name) for row in rows]) for name in names})
+
+
+def _array(values: Any) -> Any:
+    """``values`` for a table; in a list, NaN is missing among texts too. Arrow's type follows the first value of dates
+    with and without times, and of flags among numbers: the first become times, the others are refused.
+    """
+    if not isinstance(values, list | tuple):
+        return values
+    types = {*map(type, values)}
+    if {date, datetime} <= types:
+        values = [datetime(*each.timetuple()[:3]) if type(each) is date else each for each in values]
+    if types & {bool, np.bool_} and any(issubclass(each, float | np.floating) for each in types):
+        raise TypeError(f"true or false among numbers, {values[:3]}")
+    return pa.array(values, from_pandas=True)
 
 
 def _is_list(value: object) -> bool:

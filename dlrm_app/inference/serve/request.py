@@ -149,7 +149,10 @@ class JsonRows:
 
 
 def _plain_types(column: LogColumn) -> frozenset[type]:
-    texts: dict[str | None, list[type]] = {"string": [str, int, bool], "hex": [str]}
+    texts: dict[str | None, list[type]] = {
+        "string": [str, int, bool, *([float] if column.whole else [])],
+        "hex": [str],
+    }
     return frozenset([type(None), *texts.get(column.kind, [str, int, bool, float])])
 
 
@@ -181,7 +184,7 @@ def _scalar_fault(value: object, column: LogColumn) -> str | None:
         return f"{rule}, as in training"
     if column.kind == "hex":
         return "holds hex digits: put them in quotes"
-    if column.kind == "string" and not isinstance(value, int):
+    if column.kind == "string" and not isinstance(value, int) and not column.whole:
         return "holds text: put the number in quotes, as it was written in training"
     return None
 
@@ -229,8 +232,6 @@ def _text(value: object, column: LogColumn) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower() if column.kind == "string" else str(int(value))
-    if column.kind == "integer" and isinstance(value, float) and value.is_integer():
-        return str(int(value))
     return str(value)
 
 
