@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from dlrm_app.journal import Journal
-from dlrm_app.logs.rejects import RejectedLine, read_rejects, refuse_rejects
+from dlrm_app.logs.rejects import NO_LABEL, RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import InputPlan
+
+_LOOK = 100
+"""Rejects that are looked at for what they have in common."""
 
 
 @dataclass
@@ -35,8 +39,13 @@ class RejectLimit:
     def refuse(self, units: Sequence[EncodedUnit]) -> None:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
+        found = [*islice(rejects_of(self.plan, self.journal, units), _LOOK)]
         cure = "check dataset= and the files, or raise it to leave these lines out"
-        first = ((each.file, each.line, each.reason) for each in rejects_of(self.plan, self.journal, units))
+        if any(
+            each.reason.endswith(NO_LABEL) for each in found
+        ):  # without them, the rows with few clicks are left
+            cure = "make a label of 0 and 1 first, as the lines say; to leave them out would change the click rate"
+        first = ((each.file, each.line, each.reason) for each in found)
         refuse_rejects(rejects, lines, self.max_fraction, first, cure)
 
 
