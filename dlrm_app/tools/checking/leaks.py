@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids, auc_of_lists, auc_of_pair
-from dlrm_app.tools.checking.lists import Rows
+from dlrm_app.tools.checking.lists import ListRows
 from dlrm_app.tools.checking.sample import SampledColumn
 from dlrm_app.tools.checking.text_form import FLOAT
 
@@ -40,7 +40,9 @@ def known_label(column: SampledColumn) -> KnownLabel:
     return KnownLabel(column.name, rows, is_positive[codes[rows]])
 
 
-def leak(column: SampledColumn, lists: Rows | None, labels: Sequence[KnownLabel]) -> tuple[str, float] | None:
+def leak(
+    column: SampledColumn, lists: ListRows | None, labels: Sequence[KnownLabel]
+) -> tuple[str, float] | None:
     """(the label that ``column`` tells best, its AUC), if that is too high. ``lists``: its lists, if it has some."""
     measure = _auc_of_column if lists is None else _auc_of_lists
     found = [(measure(column, lists, label), label.name) for label in labels if label.is_measured]
@@ -48,7 +50,7 @@ def leak(column: SampledColumn, lists: Rows | None, labels: Sequence[KnownLabel]
     return (name, auc) if auc >= _LEAK_AUC else None
 
 
-def _auc_of_column(column: SampledColumn, _: Rows | None, label: KnownLabel) -> float:
+def _auc_of_column(column: SampledColumn, _: ListRows | None, label: KnownLabel) -> float:
     codes, values = column.codes()
     codes = codes[label.rows]
     is_known = codes >= 0
@@ -59,14 +61,14 @@ def _auc_of_column(column: SampledColumn, _: Rows | None, label: KnownLabel) -> 
     return _best(aucs)
 
 
-def _auc_of_lists(_: SampledColumn, lists: Rows | None, label: KnownLabel) -> float:
+def _auc_of_lists(_: SampledColumn, lists: ListRows | None, label: KnownLabel) -> float:
     assert lists is not None, "a column of lists"
     chosen = _of_rows(lists, label.rows)
     return _best([auc_of_lists(chosen.codes + 1, chosen.offsets, label.positive)])
 
 
 def pair_leak(
-    lists: Rows, others: Mapping[str, SampledColumn], labels: Sequence[KnownLabel]
+    lists: ListRows, others: Mapping[str, SampledColumn], labels: Sequence[KnownLabel]
 ) -> tuple[str, str, float] | None:
     """(another column, the label that a list and it tell together, their AUC), if that is too high."""
     numbers = {value: number for number, value in enumerate(lists.values)}
@@ -86,12 +88,12 @@ def pair_leak(
     return (column_name, label_name, auc) if auc >= _LEAK_AUC else None
 
 
-def _of_rows(lists: Rows, rows: NDArray[np.int64]) -> Rows:
+def _of_rows(lists: ListRows, rows: NDArray[np.int64]) -> ListRows:
     lengths = np.diff(lists.offsets)
     is_chosen = np.zeros(len(lengths), bool)
     is_chosen[rows] = True
     codes = lists.codes[np.repeat(is_chosen, lengths)]
-    return Rows(codes, np.concatenate([[0], np.cumsum(lengths[rows])]), lists.values)
+    return ListRows(codes, np.concatenate([[0], np.cumsum(lengths[rows])]), lists.values)
 
 
 def _best(aucs: Sequence[float]) -> float:

@@ -31,7 +31,7 @@ class ListForm(NamedTuple):
     weights: str | None = None
 
 
-class Rows(NamedTuple):
+class ListRows(NamedTuple):
     """The lists of all rows: numbers of ``values`` in one array, -1 where missing, and where each list begins."""
 
     codes: NDArray[np.int64]
@@ -55,12 +55,12 @@ def elements_of(text: str, form: ListForm) -> list[str]:
     return found if form.weights is None else [item.partition(form.weights)[0] for item in found]
 
 
-def rows_of(column: SampledColumn, form: ListForm) -> Rows:
+def rows_of(column: SampledColumn, form: ListForm) -> ListRows:
     """The lists of ``column``, which are written in ``form`` unless they are stored as lists."""
     codes, values = column.codes()
     if is_list(column.stored):
         lengths = np.concatenate([np.zeros(0, np.int64), *column.lengths])
-        return Rows(codes, np.concatenate([[0], np.cumsum(lengths)]), values)
+        return ListRows(codes, np.concatenate([[0], np.cumsum(lengths)]), values)
     numbers: dict[str, int] = {}
     lists = [
         np.array(
@@ -72,7 +72,7 @@ def rows_of(column: SampledColumn, form: ListForm) -> Rows:
     none = np.zeros(0, np.int64)
     chosen = [none if code < 0 else lists[code] for code in codes.tolist()]
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in chosen])]).astype(np.int64)
-    return Rows(np.concatenate([none, *chosen]), offsets, [*numbers])
+    return ListRows(np.concatenate([none, *chosen]), offsets, [*numbers])
 
 
 def find_separator(column: SampledColumn, taken: str) -> tuple[ListForm, set[str]] | None:
@@ -100,7 +100,7 @@ def weight_mark(elements: Iterable[str]) -> str | None:
     return ":" if is_weight else None
 
 
-def padding_of(rows: Rows) -> str | None:
+def padding_of(rows: ListRows) -> str | None:
     """The value that fills lists up to one length, at an end; None if none does."""
     lengths = np.diff(rows.offsets)
     some = lengths[lengths > 0]

@@ -14,7 +14,7 @@ from dlrm_app.text import percent
 from dlrm_app.tools.checking.description import Proposed
 from dlrm_app.tools.checking.features import is_outcome, propose_feature
 from dlrm_app.tools.checking.leaks import KnownLabel, conditions, known_label, leak, pair_leak
-from dlrm_app.tools.checking.lists import ListForm, Rows, padding_of, rows_of
+from dlrm_app.tools.checking.lists import ListForm, ListRows, padding_of, rows_of
 from dlrm_app.tools.checking.sample import Sample, SampledColumn, words_of
 from dlrm_app.tools.checking.text_form import FLOAT
 from dlrm_app.tools.checking.times import two_units
@@ -121,7 +121,7 @@ def _numbers(column: SampledColumn) -> NDArray[np.float64]:
 
 
 def _with_sources(
-    found: Sequence[Proposed], columns: Sequence[SampledColumn], lists: Mapping[str, Rows]
+    found: Sequence[Proposed], columns: Sequence[SampledColumn], lists: Mapping[str, ListRows]
 ) -> list[Proposed]:
     """Adds a note to lists that have the values of another column: both should share one vocabulary."""
     numbers: dict[str, int] = {}
@@ -181,7 +181,7 @@ def _label(column: SampledColumn, labels: Sequence[SampledColumn], is_sure: bool
 def _unless_leaking(
     proposed: Proposed,
     column: SampledColumn,
-    lists: Mapping[str, Rows],
+    lists: Mapping[str, ListRows],
     others: Mapping[str, SampledColumn],
     labels: Sequence[KnownLabel],
 ) -> Proposed:

@@ -205,7 +205,7 @@ def test_guesses_are_marked(tmp_path: Path) -> None:
     assert nulls == ["?"]
     assert (found["campaign_id"].kind, found["campaign_id"].whole) == ("string", True)
     assert (found["clicked"].role, found["purchased"].role) == ("label", "label")
-    assert "rejected" in found["purchased"].note
+    assert "teach nothing" in found["purchased"].note
     assert found["note"].role == "ignore"
     assert "sparse if" in found["number"].note
 
