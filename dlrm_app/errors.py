@@ -5,6 +5,27 @@ A message names the key (or file and line), the value, the rule and what to do.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command has ended, for scripts."""
+
+    DONE = 0
+    FAILED = 1
+    """Also for a check that finds a fault."""
+    REFUSED = 2
+    """The configuration cannot work; nothing was started."""
+    DAY_HELD = 3
+    """dlrm-days holds the newest day back."""
+    DAYS_MISSING = 4
+    """dlrm-days lacks the newest days."""
+    DAYS_CHANGED = 5
+    """Files of days that dlrm-days has finished have changed."""
+    RESUMABLE = 75
+    """A run stopped early and can be resumed: requeue it (EX_TEMPFAIL of sysexits.h)."""
+    INTERRUPTED = 130
+
 
 NOT_GIVEN = ...
 """The value of a Problem whose message does not repeat the value."""
@@ -44,7 +65,7 @@ class DlrmError(Exception):
     Problem without a key.
     """
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
     is_shared = False
     """True if every rank knows the failure, so that one rank's message is enough."""
 
@@ -60,7 +81,7 @@ class DlrmError(Exception):
 class ConfigError(DlrmError):
     """Raised if the configuration cannot work. Holds all problems found."""
 
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*problems)

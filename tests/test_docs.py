@@ -139,3 +139,32 @@ def test_the_commands_of_a_page_work_as_they_stand_in_order(page: str, demo: Pat
             # the environment is there, and so is what `make demo` makes
             lines = [line for line in block.text.splitlines() if not line.startswith(("make ", "source "))]
             type_commands("\n".join(lines), tmp_path)
+
+
+def map_entries() -> dict[str, str]:
+    """Folder of the package → its entry in the map of docs/architecture.md; the ground floor's is that of "."."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    begin = text.index("```text\ncli/") + len("```text\n")
+    entries: dict[str, str] = {}
+    folder = parent = "."
+    for line in text[begin : text.index("```", begin)].splitlines():
+        if line.startswith("─"):
+            folder = "."
+        elif found := re.match(r"( {0,2})(\w+)/( |$)", line):
+            parent = parent if found[1] else found[2]
+            folder = f"{parent}/{found[2]}" if found[1] else parent
+        elif re.match(r"  \(itself\)", line):
+            folder = parent
+        entries[folder] = f"{entries.get(folder, '')} {line}"
+    return entries
+
+
+def test_the_map_names_every_module() -> None:
+    package, entries = DOCS.parent / "dlrm_app", map_entries()
+    missing = [
+        str(path.relative_to(package))
+        for path in sorted(package.rglob("*.py"))
+        if not path.stem.startswith("__")
+        and not re.search(rf"\b{path.stem}\b", entries.get(str(path.parent.relative_to(package)), ""))
+    ]
+    assert missing == []

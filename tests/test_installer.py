@@ -112,6 +112,7 @@ def test_a_given_index_is_added_to_the_configured_ones(prepare, venv, tmp_path, 
     assert version_of_thing(venv) == "1.5+cpu"
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_exact_version_is_not_satisfied_by_another_build(prepare, venv, tmp_path, monkeypatch):
     for version in ("1.5", "1.5+cpu"):
@@ -125,6 +126,7 @@ def test_an_exact_version_is_not_satisfied_by_another_build(prepare, venv, tmp_p
     assert version_of_thing(venv) == "1.5"
 
 
+@pytest.mark.slow
 @BOTH
 def test_installed_packages_stay_if_no_source_has_them(prepare, venv, tmp_path, monkeypatch):
     make_wheel(tmp_path / "wheels", "1.5+cpu")
@@ -135,6 +137,7 @@ def test_installed_packages_stay_if_no_source_has_them(prepare, venv, tmp_path, 
     assert Installer(venv).install("thing==1.5+cpu")
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_version_that_is_lacking_or_excluded_is_reported_as_such(
     prepare, venv, tmp_path, monkeypatch, capsys
@@ -172,6 +175,7 @@ def test_without_uv_pip_installs_and_says_so(venv, tmp_path, monkeypatch, capsys
     assert version_of_thing(venv) == "1.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("may_lack", [None, "thing==1.0"])
 def test_after_a_failure_of_uv_pip_installs_and_says_so_once(may_lack, venv, tmp_path, monkeypatch, capsys):
     for version in ("1.0", "2.0"):

@@ -166,13 +166,14 @@ def test_the_rules_would_catch_an_offence() -> None:
     assert may_import("cli", "errors")
 
 
-def test_only_one_module_knows_both_arrow_and_jagged_tensors() -> None:
+def test_decoded_rows_become_jagged_tensors_in_one_module() -> None:
     both = [
         str(path.relative_to(PACKAGE))
         for path in MODULES
-        if {"pyarrow", "torchrec"} <= {module.split(".")[0] for module, _ in imports_of(path)}
+        if {"dlrm_app.loader.rows", "torchrec.sparse.jagged_tensor"}
+        <= {module for module, _ in imports_of(path)}
     ]
-    assert set(both) <= {"loader/batch.py"}
+    assert both == ["loader/batch.py"]
 
 
 def modules_after(code: str) -> set[str]:

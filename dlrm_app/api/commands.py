@@ -304,7 +304,7 @@ def schema_of(name: str) -> "type[Section]":
     return COMMANDS[name]().schema
 
 
-def composed(name: str, settings: "Settings", problems: Sequence[Problem] = ()) -> Any:
+def checked_config(name: str, settings: "Settings", problems: Sequence[Problem] = ()) -> Any:
     """The checked configuration of ``dlrm-<name>`` with ``settings``.
 
     Raises one error with ``problems``, which are known already, and all others.
@@ -323,6 +323,6 @@ def run(
 
     ``words``: the settings as they were typed; ``problems``: those that are known already.
     """
-    config = composed(name, settings, problems)
+    config = checked_config(name, settings, problems)
     call = Call(config, settings, tuple(words_of(settings) if words is None else words))
     return COMMANDS[name]().load()(config, call)

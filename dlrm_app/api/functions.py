@@ -76,10 +76,8 @@ def load(
     of these.
     """
     from dlrm_app.inference.predict.model import load_model
-    from dlrm_app.model.plugins import load_plugins
 
-    load_plugins(plugins)
-    return load_model(Path(path), which, ema)
+    return load_model(Path(path), which, ema, plugins)
 
 
 def export(*settings: Given, **keywords: object) -> "Export":

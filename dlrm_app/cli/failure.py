@@ -3,7 +3,7 @@
 import sys
 
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, ExitCode
 
 
 def print_failure(error: BaseException, ranks: Ranks) -> int:
@@ -17,7 +17,7 @@ def print_failure(error: BaseException, ranks: Ranks) -> int:
     if isinstance(error, KeyboardInterrupt):
         if ranks.is_first:
             print("interrupted", file=sys.stderr)
-        return 130
+        return ExitCode.INTERRUPTED
     if is_lost_peer(error):
         print(
             f"{rank} lost contact with another rank: the last message of that rank says why; "

@@ -25,7 +25,7 @@ from dlrm_app.config.schema import Section
 from dlrm_app.config.words import WordReader, read_sweep
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks
-from dlrm_app.errors import DlrmError, Problem, refuse_if
+from dlrm_app.errors import DlrmError, ExitCode, Problem, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 from dlrm_app.typed import words_of
@@ -48,7 +48,7 @@ A launcher ends all ranks once one has ended."""
 def launch(name: str, command: Command[Any], job: Job) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<name>``, which is composed from ``sys.argv`` and checked.
 
-    Exit codes: 0 success, 1 failure, 2 bad configuration, 130 interrupted.
+    It ends the process with an ``ExitCode``.
     """
     schema = command.schema
     _set_up_process()
@@ -169,11 +169,11 @@ def run_or_explain(work: Callable[[], object]) -> object:
         if not is_disk_error(error):
             raise
         print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         if is_first_rank():
             print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _or_end_rank(work: Callable[[], object]) -> object:

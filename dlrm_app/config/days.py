@@ -221,7 +221,7 @@ SCHEMAS: dict[str, type[Any]] = {
 """Command → its schema, for the commands whose settings dlrm-days takes."""
 
 
-def composed(command: str, settings: Settings) -> Json:
+def composed_json(command: str, settings: Settings) -> Json:
     """The whole configuration of ``dlrm-<command>`` with ``settings``, the contents of YAML files included.
 
     Raises ConfigError.

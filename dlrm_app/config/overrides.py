@@ -16,6 +16,7 @@ from dlrm_app.config.conf_files import choices_of, conf_dir
 from dlrm_app.config.gone_names import replacement
 from dlrm_app.config.presets import PRESETS, has_preset, register_preset
 from dlrm_app.config.schema import Section, is_section, mapping_problems, type_of
+from dlrm_app.config.typed_words import read_dataset_yaml
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import yaml_text
 
@@ -120,7 +121,11 @@ def _register_file(path: Path, group: str, schema: type[Section]) -> str:
         raise ConfigError(Problem("", f"does not exist (looked in {Path.cwd()})"))
     try:
         text = HOME_IN_YAML.sub(str(Path.home()), yaml_text(path))
-        content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
+        content: Any = (
+            read_dataset_yaml(text)
+            if group == "dataset"
+            else OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
+        )
     except (
         Exception
     ) as error:  # the parser's errors have no common class; the file's author can fix all of them

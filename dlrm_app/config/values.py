@@ -53,6 +53,14 @@ def converted(value: object, annotation: object) -> Any:
     return msgspec.convert(_with_text(value, bare), bare, strict=False)
 
 
+def takes_texts(annotation: object) -> bool:
+    """True for a setting whose values are texts of the user's own, or lists of these."""
+    given = _without_none(annotation)
+    if get_origin(given) is list:
+        given = _without_none(get_args(given)[0])
+    return given is str
+
+
 def value_problems(key: str, value: Any, annotation: object) -> Iterator[Problem]:
     """Problems of ``value`` with this annotation: its type, its range or its choices."""
     given = _without_none(annotation)

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 
 from dlrm_app.config.overrides import is_group, is_hydra_key, overrides_of
 from dlrm_app.config.schema import Section, flattened, is_free_form, is_section, type_of, unknown_key
-from dlrm_app.config.values import type_problem
+from dlrm_app.config.values import takes_texts, type_problem
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.typed import quoted, setting
 from dlrm_app.typed import word as word_of
@@ -119,7 +119,15 @@ def _parsed(text: str, schema: type[Section]) -> tuple[Override, str]:
         override = parse(text)
     if not override.key_or_group:
         raise HydraException
+    is_text = takes_texts(type_of(override.key_or_group, schema)) and not override.is_sweep_override()
+    if is_text and _holds_numbers(override.value()):  # 1e3 stays a text, which 1000.0 would not be
+        text = _with_quotes(text, schema)
+        override = parse(text)
     return override, text
+
+
+def _holds_numbers(value: object) -> bool:
+    return any(map(_holds_numbers, value)) if isinstance(value, list) else isinstance(value, bool | float)
 
 
 def _with_quotes(text: str, schema: type[Section]) -> str:

@@ -5,8 +5,10 @@ Every rank must make the same calls in the same order. Without a process group t
 ``group``: all ranks over separate connections, for messages sent at the same time as those of training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from threading import Event
 from typing import TypeVar
@@ -18,9 +20,24 @@ T = TypeVar("T")
 BEAT_SECONDS = 1.0
 
 
+_is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Sends no messages in the block, though the process may belong to a group, in which another thread may train."""
+    token = _is_alone.set(True)
+    try:
+        yield
+    finally:
+        _is_alone.reset(token)
+
+
 def num_ranks() -> int:
-    """The number of ranks in the process group; 1 without one."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    """The number of ranks in the process group; 1 without one, and for work that is done ``alone``."""
+    if _is_alone.get() or not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size()
 
 
 def current_rank() -> int:

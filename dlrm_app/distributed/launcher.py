@@ -14,8 +14,6 @@ import sys
 PR_SET_PDEATHSIG = 1
 """prctl(2)'s option: the signal that this process gets when the thread that started it ends."""
 
-RESUMABLE = 75
-"""Exit code of a run that stopped early and can be resumed (EX_TEMPFAIL of sysexits.h): requeue it."""
 LAUNCHED = "DLRM_LAUNCHED"
 """Environment variable of a process that must end with the process that starts it."""
 

@@ -3,14 +3,36 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow
 import torch
 from torch.distributed import distributed_c10d
 
+from dlrm_app.errors import DlrmError, Problem
+
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_computing: list[int] = []
+"""The process in which torch's threads run; empty until the first job, or in a new process."""
+
+
+def refuse_fork() -> None:
+    """Call it before any computing. Raises DlrmError in a process that was forked from one that has computed.
+
+    A forked process lacks the threads of its parent, and OpenMP would wait for them for ever.
+    """
+    if not _computing:
+        _computing.append(os.getpid())
+    if _computing[0] != os.getpid():
+        raise DlrmError(
+            Problem(
+                "this process",
+                "was forked from one that had loaded or trained a model, and lacks its threads, so it cannot compute",
+                "load the model only after the fork (gunicorn without --preload), or start processes with spawn: "
+                'multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn")',
+            )
+        )
 
 
 def ignore_library_warnings() -> None:
@@ -22,6 +44,22 @@ def ignore_library_warnings() -> None:
     warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
     # comes from torch's code, but names the caller that asks a sharded tensor for its size
     warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
+
+
+_call_module = torch.fx.Tracer.call_module
+
+
+def _call_module_if_its_own(
+    tracer: torch.fx.Tracer,
+    module: torch.nn.Module,
+    forward: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
+    """Lets torch.fx trace its own model alone: it catches the calls of all modules, also those of other threads."""
+    if module not in (tracer.submodule_paths or {}):
+        return forward(*args, **kwargs)
+    return _call_module(tracer, module, forward, args, kwargs)
 
 
 @contextmanager
@@ -37,11 +75,13 @@ def restored(device: torch.device) -> Iterator[None]:
     tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns everyone who shards a model
     tracer_level = tracer.level
     tracer.setLevel(logging.ERROR)
+    torch.fx.Tracer.call_module = _call_module_if_its_own  # type: ignore[method-assign,assignment]
     try:
         with warnings.catch_warnings(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             ignore_library_warnings()
             yield
     finally:
+        torch.fx.Tracer.call_module = _call_module  # type: ignore[method-assign]
         tracer.setLevel(tracer_level)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from threading import RLock
 from typing import ParamSpec, TypeVar
 
 import pyarrow
@@ -26,10 +27,10 @@ from dlrm_app.distributed.collectives import (
     while_others_wait,
 )
 from dlrm_app.distributed.library_errors import fixable
-from dlrm_app.distributed.process_state import restored
+from dlrm_app.distributed.process_state import refuse_fork, restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError, Problem, refuse_if
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +114,39 @@ def failure_of_ranks() -> BaseException | None:
     return _failed[0] if _failed else None
 
 
+_one_job = RLock()
+_running: list[str] = []
+"""The names of the jobs that run now: one, and those that it consists of."""
+
+
+@contextmanager
+def _one_at_a_time(job: str) -> Iterator[None]:
+    """Raises DlrmError while another thread runs a job.
+
+    The process group, the number of threads, the generators and the warning filters belong to the process: two jobs
+    would change each other's results.
+    """
+    if not _one_job.acquire(blocking=False):
+        other = next(iter(_running), "another job")
+        raise DlrmError(
+            Problem(
+                job,
+                f"cannot run beside {other}, which another thread of this process runs",
+                f"wait until {other} has ended, or run {job} in a process of its own (subprocess, or multiprocessing "
+                "with spawn)",
+            )
+        )
+    try:
+        _running.append(job)
+        yield
+    finally:
+        _running.pop()
+        _one_job.release()
+
+
 @contextmanager
 def start_runtime(
-    num_threads: int | None, *, timeout: timedelta = TIMEOUT, on_cpu: bool = False
+    num_threads: int | None, *, job: str = "this job", timeout: timedelta = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[Runtime]:
     """Joins the process group, yields this rank's place in it, and leaves it at the end.
 
@@ -124,8 +155,16 @@ def start_runtime(
     are GPUs. ``timeout``: how long a collective waits for another rank. The process's settings are restored at the end.
 
     If the block fails while other ranks may wait in a collective, the process group is not left, because that can hang
-    or abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError.
+    or abort; ``failure_of_ranks`` then says that the process must end. Raises DlrmError, also while another thread of
+    this process runs a ``job``.
     """
+    with _one_at_a_time(job), _started(num_threads, timeout, on_cpu) as runtime:
+        yield runtime
+
+
+@contextmanager
+def _started(num_threads: int | None, timeout: timedelta, on_cpu: bool) -> Iterator[Runtime]:
+    refuse_fork()
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = find_runtime(num_threads, on_cpu)
@@ -148,13 +187,13 @@ def start_runtime(
 
 
 @contextmanager
-def join_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
+def join_ranks(timeout: timedelta = TIMEOUT, *, job: str = "these jobs") -> Iterator[Runtime]:
     """Joins the process group for a series of jobs, each of which calls ``start_runtime``, and leaves it at the end.
 
     Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.
     """
     runtime = find_runtime(None, on_cpu=False)
-    with restored(runtime.device), _many_files():
+    with _one_at_a_time(job), restored(runtime.device), _many_files():
         runtime.use_device()
         with _group(runtime, timeout) if runtime.world_size > 1 else nullcontext():
             yield runtime

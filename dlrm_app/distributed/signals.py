@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.distributed.collectives import new_group
-from dlrm_app.distributed.launcher import RESUMABLE, handles_signals
+from dlrm_app.distributed.launcher import handles_signals
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import SharedError
+from dlrm_app.errors import ExitCode, SharedError
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ GRACE_SECONDS = 2.0
 class Stopped(SharedError):  # noqa: N818 - a requested stop is not an error
     """Raised by every rank that stops after a signal, with a checkpoint to resume from."""
 
-    exit_code = RESUMABLE
+    exit_code = ExitCode.RESUMABLE
 
 
 @dataclass(frozen=True)

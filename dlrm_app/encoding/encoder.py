@@ -13,9 +13,9 @@ from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Ind
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import SparseEncoder, expand
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
+from dlrm_app.logs.strings import MISSING_KEY
 
 S = TypeVar("S", bound=np.generic)
 _NAN = np.array(np.nan).view(np.uint64)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import MISSING_KEY
 
 _MANY_VALUES = 50
 _MOSTLY = 0.7

@@ -21,7 +21,7 @@ from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import empty_slots, find_slot, mix, reduce_hash
-from dlrm_app.logs.fields import MISSING_KEY, parse_string
+from dlrm_app.logs.strings import MISSING_KEY, parse_string
 from dlrm_app.records import Json
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2

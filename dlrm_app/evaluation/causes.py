@@ -70,8 +70,9 @@ def _leak(evidence: Evidence, leaks: Mapping[str, float]) -> Cause:
         name = max(leaks, key=lambda name: strength(leaks[name]))
         cure = f"if {name} is known only after the click, give it role: ignore and preprocess again"
         return Cause("leaked column", leaks_text(leaks), cure)
-    check = f"dlrm-check {setting('data.path', evidence.dataset)} counts rows of {{}} that train has too"
-    return Cause("rows in both splits", "no column alone explains it", check.format("val and test"))
+    command = f"dlrm-check {setting('data.path', evidence.dataset)}"
+    check = f"{command} counts rows of val and test that train has too"
+    return Cause("rows in both splits", "no column alone explains it", check)
 
 
 def _one_class(found: Measurements, evidence: Evidence) -> Cause | None:

@@ -72,7 +72,7 @@ class MeasuredModel:
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     """Evaluates according to ``config``. Returns what is also written to ``config.output``. Raises DlrmError."""
-    with start_runtime(config.threads) as runtime:
+    with start_runtime(config.threads, job="evaluate") as runtime:
         paths = [path for path in (config.checkpoint, config.against) if path]
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
         data_path = config.data.path or (models[0].data_path if models else None)

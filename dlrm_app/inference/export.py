@@ -84,7 +84,7 @@ def export_model(config: ExportConfig) -> Export:
     if config.base and config.apply:
         return _apply(Path(config.base), Path(config.apply), output)
     delta = None
-    with start_runtime(config.threads, on_cpu=True) as runtime:  # the files are for CPUs
+    with start_runtime(config.threads, job="export", on_cpu=True) as runtime:  # the files are for CPUs
         source = _open(config, runtime)
         with explained_disk_errors(output, "then export again"), export_folder(output) as named:
             folder = named / _FULL if config.since else named

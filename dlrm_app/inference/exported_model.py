@@ -17,7 +17,7 @@ from dlrm_app.dataset.columns import describe_columns, read_as_known
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.inference.formats import LOADERS, Inputs, Run, cpu_instructions
+from dlrm_app.inference.formats import LOADERS, Forward, Inputs, cpu_instructions
 from dlrm_app.inference.record import (
     ENCODING,
     ExportRecord,
@@ -40,7 +40,7 @@ class ExportedModel:
     folder: Path
     record: ExportRecord
     encoding: Manifest
-    run: Run
+    run: Forward
 
     @property
     def features(self) -> list[str]:
@@ -95,7 +95,7 @@ def open_export(folder: Path) -> ExportedModel:
     return ExportedModel(folder, record, read_manifest(folder / ENCODING), run)
 
 
-def refuse_other_scores(folder: Path, file: str, run: Run, num_dense: int, is_weighted: bool) -> None:
+def refuse_other_scores(folder: Path, file: str, run: Forward, num_dense: int, is_weighted: bool) -> None:
     """Raises DataError if ``run``, loaded from FOLDER/``file``, gives the reference rows other scores."""
     inputs, expected = read_reference(folder, num_dense, is_weighted)
     difference = float((run(inputs)[0] - expected).abs().max())

@@ -22,7 +22,7 @@ Inputs = tuple[torch.Tensor, ...]
 """dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on),
 lengths [F, B] int32, the number of ids in each row. For a model with element weights also weights [V] float32, one for
 each id: 1 for those of features that have none."""
-Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+Forward = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
 PACKAGE, SCRIPT = "model.pt2", "model.ts"
@@ -167,7 +167,7 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
         torch.jit.save(torch.jit.freeze(script, preserved_attrs=tables), str(path))
 
 
-def load_package(path: Path) -> Run:
+def load_package(path: Path) -> Forward:
     """Loads model.pt2 with torch's C++ loader: the Python loader may unpickle files in the archive."""
     import fbgemm_gpu  # noqa: F401  # the tables' operator
 
@@ -182,7 +182,7 @@ def load_package(path: Path) -> Run:
     return run
 
 
-def load_script(path: Path) -> Run:
+def load_script(path: Path) -> Forward:
     import fbgemm_gpu  # noqa: F401  # the tables' operator
 
     with _loading(path), warnings.catch_warnings():
@@ -207,7 +207,7 @@ def _loading(path: Path) -> Iterator[None]:
         ) from error
 
 
-LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {
+LOADERS: dict[str, tuple[str, Callable[[Path], Forward]]] = {
     "aoti": (PACKAGE, load_package),
     "torchscript": (SCRIPT, load_script),
 }

@@ -19,6 +19,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.delta import locate_rows
 from dlrm_app.inference.record import RowsAt
 from dlrm_app.inference.scoring_model import BLOCK_ROWS, CheckpointWeights
+from dlrm_app.inference.tables import refuse_unfit
 from dlrm_app.tables.table import Table
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -74,7 +75,7 @@ def _blocks(
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """(First row, rows) of the blocks of ``table``, in the type that the file has."""
     first = 0
-    for block in weights.blocks(table):
+    for block in refuse_unfit(weights.blocks(table), table, types[table.name]):
         yield first, block.to(_DTYPES[types[table.name]]).contiguous()
         first += len(block)
 

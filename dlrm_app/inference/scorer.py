@@ -51,7 +51,8 @@ class Scorer:
     def of_rows(self, manifest: Manifest, batch_size: int) -> Callable[[Rows], NDArray[np.float32]]:
         """Makes a function from any number of rows, encoded as ``manifest`` says, to their logits [R], or [R, L].
 
-        Each batch is padded to ``batch_size`` rows: a row's logit does not depend on how many rows there are.
+        Each batch is padded to ``batch_size`` rows: a row's logit does not depend on how many rows there are. A logit
+        may be nan, see ``unscored``.
         """
         maker = BatchMaker(manifest, self.features, batch_size)
         none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
@@ -65,6 +66,14 @@ class Scorer:
             return np.concatenate(logits)
 
         return score
+
+
+NO_SCORE = "has no score: the model computes nan, as it may of numbers that are too large for float32"
+
+
+def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The places of the rows whose ``logits`` [R], or [R, L], are not all numbers: these must be reported, not given."""
+    return np.flatnonzero(np.isnan(logits.reshape(len(logits), -1)).any(1))
 
 
 def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> Scorer:

@@ -29,7 +29,7 @@ from torchrec.modules.embedding_configs import DataType
 from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
@@ -41,6 +41,8 @@ TYPES = {
     "int4": SparseType.INT4,
     "int2": SparseType.INT2,
 }
+_STEPS = {"int8": 255, "int4": 15, "int2": 3}
+"""The steps of an integer row, from its lowest to its highest number."""
 _ALIGNMENT = 1
 _SUM = 0
 _MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
@@ -65,6 +67,39 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
     cure = "use quantize=int4, or quantize_tables={TABLE: int4} for each of them"
     refuse_if([Problem("quantize=int2", rule, cure)] if narrow else [])
     return types
+
+
+def refuse_unfit(blocks: Iterable[torch.Tensor], table: Table, kind: str) -> Iterator[torch.Tensor]:
+    """Yields ``blocks`` of the rows of ``table`` [n, dim]. Raises DataError for a row that ``kind`` cannot hold: its
+    numbers would become inf or nan, and so would every score that it is part of.
+    """
+    first = 0
+    for block in blocks:
+        if not (fits := _fits(block.float(), kind)).all():
+            place = int((~fits).nonzero()[0])
+            row, number = block[place].float(), first + place
+            if not row.isfinite().all():
+                cure = "train again with lower learning rates, or correct the file of tables' init_from"
+                raise DataError(Problem(f"table {table.name}", f"has nan or inf in row {number:,}", cure))
+            low, high = row.min(), row.max()
+            rule = f"has rows that {kind} cannot hold: row {number:,} goes from {low:.4g} to {high:.4g}"
+            raise DataError(
+                Problem(f"table {table.name}", rule, f"use quantize_tables={{{table.name}: fp32}}")
+            )
+        yield block
+        first += len(block)
+
+
+def _fits(rows: torch.Tensor, kind: str) -> torch.Tensor:
+    """[n]: True for each of ``rows`` [n, dim] that is finite after rounding; an integer row by its scale and offset."""
+    is_finite = rows.isfinite().all(1)
+    if kind == "fp32":
+        return is_finite
+    if kind == "fp16":
+        return rows.half().isfinite().all(1)
+    low, high = rows.aminmax(dim=1)
+    scale = (high - low) / _STEPS[kind]
+    return is_finite & low.half().isfinite() & scale.half().isfinite()
 
 
 def row_bytes(table: Table, kind: str) -> int:
@@ -103,7 +138,8 @@ class QuantizedTables(nn.Module):
         laid_out.initialize_weights()
         parts = laid_out.split_embedding_weights()
         for table, (rows, scales) in zip(tables, parts, strict=True):
-            _fill(rows, scales, weights(table), TYPES[types[table.name]])
+            kind = types[table.name]
+            _fill(rows, scales, refuse_unfit(weights(table), table, kind), TYPES[kind])
         # torch's compiler clones buffers, but not parameters
         self.weights_host = nn.Parameter(laid_out.weights_host, requires_grad=False)
         for name in ("weights_placements", "weights_offsets", "weights_tys", "D_offsets"):
@@ -303,7 +339,11 @@ class _Bags(nn.Module):
 
     def __init__(self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights) -> None:
         super().__init__()
-        quantized = {table.name: _quantized(weights(table), TYPES[types[table.name]]) for table in tables}
+        quantized = {
+            table.name: _quantized(refuse_unfit(weights(table), table, kind), TYPES[kind])
+            for table in tables
+            for kind in [types[table.name]]
+        }
         self.bags = EmbeddingBagCollection(
             tables=[
                 replace(to_bag_config(table), data_type=DataType[types[table.name].upper()])

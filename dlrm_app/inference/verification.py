@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.inference.exported_model import from_lines, to_lines
-from dlrm_app.inference.formats import Inputs, Run
+from dlrm_app.inference.formats import Forward, Inputs
 from dlrm_app.inference.record import Verification
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import Batch, EvalBatches
@@ -42,11 +42,25 @@ def score_split(
             scored.update(ScoredRows.of_label(0, logits, batch.supervision[rows]))
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
-    return scored, torch.cat(all_logits)
+    logits = torch.cat(all_logits)
+    if bad := int(logits.isnan().any(1).sum()):
+        raise DlrmError(
+            Problem(
+                title,
+                f"gives no number (nan) for {bad:,} of the {len(logits):,} rows of {split}, so nothing was exported",
+                "the model computes with numbers too large for it: standardize its dense columns (dense.transform), or "
+                "train it again with lower learning rates",
+            )
+        )
+    return scored, logits
 
 
 def verify(
-    path: Path, run: Run, trained: tuple[ClickMetrics, torch.Tensor], batches: EvalBatches, example: Inputs
+    path: Path,
+    run: Forward,
+    trained: tuple[ClickMetrics, torch.Tensor],
+    batches: EvalBatches,
+    example: Inputs,
 ) -> Verification:
     """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores, both of
     ``score_split``. AUCs are the main label's, differences those of all labels.
@@ -98,7 +112,7 @@ def repeated(inputs: Inputs, num_rows: int) -> Inputs:
     return from_lines(wanted, inputs[0].shape[1], is_weighted=len(inputs) > 3)
 
 
-def time_calls(run: Run, inputs: Inputs) -> tuple[float, bool]:
+def time_calls(run: Forward, inputs: Inputs) -> tuple[float, bool]:
     """Times calls for _SECONDS.
 
     Returns (the longest time of the fastest tenth, in ms; True if other programs used the cores).

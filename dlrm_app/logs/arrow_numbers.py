@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.arrow_texts import bits_of, has_no_value, set_absent
-from dlrm_app.logs.fields import ABSENT, BAD, FLOAT32_LIMIT, LEAST_WEIGHT, MISSING_KEY, PRESENT
+from dlrm_app.logs.fields import FLOAT32_LIMIT, LEAST_WEIGHT
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, LogColumn
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _DAY = 86_400
 EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}

@@ -8,12 +8,13 @@ empty element of text. Functions import pyarrow.compute themselves, because it t
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.logs.arrow_columns import Fault, KeysOrNumbers, Reading, ReadValues
 from dlrm_app.logs.arrow_lists import ends_of, lists_of, split_weights
 from dlrm_app.logs.arrow_numbers import (
     EXACT,
@@ -31,14 +32,7 @@ from dlrm_app.logs.arrow_numbers import (
 )
 from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
 from dlrm_app.logs.codes import column_codes, kind_code
-from dlrm_app.logs.fields import (
-    ABSENT,
-    BAD,
-    FIRST_TIME,
-    LAST_TIME,
-    MISSING_KEY,
-    PRESENT,
-)
+from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
 from dlrm_app.logs.parser import Cursor, Position
@@ -47,9 +41,7 @@ from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
     NEVER_MISSING,
     RejectedLine,
-    bad_value,
     rule_name,
-    unlike_sizes,
 )
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
@@ -60,56 +52,12 @@ from dlrm_app.logs.spec import (
     list_slots,
     weight_slots,
 )
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _local = threading.local()
 
 
 N = TypeVar("N", bound=np.generic)
-KeysOrNumbers = NDArray[np.uint64] | NDArray[np.float64]
-"""Keys or numbers."""
-
-
-class _ReadValues(NamedTuple):
-    """R values of a column: numbers or keys, the state of each, and where their texts lie ([R, 2], or [0, 2])."""
-
-    values: KeysOrNumbers
-    states: NDArray[np.uint8]
-    spans: NDArray[np.int64]
-
-
-class _Fault(NamedTuple):
-    """A column with bad values: True for each row with one. ``sizes``: where these are the numbers of its elements,
-    those of each row's weights and of its list, [R].
-    """
-
-    column: LogColumn
-    is_bad: NDArray[np.bool_]
-    sizes: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-
-    def reason(self, row: int, value: str) -> str:
-        """The reason why ``row``, whose text in the column is ``value``, is left out."""
-        if self.sizes is None:
-            return bad_value(self.column, value)
-        weights, elements = self.sizes
-        return unlike_sizes(self.column, int(weights[row]), int(elements[row]))
-
-
-class _Reading(NamedTuple):
-    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content; ``nulls``:
-    its null words.
-    """
-
-    column: LogColumn
-    codes: NDArray[np.int64]
-    content: int
-    nulls: tuple[str, ...]
-
-    def of_weights(self) -> "_Reading":
-        """How the weights within a list are read."""
-        column = self.column.written_weights
-        content, codes = kind_code(column), self.codes.copy()
-        codes[0] = content
-        return _Reading(column, codes, content, self.nulls)
 
 
 class ArrowCursor(Position):
@@ -122,7 +70,7 @@ class ArrowCursor(Position):
         super().__init__(spec, keeps_spans)
         codes = column_codes(spec)
         self._columns = [
-            _Reading(column, codes[number], kind_code(column), null_words_of(column, spec))
+            Reading(column, codes[number], kind_code(column), null_words_of(column, spec))
             for number, column in enumerate(spec.fields)
             if column.role != "ignore" and (column.role != "label" or column.name in table.column_names)
         ]
@@ -136,7 +84,7 @@ class ArrowCursor(Position):
     def restart(self, table: pa.Table) -> None:
         """Moves to the beginning of ``table``, which has the columns of the one before."""
         self._table, self.line, self._first_line = table, 0, 0
-        self._distinct: dict[tuple[str, int, int], tuple[pa.Array, _ReadValues]] = {}
+        self._distinct: dict[tuple[str, int, int], tuple[pa.Array, ReadValues]] = {}
         """(column, address, offset) → (Arrow's dictionary, its values), which row groups share, so it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
         """Address → (bytes of strings, their place in ``texts()``)."""
@@ -192,16 +140,16 @@ class ArrowCursor(Position):
             lists, count = [each.take(rows) for each in lists], len(rows)
         return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, lists)
 
-    def _bad_columns(self, states: NDArray[np.uint8]) -> list[_Fault]:
+    def _bad_columns(self, states: NDArray[np.uint8]) -> list[Fault]:
         """The columns with bad values, of the states [C, R] of all."""
         if (
             states.max(initial=PRESENT) < BAD
         ):  # once for all columns: with few rows, calls take most of the time
             return []
         pairs = zip(self._columns, states == BAD, strict=True)
-        return [_Fault(reading.column, is_bad) for reading, is_bad in pairs if is_bad.any()]
+        return [Fault(reading.column, is_bad) for reading, is_bad in pairs if is_bad.any()]
 
-    def _unlike(self, lists: Sequence[RawList]) -> Iterator[_Fault]:
+    def _unlike(self, lists: Sequence[RawList]) -> Iterator[Fault]:
         """The columns of element weights with other numbers of elements than their lists have."""
         slots = weight_slots(self._spec)
         for column in self._spec.columns:
@@ -210,9 +158,9 @@ class ArrowCursor(Position):
             weights, elements = (lists[slot] for slot in slots[column.name])
             sizes = np.diff(weights.ends), np.diff(elements.ends) - are_missing(elements)
             if (is_bad := sizes[0] != sizes[1]).any():
-                yield _Fault(column, is_bad, sizes)
+                yield Fault(column, is_bad, sizes)
 
-    def _reject(self, start: int, table: pa.Table, faults: Sequence[_Fault]) -> NDArray[np.int64]:
+    def _reject(self, start: int, table: pa.Table, faults: Sequence[Fault]) -> NDArray[np.int64]:
         """Records every row with a bad value and its first bad column. Returns the numbers of the other rows."""
         keep = ~np.any([fault.is_bad for fault in faults], axis=0)
         for row in np.flatnonzero(~keep).tolist():
@@ -225,9 +173,7 @@ class ArrowCursor(Position):
             self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)
 
-    def _read_lists(
-        self, array: pa.Array, reading: _Reading, states: NDArray[np.uint8]
-    ) -> dict[str, RawList]:
+    def _read_lists(self, array: pa.Array, reading: Reading, states: NDArray[np.uint8]) -> dict[str, RawList]:
         """Reads lists, and the weights written within them, by name; sets the states of rows with a bad list to BAD, of
         others to PRESENT.
         """
@@ -245,7 +191,7 @@ class ArrowCursor(Position):
         return found
 
     def _list_of(
-        self, ends: NDArray[np.int64], elements: pa.Array, reading: _Reading, states: NDArray[np.uint8]
+        self, ends: NDArray[np.int64], elements: pa.Array, reading: Reading, states: NDArray[np.uint8]
     ) -> RawList:
         """The lists of ``elements``; sets the states of rows with a bad one to BAD."""
         column, read = reading.column, self._values_of(elements, reading)
@@ -258,19 +204,19 @@ class ArrowCursor(Position):
             states[num_bad[ends[1:]] > num_bad[ends[:-1]]] = BAD
         return RawList(ends, keys, read.spans)
 
-    def _values_of(self, array: pa.Array, reading: _Reading) -> _ReadValues:
+    def _values_of(self, array: pa.Array, reading: Reading) -> ReadValues:
         size = len(array)
         values: KeysOrNumbers
         values = np.empty(size, np.uint64) if reading.column.role == "sparse" else np.empty(size, np.float64)
         states = np.empty(size, np.uint8)
         spans = np.zeros((size if self._keeps_spans else 0, 2), np.int64)
         self._convert(array, reading, values, states, spans)
-        return _ReadValues(values, states, spans)
+        return ReadValues(values, states, spans)
 
     def _convert_all(
         self,
         chunks: Sequence[pa.Array],
-        reading: _Reading,
+        reading: Reading,
         values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
@@ -284,7 +230,7 @@ class ArrowCursor(Position):
     def _convert(
         self,
         array: pa.Array,
-        reading: _Reading,
+        reading: Reading,
         values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],
@@ -328,7 +274,7 @@ class ArrowCursor(Position):
     def _parse(
         self,
         array: pa.Array,
-        reading: _Reading,
+        reading: Reading,
         values: KeysOrNumbers,
         states: NDArray[np.uint8],
         spans: NDArray[np.int64],

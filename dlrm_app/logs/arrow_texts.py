@@ -8,21 +8,17 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.fields import (
-    ABSENT,
-    BAD,
     KEY_HEX,
     KEY_STRING,
-    MISSING_KEY,
-    PRESENT,
     TIME_FORMAT,
     is_null,
     parse_format,
     parse_hex,
     parse_key,
     parse_number,
-    parse_string,
 )
 from dlrm_app.logs.parquet_columns import TEXTS
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT, parse_string
 from dlrm_app.logs.words import hex_of, padded
 
 _ALL_SET = 0xFF  # eight values that are not null

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import FNV_START, add_byte, as_key
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.read_derived import DERIVED_KINDS
 from dlrm_app.logs.spec import Spec, list_slots
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.logs.zones import Offsets
 
 _HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.logs.codes import kind_code
 from dlrm_app.logs.fields import (
-    ABSENT,
     DENSE_INTEGER,
     ELEMENT_WEIGHT,
     KEY_HEX,
@@ -26,7 +25,6 @@ from dlrm_app.logs.fields import (
     KEY_STRING,
     KEY_WHOLE,
     LABEL,
-    PRESENT,
     TIME_FORMAT,
     TIME_ISO,
     TIME_MICROSECONDS,
@@ -39,6 +37,7 @@ from dlrm_app.logs.fields import (
     parse_number,
 )
 from dlrm_app.logs.spec import LogColumn, Spec
+from dlrm_app.logs.strings import ABSENT, PRESENT
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

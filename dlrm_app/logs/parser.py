@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from dlrm_app.logs import lines
 from dlrm_app.logs.codes import column_codes, kind_code
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.null_words import null_values, null_words_of, set_missing
 from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
 from dlrm_app.logs.rejects import (
@@ -22,7 +21,7 @@ from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import ELEMENT_WEIGHTS, Spec, list_slots, weight_slots
-from dlrm_app.logs.strings import parse_string
+from dlrm_app.logs.strings import MISSING_KEY, parse_string
 
 _SHOWN_BYTES = 60
 _ALL_LINES = 1 << 62
@@ -53,6 +52,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
         words += _escaped_quotes(text, reject, spec) if reason == lines.COLUMNS else ""
     elif reason == lines.OPEN_QUOTE:
         words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
+        if column.separator == " " and column.brackets:
+            words += "; print lists in one line (numpy.set_printoptions(linewidth=10**9)), or write Parquet"
         words += _escaped_quotes(text, reject, spec)
     elif spec.header and value == column.name:
         words = REPEATS_THE_HEADER
@@ -65,7 +66,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
 
 def _escaped_quotes(text: NDArray[np.uint8], reject: list[int], spec: Spec) -> str:
     """What is to be said of a rejected line with a backslash before a quote."""
-    if spec.quote is None or f"\\{spec.quote}" not in _text(text, *reject[1:3], MAX_LINE):
+    if spec.quote is None or f"\\{spec.quote}" not in _text(text, reject[1], reject[2], MAX_LINE):
         return ""
     return f"; it has \\{spec.quote} within quotes, as MySQL writes: write a quote within quotes twice"
 

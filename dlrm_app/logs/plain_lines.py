@@ -18,11 +18,11 @@ from dlrm_app.logs.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     LABEL,
-    MISSING_KEY,
     NEWLINE,
     OTHER_LABEL,
 )
 from dlrm_app.logs.sources.text_units import MAX_LINE, PADDING
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.logs.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros
 
 BATCH = 128

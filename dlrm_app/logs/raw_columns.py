@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.logs.derived import derive
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.null_words import padding_key
 from dlrm_app.logs.spec import LogColumn, Spec, list_slots, weight_slots
+from dlrm_app.logs.strings import MISSING_KEY
 
 
 class RawList(NamedTuple):

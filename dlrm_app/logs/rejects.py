@@ -94,6 +94,8 @@ def bad_value(column: LogColumn, value: str, shown: str | None = None) -> str:
     is_float = re.search(r"[.e]", value, re.IGNORECASE) is not None and _NUMBER.fullmatch(value) is not None
     if is_float and column.role == "sparse" and (column.kind == "integer" or column.whole is not False):
         return f"{words}: floats with a fraction, of 2^53 or more, or with an exponent are no ids"
+    if is_float and rule_name(column) in ("weight", ELEMENT_WEIGHTS) and 0 < float(value) < 1:
+        return f"{words}: below 1.2e-38 it would be 0 in training, write larger weights or 0"
     if is_float and column.kind == "integer":
         return f"{words}: take kind: float"
     if column.kind == "string" and (byte := re.search(r"\\x([89a-f][0-9a-f])", whole)):
@@ -108,6 +110,8 @@ def _lost_elements(brackets: str, value: str) -> str:
         return "holds lists in lists: write one list for each column"
     if re.search(r"(^|[\s,;|])(\.\.\.|…)", inside):
         return "has ... in place of elements, which are lost: print lists whole (numpy.set_printoptions(threshold=sys.maxsize))"
+    if re.search(r"(^|[\s,;|])['\"]", inside):
+        return "each element must be of its kind, and quotes around it may not hold the separator"
     return ""
 
 

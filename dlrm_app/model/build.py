@@ -5,9 +5,11 @@ Shapes: B batch rows, F sparse features, N dense features.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
@@ -20,6 +22,29 @@ from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.table import Table
 
 
+class _DrawsFrom(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Draws the random numbers of this thread's operators from ``generator``.
+
+    torch's layers take no generator, and the process's own is in use where another thread trains.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        given = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and args[0].device.type != "meta":
+            given = {**given, "generator": self._generator}
+        return func(*args, **given)
+
+
 def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """Builds the model with its tables on the meta device and its dense part on ``device``.
 
@@ -30,8 +55,7 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """
     refuse_if(model_problems(spec.config) or model_table_problems(spec))
     tables, count = spec.tables, spec.config.ensemble_size
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
+    with _DrawsFrom(torch.Generator().manual_seed(spec.seed)):
         if count == 1:
             model = _build(spec, tables, make_bags(tables))
         else:

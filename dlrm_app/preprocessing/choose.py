@@ -14,7 +14,7 @@ from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
 from dlrm_app.encoding.columns import MIN_COUNT, base_transform
 from dlrm_app.logs.read_spec import cross_name
 from dlrm_app.logs.spec import Spec
-from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, SampleSummary, look_at
+from dlrm_app.preprocessing.passes.look import STUDIED_ROWS, DenseSummary, SampleSummary, summarize_sample
 from dlrm_app.preprocessing.request import Request
 from dlrm_app.records import Json
 from dlrm_app.table import Column, text_table
@@ -74,7 +74,7 @@ def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, 
     if not to_choose:
         return config, before.get("auto") if open_keys else None
     wants_numbers = bool(to_choose.get("dense", {}).keys() - {"target_columns"})
-    summary = look_at(plan, config.threads, wants_numbers=wants_numbers)
+    summary = summarize_sample(plan, config.threads, wants_numbers=wants_numbers)
     encoding, dense = config.encoding, config.dense
     if isinstance(config.multi_hot.sizes, list) and encoding.crosses == AUTO:
         # the list has an entry for each column, and none for a cross
@@ -129,7 +129,7 @@ def _choose_targets(summary: SampleSummary, spec: Spec, choice: Choice) -> Choic
         for name, total in zip(order, accumulate(ids[each] for each in order), strict=True)
         if total <= MOST_CLICKS
     ]
-    why = "what a value says of a click is learnt from fewer rows than its vector"
+    why = "its click rate can be estimated from fewer rows than an embedding needs"
     if len(fitting) == len(names):
         return choice.with_dense([("target column", "all one-hot columns", why)], target_columns="all")
     taken = [name for name in names if name in {*fitting}]
@@ -145,7 +145,7 @@ def _choose_crosses(summary: SampleSummary, spec: Spec, choice: Choice) -> Choic
     is_listed = any(isinstance(getattr(choice.encoding, key), list) for key in _COUNTING_KEYS)
     useful = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in declared]
     taken = [] if is_listed else useful[:MOST_CROSSES]
-    why = "together they tell more of a click than each by itself"
+    why = "the pair predicts clicks better than its two columns alone"
     reasons = [("cross", cross_name(pair.names), why) for pair in taken]
     return choice.with_encoding(reasons, crosses=[[*pair.names] for pair in taken] or None)
 
@@ -247,7 +247,7 @@ def _choose_buckets(summary: SampleSummary, choice: Choice) -> Choice:
             for name, numbers in summary.dense.items()
             if len(set(numbers.quantiles)) > 1 and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
         ]
-        why = "an id for each part of the range: what need not rise or fall"
+        why = "one id per range, so the effect need not be monotonic"
         choice = choice.with_dense(
             [(f"buckets by quantiles, up to {most}", name, why) for name in varied],
             bucket_columns="all" if varied and len(varied) == len(summary.dense) else varied or None,

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.files import explained_disk_errors
+from dlrm_app.preprocessing.passes.first_rows import warn_of_odd_columns
 from dlrm_app.preprocessing.request import read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
@@ -26,6 +27,7 @@ def preprocess(config: PreprocessConfig) -> Dataset:
     if finished is not None:
         return Dataset(finished)
     request, output = with_file_specs(request), request.inputs.output
+    warn_of_odd_columns(request.inputs)
     start = time.perf_counter()
     executor = _open_executor(config.executor, config.threads, config.dask.address or "")
     with executor as opened, explained_disk_errors(output, CONTINUE), locked(output):

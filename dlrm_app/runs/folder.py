@@ -34,6 +34,7 @@ from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
     checkpoint_step,
+    checkpoints_of,
     list_checkpoints,
     other_run_problems,
     restore_replaced,
@@ -176,7 +177,7 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
             raise DlrmError(
                 Problem(f"output={output or RUNS}", f"cannot be written ({error.strerror})")
             ) from error
-        restore_replaced(path / "checkpoints")
+        restore_replaced(checkpoints_of(path))
         refuse_if(other_run_problems(path, resume))
         yield path
 
@@ -214,13 +215,13 @@ def set_aside_after(run: Path, step: int) -> Path | None:
 
     Returns None if the run neither saved nor ended after ``step``: then there is nothing to set aside.
     """
-    newer = [folder for folder in list_checkpoints(run / "checkpoints") if checkpoint_step(folder) > step]
+    newer = [folder for folder in list_checkpoints(checkpoints_of(run)) if checkpoint_step(folder) > step]
     if not newer and _values_in(run / "result.json").get("steps", 0) <= step:
         return None
     aside = next(folder for n in count(1) if not (folder := run / f"set-aside-{n}").exists())
     partial = aside.with_name(f".{aside.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "checkpoints").mkdir(parents=True)
+    checkpoints_of(partial).mkdir(parents=True)
     for path in run.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy2(path, partial)
@@ -228,6 +229,6 @@ def set_aside_after(run: Path, step: int) -> Path | None:
     for name in ENDED:
         (run / name).unlink(missing_ok=True)
     for folder in newer:  # the newest first: a kill between two leaves a shorter history, never a mixed one
-        folder.rename(aside / "checkpoints" / folder.name)
+        folder.rename(checkpoints_of(aside) / folder.name)
     sync_folder(run)
     return aside

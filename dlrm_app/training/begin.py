@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartingPoint:
     """The checkpoint ``previous`` that a run of the model ``now`` begins with.
 
     resumes: it is the run's own checkpoint, verified already; everything continues, to the bit if ranks and plan are
@@ -36,38 +36,38 @@ class Beginning:
     given_again: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def begin_from(state: RunState, beginning: Beginning) -> None:
+def load_start(state: RunState, start: StartingPoint) -> None:
     """Fills the run's tensors from the checkpoint before the first step, and logs what became of them.
 
     Raises DlrmError.
     """
-    previous, optimizer = beginning.previous, state.trainable.optimizer
+    previous, optimizer = start.previous, state.trainable.optimizer
     marker, folder = previous.marker, previous.folder
-    if not beginning.resumes:
+    if not start.resumes:
         open_checkpoint(folder, state.runtime)
-    if beginning.optimizer:
+    if start.optimizer:
         create_states(optimizer)
-    tensors = state.tensors() if beginning.optimizer else collect_weights(state.trainable.model)
-    continues_ema = beginning.resumes and keeps_ema(marker.config)
+    tensors = state.tensors() if start.optimizer else collect_weights(state.trainable.model)
+    continues_ema = start.resumes and keeps_ema(marker.config)
     if not continues_ema:
         tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
-    if beginning.resumes:
+    if start.resumes:
         state.runtime.together(load_tensors, TensorReader(folder), tensors)
         state.continue_from(marker)
         epoch, step = state.progress.epoch + 1, state.progress.step
         logger.info("resuming from %s: epoch %d, step %s", folder, epoch, f"{step:,}")
     else:
         then = Described(previous.spec, previous.dense_names)
-        given_again, may_differ = beginning.given_again, beginning.may_differ
+        given_again, may_differ = start.given_again, start.may_differ
         inherited = state.runtime.together(
-            inherit_tensors, folder, tensors, then, beginning.now, given_again, may_differ
+            inherit_tensors, folder, tensors, then, start.now, given_again, may_differ
         )
-        if beginning.optimizer:
+        if start.optimizer:
             state.progress.earlier_updates = marker.progress.counted_updates
         where, steps = previous.data_path, count(marker.progress.step, "step")
         became = inherited_table(inherited)
         logger.info("beginning with %s, trained on %s: %s\n%s", folder, where, steps, became)
-    if beginning.optimizer:
+    if start.optimizer:
         set_step(optimizer, state.progress.counted_updates)
     if state.ema is not None and not continues_ema:
         state.ema.start()

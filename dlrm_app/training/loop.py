@@ -6,27 +6,24 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import NoReturn
 
-import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tqdm import tqdm
 
 from dlrm_app.config.train import EvaluationConfig
-from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
+from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
-from dlrm_app.errors import Problem, SharedError
-from dlrm_app.evaluation.causes import scale_cause
 from dlrm_app.loader.batch import Batch, TrainBatches, choose_loading
 from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import MARKER
-from dlrm_app.runs.checkpoint.names import checkpoint_name, resume_hint
+from dlrm_app.runs.checkpoint.names import checkpoint_name, checkpoints_of
 from dlrm_app.runs.checkpoint.progress import Progress
-from dlrm_app.runs.checkpoint.save import Checkpoints, is_finite
+from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import listed
+from dlrm_app.training.divergence import check_finite
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.instruments import click_sums
 from dlrm_app.training.setup import set_step_seed
@@ -201,7 +198,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     if not run.config.schedule.restore_best or best is None or not run.learning_rates.have_fallen():
         return
     checkpoints.wait()
-    folders = [run.folder.path / "checkpoints"] + ([run.checkpoint.folder.parent] if run.checkpoint else [])
+    folders = [checkpoints_of(run.folder.path)] + ([run.checkpoint.folder.parent] if run.checkpoint else [])
     paths = [folder / checkpoint_name(best.step) for folder in folders]
     path = broadcast_from_first(next((path for path in paths if (path / MARKER).is_file()), None))
     rates = run.learning_rates.at(run.progress.step + 1)
@@ -281,49 +278,3 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: tqdm) -> None:
     run.folder.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
-
-
-def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
-    """Raises SharedError if a loss of the current epoch was NaN or inf on any rank. ``batches``: the epoch's batches.
-
-    Every rank must call it.
-    """
-    step = run.state.meter.first_bad_step()
-    if step is not None:
-        raise SharedError(_why_not_finite(run, batches, step))
-
-
-def _why_not_finite(run: TrainingRun, batches: TrainBatches, step: int) -> Problem:
-    """The cause of a loss that was not finite at ``step``: the batch's inputs, their scale, or the weights."""
-    progress = run.progress
-    batch = step - 1 - (progress.step - progress.batch)
-    dense = batches.read(batch).dense_features.double()
-    is_bad = ~torch.isfinite(dense).all(dim=0)
-    columns = [name for name, bad in zip(batches.dense_columns, is_bad.tolist(), strict=True) if bad]
-    sizes = dense.square().mean(dim=0).sqrt().tolist()
-    scales = dict(zip(batches.dense_columns, sizes, strict=True))
-    weights = [
-        name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
-        for name, weight in run.trainable.model.named_parameters()
-        if not is_finite(weight)
-    ]
-    by_rank = all_gather_objects((batches.describe(batch), columns, weights))
-    rows, columns, weights = (
-        [name for part in parts for name in part] for parts in zip(*by_rank, strict=True)
-    )
-    scale = scale_cause(all_gather_objects(scales)[0])
-    if columns:
-        cause = f"dense column {listed(sorted({*columns}))} of its rows is not finite: preprocess them again"
-    elif scale is not None:
-        cause = f"{scale.measured}: {scale.cure}"
-    else:
-        optimizer = run.config.optimizer
-        cause = (
-            "its inputs are finite, so the weights diverged (not finite now: "
-            f"{listed(sorted({*weights})) or 'none'}): lower "
-            f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
-            "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
-        )
-    rule = f"was not finite at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}"
-    hint = resume_hint(run.folder.path / "checkpoints")
-    return Problem("the loss", rule, f"{cause}\n  {hint}")

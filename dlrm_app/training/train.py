@@ -22,7 +22,7 @@ from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Checkpoint
-from dlrm_app.runs.checkpoint.names import checkpoint_name, list_checkpoints
+from dlrm_app.runs.checkpoint.names import checkpoint_name, checkpoints_of, list_checkpoints
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.runs.events import RunResult
@@ -33,7 +33,7 @@ from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.table import Table, in_order
-from dlrm_app.training.begin import Beginning, begin_from
+from dlrm_app.training.begin import StartingPoint, load_start
 from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
@@ -69,7 +69,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None, command: Se
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
-    started = start_runtime(trainer.threads, timeout=timeout)
+    started = start_runtime(trainer.threads, job="train", timeout=timeout)
     with started as runtime, stop_on_signals(runtime) as stop_request:
         if not (runtime.is_first and config.report.enabled):
             write_page = None
@@ -80,8 +80,8 @@ def train(config: TrainConfig, write_page: PageWriter | None = None, command: Se
                 finished = repeat_end(run, ended)
             else:
                 try:
-                    with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
-                        begin(run, checkpoints, command)
+                    with Checkpoints(checkpoints_of(folder.path), config.checkpoint, runtime) as checkpoints:
+                        write_run_start(run, checkpoints, command)
                         train_epochs(run, checkpoints, stop_request)
                 except (DlrmError, OSError):  # or a stop; all that can be saved is saved
                     if write_page:
@@ -118,7 +118,7 @@ def prepare(
     state = new_state(trainable, config.optimizer, runtime)
     if previous is not None:
         resumes = checkpoint is not None
-        begin_from(state, describe_beginning(previous, resumes, config.warm_start, manifest, state))
+        load_start(state, starting_point(previous, resumes, config.warm_start, manifest, state))
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     schedule, progress = config.schedule, state.progress
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
@@ -185,16 +185,18 @@ def choose_previous(
     return runtime.together(check_warm_start, begun, config, manifest, tables)
 
 
-def describe_beginning(
+def starting_point(
     previous: TrainedModel, resumes: bool, given: WarmStartConfig, manifest: Manifest, state: RunState
-) -> Beginning:
+) -> StartingPoint:
     """Describes what the run takes over: its own checkpoint whole, or parts of another run's, by ``warm_start``."""
     trainable = state.trainable
     now = Described(trainable.spec, [column.name for column in manifest.dense])
     if resumes:
-        return Beginning(previous, now, resumes=True)
+        return StartingPoint(previous, now, resumes=True)
     rows = state.runtime.together(rows_given_since, previous.columns, trainable.tables, manifest)
-    return Beginning(previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows)
+    return StartingPoint(
+        previous, now, optimizer=given.optimizer, may_differ=bool(given.allow), given_again=rows
+    )
 
 
 def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
@@ -207,13 +209,13 @@ def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
     init_vectors(model, tables, manifest, spec.config.ensemble_size)
 
 
-def begin(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:
+def write_run_start(run: TrainingRun, checkpoints: Checkpoints, command: Sequence[str]) -> None:
     """Writes the run's description. A run that continues another run's checkpoint first saves one of its own."""
     folder, config, step = run.folder, asdict(run.config), run.progress.step
     folder.continue_from(run.checkpoint)
     if run.before is not None:
         folder.note_changes(asdict(run.before), config, step)
-    is_first_save = broadcast_from_first(not list_checkpoints(folder.path / "checkpoints"))
+    is_first_save = broadcast_from_first(not list_checkpoints(checkpoints_of(folder.path)))
     if is_first_save and step:  # until then resume=auto would start from step 0
         run.save(checkpoints)
         checkpoints.wait()
@@ -263,7 +265,7 @@ def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
     in_epoch = best and best.step != run.progress.step and best.step % run.batches_per_epoch
     if run.config.trainer.calibrate and best and in_epoch:
         name = checkpoint_name(best.step)
-        if (run.folder.path / "checkpoints" / name).is_dir():
+        if (checkpoints_of(run.folder.path) / name).is_dir():
             logger.warning(
                 "trainer.calibrate: which=best takes %s, saved within an epoch: its bias is not fitted", name
             )

@@ -166,6 +166,7 @@ def _train_on_rank(rank: int, address: str, dataset: Path, output: Path) -> None
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_spawned_ranks_train_in_their_own_group(dataset: Path, tmp_path: Path) -> None:
     address = f"file://{tmp_path}/store"
     multiprocessing.spawn(_train_on_rank, (address, dataset, tmp_path / "run"), nprocs=2)
@@ -182,6 +183,7 @@ def test_a_hydra_application_keeps_its_own_configuration(dataset: Path, tmp_path
         assert compose("mine") == {"a": 1}
 
 
+@pytest.mark.slow
 def test_steps_from_log_to_scores_return_what_commands_print(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

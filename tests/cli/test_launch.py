@@ -14,6 +14,7 @@ from tests.commands import command, run
 TRAIN = Path(sys.executable).with_name("dlrm-train")
 
 
+@pytest.mark.slow
 def test_silent_ranks_wait_until_the_first_has_reported(tmp_path: Path) -> None:
     """torchrun ends all ranks once one has ended: the message of the first would be lost."""
     words = command("train", "data.path=x", "trainer.epoch=3")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.preprocessing.clicks import make_clicks
 
 GENERATE = str(Path(sys.executable).with_name("dlrm-generate"))
@@ -29,6 +31,7 @@ def test_help_works_in_a_locale_without_its_characters() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_closed_streams_are_left_closed(tmp_path: Path) -> None:
     script = f"{GENERATE} rows=10 output=x.tsv <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", script], cwd=tmp_path, timeout=60).returncode == 0
@@ -43,6 +46,7 @@ def test_a_deleted_working_folder_is_reported(tmp_path: Path) -> None:
     assert done.stderr == "error: the current folder has been deleted: cd to another\n"
 
 
+@pytest.mark.slow
 def test_names_and_values_give_no_commands_to_the_terminal(tmp_path: Path) -> None:
     """\x1b begins a command, also with its C1 form; a carriage return in a line overwrites it; a bar's begins one."""
     name = "a\x1b]0;pwned\x07b\x9b31m\rc.tsv"
@@ -60,6 +64,7 @@ def test_names_and_values_give_no_commands_to_the_terminal(tmp_path: Path) -> No
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).stdout == b"\r 5% \r"
 
 
+@pytest.mark.slow
 def test_numba_compiles_whatever_the_environment_says(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     (tmp_path / "x.tsv").write_bytes(make_clicks(50))

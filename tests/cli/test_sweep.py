@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.commands import command, run, succeed
 
 
@@ -40,6 +42,7 @@ def test_a_setting_that_is_named_as_a_group_is_the_same_in_all(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_each_run_of_a_sweep_is_composed_as_if_typed_alone(tmp_path: Path) -> None:
     """Choices and their names, numbers of combinations, ranges, and settings of other commands."""
     (tmp_path / "mine.yaml").write_text("rows: 30\n")

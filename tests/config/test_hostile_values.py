@@ -45,6 +45,7 @@ def leaves(schema: Any, prefix: str = "") -> Iterator[str]:
         yield from leaves(kind, f"{prefix}{name}.") if is_section(kind) else [f"{prefix}{name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
     schema, required = COMMANDS[command]

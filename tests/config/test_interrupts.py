@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import signal, time
 from tests.composed import compose_config
@@ -30,6 +32,7 @@ print(interrupted)
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_moment_is_an_interruption() -> None:
     """In a process of its own: this one composes in a quicker way."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)

@@ -99,6 +99,7 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
     return steps[1:]
 
 
+@pytest.mark.slow
 def test_a_step_waits_for_no_message_of_ours(tmp_path: Path) -> None:
     """Between two log lines: DDP sends gradients; the request to stop or save travels beside the next step."""
     write_dataset(tmp_path / "data", rows={"train": 1000})

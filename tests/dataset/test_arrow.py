@@ -40,6 +40,7 @@ def test_nulls_are_refused() -> None:
         numbers_of(pa.array([1, None, None]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed: nothing could import it")
 def test_neither_reading_nor_writing_a_dataset_imports_pandas(tmp_path: Path) -> None:
     (tmp_path / "clicks.tsv").write_bytes(make_clicks(300))

@@ -38,6 +38,7 @@ def lose_each_other() -> list[str]:
     return told
 
 
+@pytest.mark.slow
 def test_ranks_know_that_they_lost_each_other() -> None:
     for told in start_ranks(lose_each_other, 2, 2):
         assert len(told) == 2
@@ -204,6 +205,7 @@ def take_long() -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_jobs_share_a_group_and_wait_for_the_first_rank() -> None:
     failure = (True, [Problem("input", "has no rows")])
     told = [0, True, 0, True, 0, failure, "done", False]

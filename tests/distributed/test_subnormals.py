@@ -20,6 +20,7 @@ print(during, small, float(torch.full((1,), 1e-30) * 1e-12))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU always computes with them")
 def test_every_thread_takes_them_for_zero_until_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", PRODUCTS], capture_output=True, text=True, check=True)

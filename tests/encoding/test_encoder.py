@@ -166,6 +166,7 @@ def test_new_days_get_the_same_ids(clicks: Path, rows: list[reference.Row], tmp_
     assert second.sparse[0].distinct == len({row.sparse[0] for row in later} - {None})
 
 
+@pytest.mark.slow
 def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: Path) -> None:
     from dlrm_app.logs.parser import Parser
 

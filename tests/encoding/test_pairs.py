@@ -8,7 +8,7 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import OneHotEncoder
 
 from dlrm_app.encoding.pairs import NUM_FOLDS, folds_of_rows, score_pairs
-from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import MISSING_KEY
 
 ROWS = 20_000
 

@@ -62,6 +62,7 @@ def raw(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
     return [line[3] or MISSING for line in lines], clicks, scores, weights.astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["vocab", "hash"])
 def test_each_value_has_the_metrics_of_its_rows(folder: Path, data: str) -> None:
     """The 20 most frequent ones by their raw names, whatever the encoding, and the others together."""
@@ -115,6 +116,7 @@ def on_rank(folder: Path, runtime: Runtime) -> list[ValueResult]:
     return measure_by_value(groups, scored(torch.logit(scores).float(), labels, weights), 0.95)
 
 
+@pytest.mark.slow
 def test_ranks_measure_the_same_as_one(folder: Path) -> None:
     (alone,) = on_ranks(partial(on_rank, folder), 1)
     by_rank = on_ranks(partial(on_rank, folder), 3)

@@ -67,6 +67,7 @@ def users_of_val(log: Path) -> np.ndarray:
     return np.array(pq.read_table(log / "log.parquet")["user"].to_pylist(), object)[-ROWS * 2 // 5 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", [HASH, RARE], ids=["hashed", "rare"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_gauc_groups_rows_by_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
@@ -141,6 +142,7 @@ def test_keys_of_64_bits_give_the_same_groups_on_any_number_of_ranks(num_ranks: 
     assert found == pytest.approx([true_gauc(logits, labels, groups)] * num_ranks, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_two_ranks_report_the_same_gauc(log: Path, tmp_path: Path) -> None:
     made(log, tmp_path / "data", *HASH, "keep=[user]")
     keys = [

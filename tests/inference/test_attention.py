@@ -61,6 +61,7 @@ def test_an_export_gives_them_in_int8_to_its_rounding(run: Path, tmp_path: Path)
     assert open_export(tmp_path / "export").features == ["c1", "m0", "c0", "m1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["stacked", "side by side"])
 def test_shards_score_as_the_whole_tables(mixed: Path, architecture: str, tmp_path: Path) -> None:
     """With attention and with weights of elements, in TorchScript too."""

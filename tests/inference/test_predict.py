@@ -290,6 +290,7 @@ def test_impossible_settings_are_refused_at_once(
         check_export(export)
 
 
+@pytest.mark.slow
 def test_raw_rows_whose_clicks_are_in_targets_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables, table_types
 from dlrm_app.tables.table import Table
 from tests.refusals import refused
@@ -119,3 +122,46 @@ def test_shards_give_what_whole_tables_give(kind: str, stacked: bool) -> None:
     values = np.concatenate([chance.integers(0, rows[f], lengths[f].sum()) for f in range(4)])
     ids = torch.from_numpy(values.astype(np.int32)), torch.from_numpy(lengths.astype(np.int32))
     torch.testing.assert_close(sharded(ids), whole(ids), rtol=0, atol=1e-6)
+
+
+def edges(kind: str) -> tuple[list[float], list[float]]:
+    """(a row with the largest numbers that ``kind`` holds, one with numbers that are larger)."""
+    if kind == "fp16":
+        return [65504.0] * 8, [1.0] * 7 + [1e5]
+    steps = 2 ** BITS[kind] - 1
+    return [-65504.0] * 4 + [65504.0 * (steps - 1)] * 4, [0.0] * 7 + [66000.0 * steps]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_sharded"), [("fp16", False), *((kind, each) for kind in BITS for each in (False, True))]
+)
+def test_rows_that_a_type_cannot_hold_are_refused(kind: str, is_sharded: bool) -> None:
+    fitting, too_large = edges(kind)
+
+    def make(last_row: list[float]) -> QuantizedTables | ShardedTables:
+        rows = weights_of(TABLES[0])
+        rows[-1] = torch.tensor(last_row)
+        given = TABLES[:1], {"first": kind}, lambda table: rows.split(7)
+        return (
+            ShardedTables(*given, 1, stacked=False) if is_sharded else QuantizedTables(*given, stacked=False)
+        )
+
+    ids = torch.tensor([39], dtype=torch.int32), torch.tensor([[1]], dtype=torch.int32)
+    assert bool(make(fitting)(ids).isfinite().all())
+    with refused(DataError, "table first", f"has rows that {kind} cannot hold: row 39 goes from 0..."):
+        make([0.0, *too_large[1:]])
+    for lost in (float("nan"), float("inf"), -float("inf")):
+        with refused(DataError, "table first", "has nan or inf in row 39"):
+            make([lost] + [0.0] * 7)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2"])
+@given(rows=arrays(np.float32, (5, 8), elements=strategies.floats(width=32)))
+def test_vectors_of_accepted_rows_are_numbers(kind: str, rows: NDArray[np.float32]) -> None:
+    table = Table("one", 5, 8, ("a",))
+    try:
+        tables = QuantizedTables([table], {"one": kind}, lambda _: [torch.from_numpy(rows)], stacked=False)
+    except DataError:
+        return
+    ids = torch.arange(5, dtype=torch.int32), torch.ones(1, 5, dtype=torch.int32)
+    assert bool(tables(ids).isfinite().all())

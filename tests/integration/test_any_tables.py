@@ -98,6 +98,7 @@ def assert_like_plain(cases: list[Case], num_ranks: int) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["compiled", "libraries"])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
 def test_a_rank_without_rows_of_a_table_updates_the_next_one(optimizer: str, kernels: str) -> None:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -78,6 +79,7 @@ def plain_losses(model: PlainModel, config: TrainConfig, sharding: str, bits: st
     )
 
 
+@pytest.mark.slow
 def test_losses_match_plain_torch_with_the_same_rounding() -> None:
     """Over 10 steps on 2 ranks; those that round nothing are far off."""
     config = compose_config("train", TrainConfig, [*COMMON, "optimizer=sgd"])

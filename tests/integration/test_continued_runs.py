@@ -134,6 +134,7 @@ def train_parts(law: Law, keys: list[str], folder: Path) -> list[Path]:
     return followed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name in SLOW else ()) for name in LAWS])
 def test_a_run_in_parts_is_the_run_in_one_piece(
     name: str, dataset: Path, folder: Path, tmp_path: Path

@@ -85,6 +85,7 @@ def test_batches_have_the_weights_of_the_log(folder: Path) -> None:
     assert ids == stored["seen"].combine_chunks().flatten().to_pylist()
 
 
+@pytest.mark.slow
 def test_weights_of_1_train_like_no_weights(folder: Path) -> None:
     rows = draw_rows(ROWS)
     ones = pa.array([[1.0] * len(row) for row in rows["dwell"].to_pylist()], pa.list_(pa.float32()))
@@ -141,6 +142,7 @@ def test_python_scores_as_the_command_does(folder: Path, run: Path) -> None:
     np.testing.assert_allclose(logits.sigmoid().detach().numpy(), expected["score"].to_numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("model.ensemble_size=2",), ("model=concat", "model.bottom_mlp=[]")])
 def test_two_ranks_train_as_one_does(folder: Path, more: tuple[str, ...]) -> None:
     keys = [f"data.path={folder}/data", *COMMON, "trainer.epochs=1", "trainer.max_steps=12", *more]
@@ -231,6 +233,7 @@ def test_wrong_weights_of_an_export_are_refused(folder: Path, run: Path) -> None
             export.score(wrong)
 
 
+@pytest.mark.slow
 def test_all_that_rows_may_have_goes_together(tmp_path: Path) -> None:
     """Weights of rows and of elements, a list that attends, two labels, sampled negatives, an ensemble."""
     random = np.random.default_rng(1)

@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_evaluations_do_not_change_training(folder: Path) -> None:
     """Two ranks with batches under way: losses, weights and optimizer state to the bit."""
     assert list(evals(folder / "watched")) == [4, 8, 12, 13]
@@ -54,6 +55,7 @@ def test_evaluations_do_not_change_training(folder: Path) -> None:
     assert final_bytes(folder / "watched") == final_bytes(folder / "plain")
 
 
+@pytest.mark.slow
 def test_an_evaluation_while_training_equals_dlrm_evaluates(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
     settings = [f"checkpoint={folder}/watched/checkpoints/step-000000008", "split=val", "group_by=c0"]

@@ -106,6 +106,7 @@ def test_every_label_is_learnt(folder: Path, run: Path) -> None:
     assert (table["score_order"].to_numpy() <= table["score"].to_numpy()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "within"),
     [

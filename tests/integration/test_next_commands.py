@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.api.command import Call
-from dlrm_app.api.commands import COMMANDS, composed, schema_of
+from dlrm_app.api.commands import COMMANDS, checked_config, schema_of
 from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.train import TrainConfig
@@ -27,7 +27,7 @@ def type_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
     def type_here(*words: str) -> list[str]:
         name = words[0].removeprefix("dlrm-")
         settings = read_words(schema_of(name), name, words[1:])
-        config = composed(name, settings)
+        config = checked_config(name, settings)
         call = Call(config, settings, words[1:])
         result = COMMANDS[name]().load()(config, call)
         (line,) = re.findall(r"^next: (.*)$", "\n".join(next_lines(name, result, call)), re.MULTILINE)

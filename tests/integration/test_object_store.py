@@ -135,6 +135,7 @@ def test_a_delta_table_in_a_store_gives_the_local_ones_dataset(
     assert manifest.splits["train"].rows == 4_000
 
 
+@pytest.mark.slow
 def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, endpoint: str, typed: Typed) -> None:
     s3.put_object(Bucket="clicks", Key="log.tsv", Body=make_clicks(2_000, bad_every=100))
     url = f"{endpoint.replace('http://', 'http://me:SECRET@')}/clicks/log.tsv?X-Amz-Signature=SECRET"
@@ -149,6 +150,7 @@ def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, endpoin
     assert [name for name, data in made.items() if b"SECRET" in data] == []
 
 
+@pytest.mark.slow
 def test_an_object_replaced_during_a_run_is_refused(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_fall_begins_again_with_the_best_weights(
     assert {name: last[name] for name in weights} == {name: then[name] for name in weights}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [20, 25])
 def test_a_resumed_run_is_the_same_to_the_bit(dataset: str, tmp_path: Path, stop: int) -> None:
     halves = [*PLATEAU, "evaluation.per_epoch=2"]

@@ -80,6 +80,7 @@ def assert_close(run: Path, expected: Path) -> None:
     torch.testing.assert_close(some, others, rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "num_ranks"),
     [

@@ -72,6 +72,7 @@ def true_chances() -> np.ndarray:
     return draw_rows(ROWS, base=-3.6)[1][int(ROWS * (1 - TEST)) :]
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_negatives_teaches_the_odds_of_all_rows(folder: Path, sampled: Path) -> None:
     """Expected calibration on the whole test split within 2%, AUC within .003 of training on all rows."""
     train_here(folder / "of-all", f"data.path={folder}/all", *ALL)
@@ -111,6 +112,7 @@ def test_whole_splits_are_measured_row_by_row(folder: Path, sampled: Path) -> No
     assert in_run["judgement"]["verdict"] == "learnt"
 
 
+@pytest.mark.slow
 def test_logs_sampled_before_teach_the_same(folder: Path) -> None:
     """Train and test of such a log: metrics are those of the whole test split, up to chance."""
     train_here(folder / "before-run", f"data.path={folder}/before", *SAMPLED)
@@ -125,6 +127,7 @@ def test_logs_sampled_before_teach_the_same(folder: Path) -> None:
     assert on_sample["auc"] == pytest.approx(on_all["auc"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_from_the_sample_as_one_does(folder: Path) -> None:
     keys = [f"data.path={folder}/some", *COMMON, "model.ensemble_size=2", "trainer.calibrate=true"]
     for number in (1, 2):
@@ -155,6 +158,7 @@ def test_a_warm_start_goes_on_between_shares(folder: Path, sampled: Path) -> Non
     assert p.sum() / true_chances().sum() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_student_learns_the_odds_of_all_rows(folder: Path, sampled: Path) -> None:
     """Its teacher's scores are of all rows, and its own rows are a sample."""
     scores(sampled, folder / "some", "train")

@@ -72,6 +72,7 @@ def assert_like_plain(cases: Sequence[tuple[str, str]], num_ranks: int) -> None:
         assert not far, f"{kind}, {name}"
 
 
+@pytest.mark.slow
 def test_two_ranks_train_like_plain_din() -> None:
     assert_like_plain(QUICK, 2)
 

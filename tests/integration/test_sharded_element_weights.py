@@ -70,10 +70,12 @@ def assert_like_plain(cases: Sequence[tuple[str, str]], tables: Sequence[Table],
         assert not far, f"{kind}, {name}"
 
 
+@pytest.mark.slow
 def test_two_ranks_train_like_plain_torch() -> None:
     assert_like_plain(QUICK, TABLES, 2)
 
 
+@pytest.mark.slow
 def test_attention_beside_weights_trains_like_plain_torch() -> None:
     assert_like_plain([("row_wise", "sgd"), ("table_wise", "sgd")], [*TABLES, SHOWN], 2)
 

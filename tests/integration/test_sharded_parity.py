@@ -85,6 +85,7 @@ def assert_like_plain(cases: list[tuple[str, str]], runs: list[dict[str, Any]]) 
     assert [d for case, run in zip(cases, runs, strict=True) for d in differences(case, run)] == []
 
 
+@pytest.mark.slow
 def test_every_sharding_trains_like_plain_torch() -> None:
     """Losses of 10 steps and the weights after them; shared and multi-hot tables, and a clipped dense gradient."""
     assert_like_plain(QUICK, sharded(QUICK, 2))

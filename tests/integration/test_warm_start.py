@@ -142,6 +142,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_tables_in_another_order_are_the_same_model(
     architecture: list[str], four: Path, tmp_path: Path

@@ -96,6 +96,7 @@ def test_weights_false_counts_every_row_once(folder: Path, run: Path) -> None:
     assert "weight" not in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "within"),
     [

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from dlrm_app.dataset.manifest import LearntLabel
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.sources import text_units
 from dlrm_app.logs.spec import OTHER_LABEL, LogColumn, Spec
+from dlrm_app.logs.strings import MISSING_KEY
 from tests.preprocessing import reference
 
 SPEC = Spec(

@@ -19,11 +19,11 @@ import pytest
 from dlrm_app.inference.predict.model import to_table
 from dlrm_app.inference.serve.request import JsonRows, RequestError
 from dlrm_app.logs.arrow_rows import ArrowCursor
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.sources.text_units import PADDING
 from dlrm_app.logs.spec import LogColumn, Spec
+from dlrm_app.logs.strings import MISSING_KEY
 from tests.preprocessing.reference import key_of
 
 STRING = LogColumn("x", "sparse", "string")

@@ -185,6 +185,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
     return losses, plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_training_matches_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:

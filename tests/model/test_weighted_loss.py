@@ -130,6 +130,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
     return losses, plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_weighted_training_matches_plain_torch(num_ranks: int) -> None:
     by_rank = on_ranks(run_cases, num_ranks)
@@ -157,6 +158,7 @@ def run_without_weight(kind: str, runtime: Runtime) -> bool:
     return float(loss) == 0.0 and all(before[name].equal(after[name]) for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_a_batch_without_weight_changes_nothing(kind: str) -> None:
     """Of optimizers without momentum."""

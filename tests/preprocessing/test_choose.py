@@ -172,7 +172,11 @@ def test_pairs_with_the_largest_gain_become_crosses() -> None:
     seen = replace(summary(), pairs=[Pair(pair, gain) for pair, gain in zip(names, gains, strict=True)])
     made = choice(seen)
     assert made.encoding.crosses == [[*pair] for pair in names[:MOST_CROSSES]]
-    assert ("cross", "c0_x_shop", "together they tell more of a click than each by itself") in made.reasons
+    assert (
+        "cross",
+        "c0_x_shop",
+        "the pair predicts clicks better than its two columns alone",
+    ) in made.reasons
     assert any(what.startswith("vocabulary") and name == "c0_x_shop" for what, name, _ in made.reasons)
     declared = replace(SPEC, derived=(LogColumn("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
     config = configure(*words(Path("any"))[1:], "output=x")
@@ -270,7 +274,7 @@ def test_a_resumed_run_has_the_choice_of_its_beginning(
         patched.setattr("dlrm_app.preprocessing.stages.Stages.encode", stop)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "k", *words(shop))
-    monkeypatch.setattr("dlrm_app.preprocessing.choose.look_at", stop)  # it need not look again
+    monkeypatch.setattr("dlrm_app.preprocessing.choose.summarize_sample", stop)  # it need not look again
     assert run(tmp_path / "k", *words(shop)).config == read_manifest(auto).config
     assert content(tmp_path / "k") == content(auto)
 
@@ -283,7 +287,7 @@ def test_no_row_is_read_if_none_changes_the_choice(
 
     numbers = ["dense.transform=log1p", "dense.bucket_columns=null"]
     with monkeypatch.context() as patched:
-        patched.setattr("dlrm_app.preprocessing.choose.look_at", stop)
+        patched.setattr("dlrm_app.preprocessing.choose.summarize_sample", stop)
         typed = [*numbers, "encoding=hash", "encoding.num_embeddings=100", "encoding.crosses=null"]
         made = run(tmp_path / "none", *words(shop, *typed, "dense.target_columns=null"))
     assert made.config["dense"]["bucket_boundaries"] == {}

@@ -238,6 +238,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_interruptions_end_in_the_same_bytes(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def told(manifest: Manifest) -> dict[str, Any]:
     return {"files": files, "manifest": described, "tables": tables}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("shuffle", ["none", "full"])
 def test_any_cut_into_files_gives_the_same_dataset(tmp_path: Path, write: Writer, shuffle: str) -> None:
@@ -93,6 +94,7 @@ def test_any_cut_into_files_gives_the_same_dataset(tmp_path: Path, write: Writer
     assert sum(source.rows for source in made.sources) == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS)
 def test_shards_are_about_as_large_as_a_unit(tmp_path: Path, write: Writer) -> None:
     text = make_clicks(ROWS)
@@ -197,6 +199,7 @@ def test_vocabularies_of_many_files_equal_one_files(
     assert told(many) == told(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [as_text, packed, as_parquet])
 def test_a_stopped_run_resumes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer
@@ -223,6 +226,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [packed, as_parquet])
 def test_a_damaged_file_is_replaced_and_the_run_continues(tmp_path: Path, write: Writer) -> None:
     """The file that comes in its place has another size, so other bundles follow it."""

@@ -118,6 +118,7 @@ def test_the_same_rows_stay_in_every_format(log: Path, sampled: Manifest, source
     assert numbers(manifest) == numbers(sampled)
 
 
+@pytest.mark.slow
 def test_interruptions_keep_the_same_rows(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after each two pieces of work: the bytes of an uninterrupted run."""
     keys = ["split.val=0.2", "shuffle=full", "encoding=vocab", "encoding.num_embeddings=null", "threads=1"]

@@ -100,6 +100,7 @@ def test_no_plan_takes_more_memory_than_there_is(
         assert found is None
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(TABLES, st.randoms(use_true_random=False))
 def test_the_order_of_the_tables_does_not_matter(

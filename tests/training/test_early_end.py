@@ -47,6 +47,7 @@ def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
     assert names == ["step-000000002"]
 
 
+@pytest.mark.slow
 def test_patience_decides_as_if_the_run_had_not_been_stopped(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_finished_run_that_is_started_again_stays_as_it_is(
     assert train(config).result.steps == 10
 
 
+@pytest.mark.slow
 def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
     first = train(config).result
     path = Path(str(config.output)) / "result.json"
@@ -104,6 +106,7 @@ def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
     assert json.loads(path.read_text())["steps"] == first.steps
 
 
+@pytest.mark.slow
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
     given = run_job("train", config, {}, [])

@@ -78,6 +78,7 @@ def test_two_ranks_shift_by_the_same(folder: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_fitted_bias_predicts_the_clicks_of_val(folder: Path) -> None:
     """dlrm-evaluate finds it; without val, as many as the train split has. Steps and ranking do not change."""
     train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
@@ -100,6 +101,7 @@ def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
     return evaluate_here(f"checkpoint={run}", f"split={split}", f"which={which}").models[0].metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
@@ -116,6 +118,7 @@ def test_the_bias_is_fitted_however_the_run_ends(end: list[str], folder: Path, t
     assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_within_an_epoch_is_reported(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,6 +86,7 @@ def begun(tables: list[Table], manifest: Manifest, num_models: int = 1) -> list[
     return [bag.weight.detach() for bag in bags.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("data_type", ["fp32", "fp16"])
 def test_a_vocabularys_values_have_their_vectors(

@@ -164,6 +164,7 @@ def test_each_cause_made_on_purpose_is_named_first(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["dlrm", "dcn"])
 def test_a_good_run_gets_no_advice(
@@ -204,6 +205,7 @@ def test_the_page_says_what_the_log_says(tmp_path: Path) -> None:
     assert judgement.advice[0] in page
 
 
+@pytest.mark.slow
 def test_two_ranks_judge_as_one(tmp_path: Path) -> None:
     one = judged(tmp_path, shuffled, "trainer.max_steps=40")
     keys = [
@@ -233,6 +235,7 @@ def test_a_result_on_few_rows_is_undecided(tmp_path: Path) -> None:
     assert "40 rows" in judgement.says
 
 
+@pytest.mark.slow
 def test_a_leak_is_named_by_its_column_of_the_log(tmp_path: Path) -> None:
     """Its target column and its buckets are made of it: the description has neither."""
     rng = np.random.default_rng(0)

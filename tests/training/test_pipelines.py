@@ -40,6 +40,7 @@ def test_exact_pipelines_give_the_same_bits(whole: dict[str, Path]) -> None:
     assert all(final_bytes(folder) == expected for folder in whole.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", ON_CPU)
 def test_evaluating_and_stopping_mid_epoch_keep_the_losses(
     pipeline: str, whole: dict[str, Path], dataset: Path, tmp_path: Path
@@ -74,6 +75,7 @@ def polynomial(step: int) -> float:
     return step / 2 if step < 2 else max(0.0, 1 - (step - 2) / 7) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", ON_CPU)
 def test_a_resumed_run_has_the_learning_rates_of_its_steps(
     pipeline: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

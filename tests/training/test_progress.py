@@ -76,6 +76,7 @@ def test_rows_are_scored_before_they_are_learnt(folder: Path) -> None:
     assert second.ne > 1.1  # such rates ruin a model in a step
 
 
+@pytest.mark.slow
 def test_two_ranks_report_the_same_as_one(folder: Path) -> None:
     for number in (1, 2):
         keys = [
@@ -108,8 +109,9 @@ def test_a_resumed_run_reports_what_an_uninterrupted_one_does(folder: Path) -> N
 def test_a_teachers_scores_are_not_counted_as_clicks(folder: Path) -> None:
     from tests.integration.test_sampled_training import scores
 
-    scores(folder / "on-1", folder / "data", "train")
-    keys = [f"distillation.scores={folder}/on-1/data-train.parquet", "trainer.max_steps=2"]
+    train_here(folder / "teacher", f"data.path={folder}/data", *COMMON, "trainer.max_steps=2")
+    scores(folder / "teacher", folder / "data", "train")
+    keys = [f"distillation.scores={folder}/teacher/data-train.parquet", "trainer.max_steps=2"]
     train_here(folder / "student", f"data.path={folder}/data", *COMMON, *keys)
     assert all(
         math.isnan(event.ne) and math.isnan(event.calibration) for event in train_events(folder / "student")

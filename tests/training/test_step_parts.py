@@ -118,6 +118,7 @@ def test_planted_ranges_are_found_in_their_parts(pipeline: str) -> None:
     assert found == {part: {part} for part in PLANTED - {"gradient_exchange"}}
 
 
+@pytest.mark.slow
 def test_planted_ranges_are_found_in_their_parts_on_two_ranks() -> None:
     expected = {part: {part} for part in PLANTED}
     assert on_ranks(partial(planted_parts, "sparse_dist"), 2) == [expected] * 2

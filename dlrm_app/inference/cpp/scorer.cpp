@@ -128,7 +128,12 @@ at::Tensor Scorer::score(const Inputs& inputs) const {
   check(inputs);
   std::vector<at::Tensor> tensors = {inputs.dense, inputs.values, inputs.lengths};
   if (is_weighted_) tensors.push_back(inputs.weights);
-  return loader_->run(tensors)[0];
+  at::Tensor scores = loader_->run(tensors)[0];
+  if (const at::Tensor bad = scores.isnan().reshape({scores.size(0), -1}).any(1); bad.any().item<bool>()) {
+    throw std::invalid_argument("row " + std::to_string(bad.nonzero()[0].item<int64_t>()) +
+                                " has no score: the model computes nan, as it may of numbers that are too large for float32");
+  }
+  return scores;
 }
 
 void Scorer::check(const Inputs& inputs) const {

@@ -53,8 +53,8 @@ class Scorer {
   // True if the elements of some lists have weights.
   bool is_weighted() const { return is_weighted_; }
 
-  // The probabilities [B], or [B, L] of L labels. Throws std::invalid_argument for tensors of other types or shapes, and for ids outside their
-  // tables: the compiled code does not look.
+  // The probabilities [B], or [B, L] of L labels. Throws std::invalid_argument for tensors of other types or shapes, for ids outside
+  // their tables (the compiled code does not look), and for rows whose score is nan.
   at::Tensor score(const Inputs& inputs) const;
 
  private:

@@ -1,6 +1,6 @@
 """A model in memory: scores of rows that Python has, and the torch module itself."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.distributed.collectives import alone
+from dlrm_app.distributed.process_state import refuse_fork
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
-from dlrm_app.inference.scorer import Scorer, open_scorer
+from dlrm_app.inference.scorer import NO_SCORE, Scorer, open_scorer, unscored
 from dlrm_app.inference.scoring_model import trained_module
 from dlrm_app.loader.rows import Rows
 from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.spec import Spec
+from dlrm_app.model.plugins import load_plugins
 
 BATCH_ROWS = 2048
 """Rows at a time: dlrm-predict's default (conf/predict.yaml), with which a row gets the same logit to the bit."""
@@ -38,12 +41,18 @@ _ROWS = "the rows"
 class Model:
     """A model that scores raw rows, encoded as the rows that it was trained on. Opened by ``load_model``.
 
-    It computes in the calling thread, with the threads of torch; one thread at a time may use it.
+    It computes in the calling thread, with the threads of torch; one thread at a time may use it. A copy, and a pickle
+    in another process, is opened again from the same files, and refused if these hold another model by then.
     """
 
     scorer: Scorer
     manifest: Manifest
     """The encoding of its rows."""
+    ema: bool = False
+    plugins: Sequence[str] = ()
+
+    def __reduce__(self) -> tuple[Callable[..., "Model"], tuple[object, ...]]:
+        return _reopen, (self.path, self.ema, [*self.plugins], self.scorer.identity)
 
     @property
     def path(self) -> Path:
@@ -73,28 +82,29 @@ class Model:
 
         ``rows``: anything that Arrow reads, such as a pyarrow Table, a DataFrame of pandas or polars, a mapping of
         columns to lists, a list of mappings, or one row as a mapping or a Series of pandas. Values are as in the raw
-        log; None and NaN are missing, and so is what a mapping leaves out. Raises ConfigError for columns that are missing or of another type, DataError for values that the log's
-        format does not have.
+        log; None and NaN are missing, and so is what a mapping leaves out. Raises ConfigError for columns that are
+        missing or of another type, DataError for values that the log's format does not have.
         """
+        refuse_fork()
         table = to_table(rows, self._spec)
-        none = np.empty((0, len(self.labels)) if self.labels else 0, np.float32)
+        scores = [np.empty((0, len(self.labels)) if self.labels else 0, np.float32)]
         if not len(table):
-            return none
+            return scores[0]
         score = self.scorer.of_rows(self.manifest, batch_size)
-        return np.concatenate([none, *(probabilities(score(each)) for each in self._encoded(table))])
+        for encoded, numbers in self._encoded(table):
+            logits = score(encoded)
+            _refuse([(int(number), NO_SCORE) for number in numbers[unscored(logits)]])
+            scores.append(probabilities(logits))
+        return np.concatenate(scores)
 
-    def _encoded(self, table: pa.Table) -> Iterator[Rows]:
+    def _encoded(self, table: pa.Table) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         spec = self._spec.in_columns(
             table.column_names, False, _ROWS, "add them, with nulls where nothing is known"
         )
         refuse_if(type_faults(_ROWS, table.schema, table.column_names, spec))
-        for rows, _, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
-            if rejects:
-                faults = [
-                    Problem(f"row {reject.line}", f"has no score: {reject.reason}") for reject in rejects
-                ]
-                raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(faults, MAX_SHOWN))
-            yield rows
+        for rows, numbers, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
+            _refuse([(reject.line, f"has no score: {reject.reason}") for reject in rejects])
+            yield rows, numbers
 
     @cached_property
     def module(self) -> nn.Module:
@@ -115,13 +125,35 @@ class Model:
         return trained_module(self.scorer.trained)
 
 
-def load_model(path: Path, which: str = "newest", ema: bool = False) -> Model:
+def _refuse(faults: Sequence[tuple[int, str]]) -> None:
+    """Raises DataError with the first of ``faults`` (row, reason), if there are any."""
+    if faults:
+        problems = [Problem(f"row {number}", reason) for number, reason in faults]
+        raise DataError(Problem(_ROWS, "cannot all be scored"), *first_problems(problems, MAX_SHOWN))
+
+
+def load_model(path: Path, which: str = "newest", ema: bool = False, plugins: Sequence[str] = ()) -> Model:
     """Loads the export, run or checkpoint at ``path``, in this process alone. Raises DlrmError.
 
     ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: the moving average of its dense weights.
+    ``plugins``: files that register its architecture.
     """
-    scorer = open_scorer(path, Runtime(**vars(_ALONE), num_threads=torch.get_num_threads()), which, ema)
-    return Model(scorer, scorer.check(read_manifest(scorer.encoding)))
+    refuse_fork()
+    plugins = load_plugins([str(Path(file).expanduser().absolute()) for file in plugins])
+    with alone():
+        scorer = open_scorer(
+            path.absolute(), Runtime(**vars(_ALONE), num_threads=torch.get_num_threads()), which, ema
+        )
+        return Model(scorer, scorer.check(read_manifest(scorer.encoding)), ema, plugins)
+
+
+def _reopen(path: Path, ema: bool, plugins: Sequence[str], identity: str) -> Model:
+    """The model of a pickle. Raises DataError if ``path`` holds another one by now."""
+    model = load_model(path, ema=ema, plugins=plugins)
+    if model.scorer.identity != identity:
+        rule = "holds another model than when it was pickled"
+        raise DataError(Problem(str(path), rule, "pickle the model again, or load it by its path"))
+    return model
 
 
 def to_table(rows: object, spec: Spec) -> pa.Table:

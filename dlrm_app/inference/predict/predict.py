@@ -60,7 +60,10 @@ class Predictions(Result):
 def predict(config: PredictConfig) -> Predictions:
     """Scores rows according to ``config``. Raises DlrmError."""
     output = Path(config.output)
-    with start_runtime(config.threads, on_cpu=True) as runtime, explained_disk_errors(output, REPEAT):
+    with (
+        start_runtime(config.threads, job="predict", on_cpu=True) as runtime,
+        explained_disk_errors(output, REPEAT),
+    ):
         started = time.perf_counter()
         model = open_scorer(Path(config.model), runtime, config.which, config.ema)
         manifest = runtime.together(_open_columns, model, config)

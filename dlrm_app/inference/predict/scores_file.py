@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.errors import DlrmError, Problem
+from dlrm_app.errors import DataError, DlrmError, Problem, first_problems
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
+from dlrm_app.inference.scorer import NO_SCORE, unscored
 from dlrm_app.journal import Journal
+from dlrm_app.logs.rejects import MAX_SHOWN
 from dlrm_app.records import Json, read_record
 
 ROW_GROUP_ROWS = 1 << 18
@@ -28,7 +30,8 @@ _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], p
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """The scores that dlrm-predict and dlrm-serve give for ``logits``: probabilities, rounded to float32."""
-    scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it must be
+        scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
     return scores
 
 
@@ -106,11 +109,15 @@ class ScoresFile:
         ]
 
     def finish(self) -> int:
-        """Joins the parts into the final file and deletes them. Returns the number of rows."""
+        """Joins the parts into the final file and deletes them. Returns the number of rows. Raises DataError for rows of
+        which the model computes no number.
+        """
         rows, writer = 0, None
         with written_whole(self.output) as temporary:
             for path, start, tally in self._numbered():
-                table = self._final(pq.read_table(path), start, tally.origin)
+                part = pq.read_table(path)
+                _refuse_unscored(part, start, tally.origin)
+                table = self._final(part, start, tally.origin)
                 if len(table):
                     writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
@@ -149,3 +156,11 @@ class ScoresFile:
         kept = [name for name in part.column_names if name.startswith(KEPT)]
         columns |= {name.removeprefix(KEPT): part.column(name) for name in kept}
         return pa.table(columns)
+
+
+def _refuse_unscored(part: pa.Table, start: int, origin: str) -> None:
+    """Raises DataError if a logit of ``part`` is nan; its first row is number ``start`` of ``origin``."""
+    logits = [numbers_of(part[name]) for name in part.column_names if name.startswith("logit")]
+    if len(rows := unscored(np.stack(logits, axis=1))):
+        faults = [Problem(f"{origin}:{line}", NO_SCORE) for line in numbers_of(part[NUMBER])[rows] + start]
+        raise DataError(Problem("the rows", "cannot all be scored"), *first_problems(faults, MAX_SHOWN))

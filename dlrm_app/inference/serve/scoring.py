@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,8 @@ from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
-from dlrm_app.inference.scorer import scorer_of_export
+from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
 from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, RowProblem, bad_rows
-from dlrm_app.logs.rejects import RejectedLine
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
@@ -48,17 +48,18 @@ class ServedExport:
         table = self.rows.table([row for request in requests for row in request])
         labels = self._scorer.labels or ["click"]
         scores = np.zeros((len(table), len(labels)), np.float64)
-        bad: list[RejectedLine] = []
+        bad: list[RowProblem] = []
         for rows, numbers, rejects in self._encoded.read(table):
-            bad += rejects
+            bad += [RowProblem(reject.line, reject.column, reject.reason) for reject in rejects]
             if len(rows):  # as many as there are, not padded: few rows take little time
                 logits = self._scorer.of_rows(self.export.encoding, len(rows))(rows)
+                bad += [RowProblem(int(number), None, NO_SCORE) for number in numbers[unscored(logits)]]
                 scores[numbers] = probabilities(logits).reshape(len(rows), -1)
         answers: list[Answer] = []
         begin = 0
         for request in requests:
             end = begin + len(request)
-            its_bad = [RowProblem(r.line - begin, r.column, r.reason) for r in bad if begin <= r.line < end]
+            its_bad = [replace(each, row=each.row - begin) for each in bad if begin <= each.row < end]
             columns = zip(labels, scores[begin:end].T.tolist(), strict=True)
             answers.append(bad_rows(its_bad) if its_bad else dict(columns))
             begin = end

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import mix
-from dlrm_app.logs.fields import MISSING_KEY
-from dlrm_app.logs.strings import canonical_texts
+from dlrm_app.logs.strings import MISSING_KEY, canonical_texts
 
 NUM_BUCKETS = 256
 _NO_SPANS = np.empty((0, 2), np.int64)

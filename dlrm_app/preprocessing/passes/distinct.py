@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.encoding.sparse import hash_ids
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import empty_slots, find_slot, mix
-from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.logs.words import trailing_zeros
 
 UNIT_KEYS = 1 << 12

@@ -20,12 +20,12 @@ from dlrm_app.encoding.pairs import Pair, score_pairs
 from dlrm_app.encoding.repeated_columns import repeated_column
 from dlrm_app.errors import DataError
 from dlrm_app.logs.arrow_rows import open_cursor
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.sources.feeds import InputFeed, unit_feeds
 from dlrm_app.logs.sources.parquet_units import footer_of, units_of
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.logs.spec import SCORE
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.machine import num_cores
 from dlrm_app.preprocessing.passes.distinct import Sketch
 from dlrm_app.preprocessing.passes.plan import InputPlan
@@ -86,7 +86,7 @@ class _SampledRows(NamedTuple):
     keys: list[NDArray[np.uint64]]
 
 
-def look_at(plan: InputPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
+def summarize_sample(plan: InputPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
     """Reads a sample of the rows of the studied splits. Raises DataError if a file is damaged.
 
     Without ``wants_numbers``, footers are enough for a Parquet input of many rows.

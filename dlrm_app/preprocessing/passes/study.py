@@ -13,11 +13,11 @@ from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.logs.fields import MISSING_KEY
 from dlrm_app.logs.parser import Cursor
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.units import UnitExtent
 from dlrm_app.logs.spec import Spec
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.preprocessing.passes.counts import KeyCounts, gather_texts, occurrences, write_counts
 from dlrm_app.preprocessing.passes.plan import InputPlan
 

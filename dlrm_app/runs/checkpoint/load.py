@@ -32,7 +32,12 @@ from dlrm_app.runs.checkpoint.marker import (
     read_marker,
     verify_files,
 )
-from dlrm_app.runs.checkpoint.names import choose_checkpoint, hold_checkpoint, list_checkpoints
+from dlrm_app.runs.checkpoint.names import (
+    checkpoints_of,
+    choose_checkpoint,
+    hold_checkpoint,
+    list_checkpoints,
+)
 from dlrm_app.runs.checkpoint.resplit import resplit, shares
 from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
@@ -216,7 +221,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
     if resume == "none":
         return None
     if resume == "auto":
-        folders = runtime.on_first(list_checkpoints, Path(output or "") / "checkpoints")
+        folders = runtime.on_first(list_checkpoints, checkpoints_of(Path(output or "")))
         for folder in folders:
             try:
                 return open_checkpoint(folder, runtime)

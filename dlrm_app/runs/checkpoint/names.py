@@ -19,6 +19,11 @@ _CHOICES = 20
 """The most times that a checkpoint is chosen again because its run has deleted it meanwhile."""
 
 
+def checkpoints_of(run: Path) -> Path:
+    """The folder of a run's checkpoints."""
+    return run / "checkpoints"
+
+
 def checkpoint_name(step: int) -> str:
     """``step-000001000`` for 1000."""
     return f"step-{step:09d}"
@@ -96,7 +101,7 @@ def choose_checkpoint(path: Path, which: str) -> Path:
 
     Raises DataError if no checkpoint was evaluated.
     """
-    newest = list_checkpoints(path / "checkpoints")
+    newest = list_checkpoints(checkpoints_of(path))
     if not newest or which == "newest":
         return newest[0] if newest else path
     if best := best_first(newest):
@@ -119,7 +124,7 @@ def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:
         try:
             folder = choose_checkpoint(path, which)
         except DataError:
-            if not list_checkpoints(path / "checkpoints"):
+            if not list_checkpoints(checkpoints_of(path)):
                 raise
             continue  # one was deleted while they were compared
         if (held := shared_lock(folder / MARKER)) is not None or folder == path:
@@ -129,7 +134,7 @@ def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:
 
 def refuse_no_checkpoint(path: Path) -> None:
     """Raises DataError unless ``path`` is a checkpoint or a run folder with checkpoints."""
-    if not list_checkpoints(path / "checkpoints"):
+    if not list_checkpoints(checkpoints_of(path)):
         read_marker(path)
 
 
@@ -170,7 +175,7 @@ def other_run_problems(path: Path, resume: str) -> list[Problem]:
     """Problems of ``output=path`` for a run with ``resume``."""
     if (path / MANIFEST).exists():
         return [Problem(f"output={path}", "is a dataset", f"choose another folder, such as {path}_run")]
-    holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
+    holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(checkpoints_of(path)))
     if not holds_run or _continues(path, resume):
         return []
     return [
@@ -191,5 +196,5 @@ def _continues(path: Path, resume: str) -> bool:
 def can_continue(resume: str, output: str | None) -> bool:
     """True if a run continues from a checkpoint, so that it does not need the one that it began with."""
     if resume == "auto":
-        return bool(list_checkpoints(Path(output or "") / "checkpoints"))
+        return bool(list_checkpoints(checkpoints_of(Path(output or ""))))
     return resume != "none"

@@ -74,7 +74,7 @@ _SHOWN_CHANGES = 8
 _COMPARED_DAYS = 31
 """Published days that a new day is searched for repeated rows of."""
 
-Run = Callable[[str, Settings, Path], None]
+RunCommand = Callable[[str, Settings, Path], None]
 """Runs a command with settings, and appends its output to a file. Raises DlrmError."""
 
 
@@ -90,7 +90,7 @@ class Day:
     day: date
     published: Sequence[DayRecord]
     days: Path
-    run: Run
+    run: RunCommand
     ranks: "Runtime"
 
     @cached_property
@@ -136,8 +136,8 @@ class Day:
         self.ranks.on_first(write)
         return record
 
-    @property
-    def _settings(self) -> dict[str, dict[str, object]]:
+    @cached_property
+    def _command_settings(self) -> dict[str, dict[str, object]]:
         """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
@@ -154,7 +154,7 @@ class Day:
 
     def _begin(self) -> None:
         """Writes the day's settings. Deletes an unfinished day that was begun with other settings."""
-        called, path = self._settings, self.folder / SETTINGS
+        called, path = self._command_settings, self.folder / SETTINGS
         settings = settings_of(self.config, called)
 
         def write() -> None:
@@ -186,7 +186,7 @@ class Day:
         """The record of the day before training: its rows, and the scores of earlier models on them."""
         with self._timed("judge"):
             self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
-        results = self._judge()
+        results = self._score_with_earlier_models()
         return self.ranks.on_first(lambda: self._record(dataset, results))
 
     def _record(self, dataset: Manifest, results: Mapping[str, EvaluationResult]) -> DayRecord:
@@ -225,7 +225,11 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, settings = self.config.days, self.folder / "dataset", self._settings["preprocess"]
+        days, output, settings = (
+            self.config.days,
+            self.folder / "dataset",
+            self._command_settings["preprocess"],
+        )
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
@@ -244,7 +248,7 @@ class Day:
     def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
         self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
 
-    def _judge(self) -> dict[str, EvaluationResult]:
+    def _score_with_earlier_models(self) -> dict[str, EvaluationResult]:
         """Field of the record → the evaluation on all rows of this day.
 
         They are those of the parent's model, of the first day's, and of the newest one trained from scratch.

@@ -13,12 +13,12 @@ from functools import cache, partial
 from pathlib import Path
 
 from dlrm_app.checksums import checksum
-from dlrm_app.config.days import DaysConfig, composed
+from dlrm_app.config.days import DaysConfig, composed_json
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.dates import day_of
 from dlrm_app.distributed.runtime import join_ranks
-from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, ExitCode, Problem, refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.locks import held_lock
 from dlrm_app.logs.sources.lake import partition_of
@@ -26,7 +26,7 @@ from dlrm_app.logs.sources.source import InputFile, has_changed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, Run
+from dlrm_app.tools.daily.day import Day, RunCommand
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish
@@ -50,10 +50,6 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 """True if a file has changed; reads it at most once."""
 
 
-HELD, MISSING, CHANGED = 3, 4, 5
-"""Exit codes: the newest day is held back, newest days are missing, files of finished days have changed."""
-
-
 @dataclass(frozen=True)
 class Outcome(Result):
     """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
@@ -70,11 +66,13 @@ class Outcome(Result):
     page: Path | None = None
 
     @property
-    def exit_code(self) -> int:
-        """0 if the newest day is published and nothing is missing or changed."""
+    def exit_code(self) -> ExitCode:
+        """DONE if the newest day is published and nothing is missing or changed."""
         if self.records and not self.records[-1].published:
-            return HELD
-        return CHANGED if self.changed else MISSING if self.missing else 0
+            return ExitCode.DAY_HELD
+        if self.changed:
+            return ExitCode.DAYS_CHANGED
+        return ExitCode.DAYS_MISSING if self.missing else ExitCode.DONE
 
     def paragraphs(self) -> Iterable[Paragraph]:
         yield f"{count(self.num_new, 'new day')}, {count(len(self.records), 'day')} in all"
@@ -82,15 +80,15 @@ class Outcome(Result):
             yield f"page: {self.page}"
 
 
-def go_through_days(config: DaysConfig, run: Run) -> Outcome:
+def go_through_days(config: DaysConfig, run: RunCommand) -> Outcome:
     """Trains on each day that has files and is not done. Returns the state of all days, the same on every rank.
 
     ``run``: runs another command. Raises DlrmError for problems a user can fix; the same command then continues.
     """
     timeout = timedelta(
-        minutes=composed("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
+        minutes=composed_json("train", sample_settings(config)["train"])["trainer"]["timeout_minutes"]
     )
-    with join_ranks(timeout) as ranks, ExitStack() as stack:
+    with join_ranks(timeout, job="days") as ranks, ExitStack() as stack:
         output = Path(config.output).absolute()
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         ranks.together(lambda: stack.enter_context(_held(output)) if ranks.is_first else None)
@@ -164,7 +162,7 @@ def _refuse_log(config: DaysConfig) -> None:
 
     Rows that are held back, which are learnt a day later, would not be sampled like the others.
     """
-    settings = composed("preprocess", sample_settings(config)["preprocess"])
+    settings = composed_json("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
         rule = "has no column with the role label"
@@ -181,7 +179,7 @@ def _refuse_log(config: DaysConfig) -> None:
 class _NoDaysError(DataError):
     """Raised if there are no days."""
 
-    exit_code = MISSING
+    exit_code = ExitCode.DAYS_MISSING
 
 
 def _report_held(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
-from dlrm_app.config.days import RESERVED, DaysConfig, belongs_to, composed
+from dlrm_app.config.days import RESERVED, DaysConfig, belongs_to, composed_json
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dates import hours_of
@@ -130,7 +130,7 @@ def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str,
     of_days = asdict(config.days)
     settings = {"input.days": config.input.days} | {f"days.{key}": of_days[key] for key in _OF_DAYS}
     for command, typed in called.items():
-        whole = {key: _by_name(value) for key, value in composed(command, typed).items()}
+        whole = {key: _by_name(value) for key, value in composed_json(command, typed).items()}
         left_out = (*(key for key in RESERVED[command] if key != "dataset"), *_FREE[command])
         settings |= {
             f"{command}.{key}": value for key, value in leaves(whole) if not belongs_to(key, left_out)

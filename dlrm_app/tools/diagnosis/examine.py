@@ -11,6 +11,7 @@ from enum import Enum
 from importlib.metadata import distributions
 from typing import Any
 
+from dlrm_app.errors import ExitCode
 from dlrm_app.machine import (
     HIDDEN,
     OLD_TRIOS,
@@ -155,9 +156,8 @@ class Examination(Result):
         return tuple(each for each in self.findings if each.state is State.WRONG)
 
     @property
-    def exit_code(self) -> int:
-        """1 if something is wrong."""
-        return int(bool(self.wrong))
+    def exit_code(self) -> ExitCode:
+        return ExitCode.FAILED if self.wrong else ExitCode.DONE
 
     def paragraphs(self) -> Iterable[Paragraph]:
         for finding in self.findings:

@@ -21,8 +21,8 @@ from optuna.distributions import (
 
 from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.config.overrides import Settings
-from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
-from dlrm_app.errors import DlrmError
+from dlrm_app.distributed.launcher import LAUNCHED
+from dlrm_app.errors import DlrmError, ExitCode
 from dlrm_app.records import ALWAYS, Format, Json, leaves
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import read_events
@@ -31,7 +31,7 @@ from dlrm_app.typed import setting, words_of
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
 """Seconds for a run to save when it is asked to stop."""
-STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+STOPPED = (ExitCode.RESUMABLE, ExitCode.INTERRUPTED, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a training that was ended by a signal, such as Ctrl-C in a terminal, and can be resumed."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 

@@ -54,6 +54,7 @@ FORMS: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_any_form_get_the_bits_of_predict(
     form: str, model: Model, rows: pa.Table, expected: NDArray[np.float32]
@@ -147,3 +148,49 @@ def test_the_module_is_the_trained_model_with_whole_tables(shop: Path, model: Mo
 def test_a_path_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     with refused(dlrm.DlrmError, ".../nowhere", "does not exist"):
         dlrm.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_rows_are_scored_alike_in_any_order_of_rows_and_keys(
+    model: Model, rows: pa.Table, expected: NDArray[np.float32], step: int
+) -> None:
+    given = [
+        {key: row[key] for key in sorted(row, reverse=place % 2 > 0) if row[key] is not None}
+        for place, row in enumerate(rows.to_pylist())
+    ]
+    assert any(len(row) < len(rows.column_names) for row in given)
+    assert model.predict(given[::step]).tobytes() == expected[::step].tobytes()
+    assert model.predict(tuple(given)).tobytes() == expected.tobytes()
+
+
+def test_a_series_of_pandas_is_a_row(model: Model, rows: pa.Table, expected: NDArray[np.float32]) -> None:
+    frame = rows.to_pandas().iloc[:20]
+    series = [row for _, row in frame.iterrows()]
+    assert [float(model.predict(row)[0]) for row in series] == expected[:20].tolist()
+    assert model.predict(series).tobytes() == expected[:20].tobytes()
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        [],
+        (),
+        {},
+        pd.DataFrame(),
+        pd.DataFrame({"user": []}),
+        pl.DataFrame(),
+        pa.table({}),
+        {"user": [], "hour": []},
+    ],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_no_rows_have_no_scores(model: Model, nothing: Any) -> None:
+    assert model.predict(nothing).shape == (0,)
+
+
+def test_values_of_several_types_are_refused_in_any_order(model: Model, rows: pa.Table) -> None:
+    for values in ([True, 1.5], [1.5, True], [1, "a"], ["a", 1], [2**70, 1]):
+        with refused(dlrm.DataError, "the rows", "cannot be read as a table (..."):
+            model.predict(
+                [{**row, "hour": v} for row, v in zip(rows.slice(0, 2).to_pylist(), values, strict=True)]
+            )

@@ -98,6 +98,7 @@ def server(shop: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: list[float]) -> None:
     client = Client(server[1])
     rows = json_rows()

@@ -187,6 +187,7 @@ TEXT = b"".join(b"%d\t%x\n" % (n, n * 7919) for n in range(30_000))
 FORMS = {"text": TEXT, "gzip": gzip.compress(TEXT), "zstd": pa.compress(TEXT, "zstd", asbytes=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_connection_that_breaks_often_gives_the_same_units(
     flaky: FlakyServer, tmp_path: Path, form: str

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.dataset.dictionary import Indexer, JaggedColumns
 from dlrm_app.kernels.hashing import mix
-from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.preprocessing.passes.counts import KeyCounts, occurrences
 
 PIECES = st.lists(

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from dlrm_app.logs.fields import MISSING_KEY
+from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 
 

@@ -160,6 +160,7 @@ def test_rows_of_few_values_are_dealt_by_their_places(
     assert set(table["item"].to_numpy()) == set(table_of(manifest, "val")["item"].to_numpy())
 
 
+@pytest.mark.slow
 def test_rows_that_would_see_their_own_clicks_are_named(clicks: Path, tmp_path: Path) -> None:
     keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
     lines = clicks.read_bytes().splitlines(keepends=True)

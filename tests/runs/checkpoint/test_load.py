@@ -108,6 +108,7 @@ def save_and_load_all(folder: Path, runtime: Runtime) -> dict[tuple[str, str], A
     }
 
 
+@pytest.mark.slow
 def test_a_part_gets_the_mean_of_its_columns_states_weighted_by_width(tmp_path: Path) -> None:
     for found in on_ranks(partial(save_and_load_all, tmp_path), 2):
         for pair, parts in found.items():

@@ -41,6 +41,7 @@ def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.tensors"))}
 
 
+@pytest.mark.slow
 def test_saving_beside_training_saves_the_same_bytes(tmp_path: Path) -> None:
     """At every step, though training went on while the files were written."""
     saved = {}
@@ -106,11 +107,13 @@ def save_one_tensor(folder: Path, runtime: Runtime) -> None:
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_slow_disk_is_waited_for(tmp_path: Path) -> None:
     assert min(on_ranks(partial(save_slowly, tmp_path / "step-000000001"), 2)) >= 5
     assert len(list_checkpoints(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
     waited, _ = on_ranks(partial(save_until_lost, tmp_path / "step-000000001"), 2)
     assert 0 < waited < 6

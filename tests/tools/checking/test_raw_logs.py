@@ -340,6 +340,7 @@ def test_a_dataset_or_raw_logs_are_checked(settings: list[str], keys: list[str])
     assert [problem.key for problem in problems if isinstance(problem, Problem)] == keys
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CRITEO.exists(), reason=NO_CRITEO)
 @pytest.mark.parametrize("name", ["kaggle_first_10000", "day_0_first_10000"])
 def test_criteo_is_recognized(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ def hundredfold(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     first, second, third = lines(three).values()
     assert [first[key] for key in ("next_day", "first_model", "full_retrain")] == [None] * 3
@@ -134,6 +135,7 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert (three / "published").resolve().name == NAMES[2]
 
 
+@pytest.mark.slow
 def test_an_unfinished_day_begins_again_with_other_settings(
     log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -405,6 +407,7 @@ def test_a_poisoned_day_is_held_and_the_next_skips_it(
     assert escape(held["held"]) in write_days(output).read_text()
 
 
+@pytest.mark.slow
 def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -428,6 +431,7 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert lines(output)[NAMES[2]]["held"]
 
 
+@pytest.mark.slow
 def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_path: Path) -> None:
     own = tmp_path / "log" / f"dt={NAMES[2]}"
     own.mkdir(parents=True)
@@ -508,6 +512,7 @@ def test_words_for_days_are_accepted_as_dates_are() -> None:
     assert [days.is_accepted(day) for day in (*accepted, date(2026, 11, 6))] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_hours_are_learnt_as_days_are(log: Path, three: Path, tmp_path: Path) -> None:
     """The same files as hours of a day end with the same weights; an hour that comes late is named."""
     hours = [f"2026-11-01T{hour:02d}" for hour in (22, 23)]
@@ -544,6 +549,7 @@ def test_hours_need_files_of_their_own() -> None:
     assert of_hours.input.files(hours[0]) == "2026-11-01/5"
 
 
+@pytest.mark.slow
 def test_days_that_are_missing_at_the_end_have_a_code(log: Path, three: Path, tmp_path: Path) -> None:
     own = tmp_path / "log"
     for name in (NAMES[0], NAMES[2]):
@@ -578,6 +584,7 @@ def test_an_invalid_command_is_refused(command: str) -> None:
     assert [each.partition(" ")[0] for each in map(str, problems)] == ["days.on_held"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("poison", "rule"),
     [
@@ -634,6 +641,7 @@ def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path
     assert "Nothing can be said yet" in write_days(output).read_text()
 
 
+@pytest.mark.slow
 def test_a_refused_call_leaves_the_page_to_the_one_that_works(log: Path, three: Path, tmp_path: Path) -> None:
     output = shutil.copytree(three, tmp_path / "out", symlinks=True)
     (output / "days.html").write_text("as it was")

@@ -13,7 +13,7 @@ from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Jud
 from dlrm_app.tools.daily.gate import judge_after, judge_before, why_held
 from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
 from dlrm_app.tools.daily.score_rules import converged
-from dlrm_app.tools.daily.usual import Days, usual
+from dlrm_app.tools.daily.usual import ComparedDay, usual
 from tests.composed import compose_config
 
 
@@ -40,7 +40,7 @@ def gate() -> GateConfig:
 
 def held(day: DayRecord, before: list[DayRecord], gate: GateConfig) -> list[str]:
     """The rules that hold the day back."""
-    days = Days(day, before, gate, {"item"})
+    days = ComparedDay(day, before, gate, {"item"})
     verdicts = judge_before(days) + judge_after(days)
     assert (why_held(verdicts) is None) == (not any(each.holds for each in verdicts))
     return [each.rule for each in verdicts if each.holds]
@@ -188,7 +188,7 @@ def test_a_model_is_worse_only_beyond_chance(gate: GateConfig) -> None:
         (Holdout(0.7, 0.7, -1e-16, -1e-16, -1e-16), False),  # two equal AUCs, rounded
         (Holdout(0.7, 0.71, -0.01, -0.02, -0.001), True),
     ):
-        verdicts = judge_after(Days(a_day(holdout=holdout), [], gate))
+        verdicts = judge_after(ComparedDay(a_day(holdout=holdout), [], gate))
         assert (why_held(verdicts) is not None) == is_held
         assert why_held(verdicts, is_accepted=True) == why_held(verdicts)
     assert "AUC of 0.7000 on the rows held back, the one before 0.7100: a difference of -0.0100" in why_held(
@@ -263,7 +263,7 @@ def test_accepting_a_day_does_not_publish_worse_orders(gate: GateConfig) -> None
     worse = Holdout(0.6, 0.7, -0.1, -0.12, -0.08, scores(0.6), scores(0.7))
     day = a_day(**USUAL, labels={"order": LabelDay(1000, 500, calibrated(1.0), worse)})
     before = [a_day(**USUAL, labels={"order": LabelDay(1000, 100, calibrated(1.0))}) for _ in range(6)]
-    days = Days(day, before, gate, {"item"})
+    days = ComparedDay(day, before, gate, {"item"})
     assert why_held(judge_before(days)) is not None
     assert why_held(judge_before(days), is_accepted=True) is None
     assert "order: " in str(why_held(judge_after(days), is_accepted=True))

@@ -45,6 +45,7 @@ def days(log: Path) -> list[Manifest]:
     ]
 
 
+@pytest.mark.slow
 def test_rows_of_days_have_the_sums_of_their_weights(days: list[Manifest], tmp_path: Path) -> None:
     first, second = days
     earlier = [Earlier(FIRST, first, "train", 0.3), Earlier(FIRST, first, "val", 1.0)]
@@ -70,6 +71,7 @@ def test_days_of_other_samples_are_refused(days: list[Manifest], tmp_path: Path)
         write_rows(second, SECOND, [Earlier(FIRST, other, "val", 1.0)], tmp_path / "rows")
 
 
+@pytest.mark.slow
 def test_days_learn_and_judge_weighted_samples(log: Path) -> None:
     """Each day's model predicts the clicks of all rows of the next day."""
     words = [word for word in days_words(log / "log", log / "out", NAMES[2]) if "dataset=" not in word]

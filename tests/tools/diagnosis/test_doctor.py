@@ -53,6 +53,7 @@ def row(table, check):
     return line
 
 
+@pytest.mark.slow
 def test_a_torch_that_crashes_on_import_is_a_row_not_a_crash(tmp_path):
     code, table, errors = run_doctor(tmp_path, torch="import os; os.kill(os.getpid(), 11)")
     assert code == 1

@@ -41,6 +41,7 @@ def test_a_crash_an_exception_and_nonsense_are_faults(ask, code, fault):
     assert fault in ask(code).fault
 
 
+@pytest.mark.slow
 def test_a_hang_ends_with_all_processes_that_it_started(ask, tmp_path):
     code = f"""
 import subprocess, sys, time

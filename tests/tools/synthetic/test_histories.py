@@ -41,6 +41,7 @@ def elements(field: str) -> list[str]:
     return field.split("|") if field else []
 
 
+@pytest.mark.slow
 def test_lists_hold_values_of_the_item(tmp_path: Path) -> None:
     """From none to the longest, as many counts as bought items; the other columns are those of the plain log."""
     rows = fields(tmp_path / "log.tsv", *HISTORIES)
@@ -57,6 +58,7 @@ def test_lists_hold_values_of_the_item(tmp_path: Path) -> None:
     assert np.mean([item in items for item in listed]) > 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["click", "order"])
 def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path, label: str) -> None:
     """AUC and log loss as written beside the log; clicks and orders are as many as their probabilities say."""
@@ -107,6 +109,7 @@ def test_clicks_follow_likeness_to_some_of_the_list(tmp_path: Path) -> None:
     assert often > seldom > clicks[times == 0].mean()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_histories_in_any_pieces(tmp_path: Path) -> None:
     whole = fields(tmp_path / "whole.tsv", *ALL, "threads=1")
     head = fields(tmp_path / "head.tsv", *ALL, "rows=7_001", "threads=3")
@@ -116,6 +119,7 @@ def test_a_seed_gives_the_same_histories_in_any_pieces(tmp_path: Path) -> None:
     assert [row[41] for row in whole] != [row[41] for row in other]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [HISTORIES, [*HISTORIES, "orders.rate=0.3"], [*ALL, "negatives_kept=0.25"]])
 def test_a_generated_log_of_histories_is_read_back(tmp_path: Path, words: list[str]) -> None:
     """By the settings that dlrm-generate names."""
@@ -140,6 +144,7 @@ def test_a_generated_log_of_histories_is_read_back(tmp_path: Path, words: list[s
     assert table["counts"].to_pylist() == [[float(n) for n in elements(row[at + 2])] for row in rows]
 
 
+@pytest.mark.slow
 def test_items_keep_their_places_for_life(tmp_path: Path) -> None:
     """A day is a function of seed and number; its best scores are true, and its lists have that day's items."""
     words = [*HISTORIES, "days=3", "rows=6000", "new_ids=0.2", "drift=0.1"]
@@ -178,6 +183,7 @@ def test_a_description_has_kaggles_columns_and_the_requested_ones(
     assert words or all(described[key] == kaggle[key] for key in ("name", "columns"))
 
 
+@pytest.mark.slow
 def test_a_description_is_not_taken_for_a_log(tmp_path: Path) -> None:
     """So a folder of logs can be read as a whole."""
     folder = tmp_path / "logs"

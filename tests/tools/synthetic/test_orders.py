@@ -29,6 +29,7 @@ def fields(output: Path, *words: str) -> list[list[str]]:
     return [line.split("\t") for line in output.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_only_clicked_rows_have_orders(tmp_path: Path) -> None:
     """The other fields are those of the log without orders; the asked shares are met."""
     rows = fields(tmp_path / "orders.tsv", *ORDERS)
@@ -41,6 +42,7 @@ def test_only_clicked_rows_have_orders(tmp_path: Path) -> None:
     assert (orders[clicks & (orders != "")] == "1").mean() == pytest.approx(0.3, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path) -> None:
     """Of a click and an order, over all rows whose order is known; and among clicks, of an order after a click."""
     rows = fields(tmp_path / "log.tsv", *ORDERS, "orders.auc=0.85")
@@ -59,6 +61,7 @@ def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path) 
     assert roc_auc_score(block.orders.labels[clicked], after_click) == pytest.approx(0.85, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_orders_in_any_pieces(tmp_path: Path) -> None:
     whole = fields(tmp_path / "whole.tsv", *ORDERS, "threads=1")
     head = fields(tmp_path / "head.tsv", *ORDERS, "rows=17_001", "threads=3")
@@ -83,6 +86,7 @@ def test_a_generated_log_of_orders_is_read_back(tmp_path: Path) -> None:
     assert manifest.further_best == {"order": {key: best[key] for key in ("auc", "logloss")}}
 
 
+@pytest.mark.slow
 def test_the_first_of_several_days_is_the_log_of_one(tmp_path: Path) -> None:
     days = tmp_path / "days"
     generate(configured(days, *ORDERS, "days=3", "rows=4000"))

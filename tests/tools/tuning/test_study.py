@@ -13,8 +13,7 @@ import yaml
 from optuna.trial import TrialState
 
 from dlrm_app.config.like_train import TuneConfig
-from dlrm_app.distributed.launcher import RESUMABLE
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, ExitCode
 from dlrm_app.reports.study import write_study
 from dlrm_app.tools.tuning.study import open_study, tune
 from dlrm_app.tools.tuning.trial import distribution, final_command, known_values, trained_values
@@ -130,6 +129,7 @@ def test_an_interrupted_trial_continues_in_its_folder(tmp_path: Path, train: lis
     assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
+@pytest.mark.slow
 def test_trials_below_the_others_curves_are_pruned(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=10", "tune.startup_trials=4")
     tune(config, {"trainer.max_steps": 80}, train)
@@ -213,7 +213,7 @@ def test_a_pruned_or_stopped_trial_ends_early(tmp_path: Path, train: list[str]) 
 
 def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: list[str]) -> None:
     """Ctrl-C reaches the training too, which saves itself and ends with this code."""
-    (tmp_path / "stopped.py").write_text(f"raise SystemExit({RESUMABLE})")
+    (tmp_path / "stopped.py").write_text(f"raise SystemExit({int(ExitCode.RESUMABLE)})")
     config = config_of(tmp_path, "tune.trials=1")
     with pytest.raises(KeyboardInterrupt):
         tune(config, {}, [sys.executable, str(tmp_path / "stopped.py")])

@@ -1,0 +1,64 @@
+"""Lines that other programs leave in a text are named for what they are."""
+
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.errors import ConfigError
+from tests.preprocessing.running import make, rejects_of, table_of
+from tests.refusals import refused
+
+COLUMNS = "columns:\n- {name: y, role: label}\n- {name: a, role: sparse, kind: string}\n- {name: b, role: sparse, kind: string}\n"
+UNLABELLED = ["input.unlabelled=[train]"]
+
+
+def made(folder: Path, text: str | bytes, *settings: str) -> list[str]:
+    """The reasons of the rejects of a log of 40 more good lines."""
+    (folder / "a.yaml").write_text(f"name: a\ndelimiter: ','\nquote: '\"'\nheader: true\n{COLUMNS}")
+    content = text.encode() if isinstance(text, str) else text
+    more = b"u,v\n" if settings else b"1,u,v\n"
+    (folder / "log.csv").write_bytes(content + more * 40)
+    given = [
+        f"dataset={folder}/a.yaml",
+        f"input.train={folder}/log.csv",
+        "rejects.max_fraction=0.5",
+        *settings,
+    ]
+    dataset = make(folder / "out", *given)
+    rejects = rejects_of(folder / "out")
+    assert table_of(dataset.manifest).num_rows + len(rejects) == len((content + more * 40).splitlines()) - 1
+    return [each["reason"] for each in rejects]
+
+
+@pytest.mark.parametrize("settings", [[], UNLABELLED])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_repeated_header_is_no_row(tmp_path: Path, settings: list[str], quote: str) -> None:
+    header = ",".join(f"{quote}{name}{quote}" for name in (["a", "b"] if settings else ["y", "a", "b"]))
+    row = "a,x" if settings else "1,a,x"
+    (reason,) = made(tmp_path, f"{header}\n{row}\n{header}\n{row}\n", *settings)
+    assert reason.startswith("repeats the header")
+
+
+@pytest.mark.parametrize("line", ['1,"say \\"hi\\"",v', '1,"say \\"hi\\", he",v', '1,"it\\"s",v'])
+def test_quotes_behind_a_backslash_are_named(tmp_path: Path, line: str) -> None:
+    (reason,) = made(tmp_path, f"y,a,b\n{line}\n")
+    assert "as MySQL writes" in reason
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    (reason,) = made(tmp_path, "y,a,b\n1,caf\xe9,v\n".encode("latin1"))
+    assert "the byte e9 is not UTF-8" in reason
+
+
+@pytest.mark.parametrize(
+    ("first", "cure"),
+    [
+        ("sep=;", "remove its first line, Excel's sep=..."),
+        ("# exported today", "its first line is blank or a remark..."),
+        ("", "its first line is blank or a remark..."),
+        ("-- a query, of two tables", "its first line is blank or a remark..."),
+    ],
+)
+def test_a_line_before_the_header_is_named(tmp_path: Path, first: str, cure: str) -> None:
+    with refused(ConfigError, "...", "lacks the columns...", cure):
+        made(tmp_path, f"{first}\ny,a,b\n")
