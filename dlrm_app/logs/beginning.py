@@ -3,6 +3,9 @@
 Every command that reads raw text calls ``file_spec``.
 """
 
+import re
+from collections.abc import Sequence
+
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser
@@ -37,6 +40,10 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
         refuse_mark(name, text.text[text.start : text.start + 3].tobytes())
     names, behind = _first_fields(text, spec)
     if spec.header:
+        if not {*names} & {column.name for column in spec.columns} and (odd := odd_first_line(names)):
+            raise ConfigError(
+                Problem(name, f"begins with {odd}, before its header", "leave it out: tail -n +2")
+            )
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
         spec = other = spec.in_columns(names, labels, name, cure)
         text = text._replace(start=behind)
@@ -61,6 +68,16 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     ]
     rule = f"does not describe {name}, none of its first {count:,} lines fits"
     raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
+
+
+def odd_first_line(fields: Sequence[str]) -> str | None:
+    """What a first line is that is no header, if its ``fields`` show it: blank, a remark, Excel's sep=;."""
+    first = fields[0].strip()
+    if not any(field.strip() for field in fields):
+        return "a blank line"
+    if re.fullmatch(r"sep=.?", first, re.IGNORECASE):
+        return f"Excel's line {first}"
+    return f"a remark, {first[:40]!r}" if re.match(r"#|//|--|%|;|REM ", first) else None
 
 
 def refuse_mark(name: str, text: bytes) -> None:

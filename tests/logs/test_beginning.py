@@ -63,6 +63,15 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
         (HEADER, True, b"1,2,a\n0,3,b\n", "lacks the columns y, n, s; it has 1, 2, a", "..."),
         (
             HEADER,
+            True,
+            b"\ny,n,s\n1,2,a\n",
+            "begins with a blank line, before...",
+            "leave it out: tail -n +2",
+        ),
+        (HEADER, True, b"# of May\ny,n,s\n1,2,a\n", "begins with a remark, '# of May', before...", "..."),
+        (HEADER, True, b"sep=,\ny,n,s\n1,2,a\n", "begins with Excel's line sep=..., before...", "..."),
+        (
+            HEADER,
             None,
             b"Y,n,s\n1,2,a\n",
             "lacks the columns y ('Y' is not 'y': case and spaces count)...",

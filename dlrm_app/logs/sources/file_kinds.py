@@ -151,8 +151,8 @@ def _other_file(beginning: bytes) -> OtherFile | None:
     for pattern, other in _OTHERS.items():
         if re.match(pattern, beginning, re.DOTALL):
             return other
-    if other := _json(beginning.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")):
-        return other
+    if found := _json(beginning.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")):
+        return found
     num_controls = len(beginning) - len(beginning.translate(None, _CONTROLS))
     return _BINARY if len(beginning) >= _LEAST and num_controls > _BINARY_SHARE * len(beginning) else None
 

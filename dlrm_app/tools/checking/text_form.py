@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.logs.beginning import odd_first_line
 from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.text import listed
 
@@ -96,8 +97,10 @@ def _odd_lines(path: str, lines: Sequence[str]) -> list[Problem]:
         return []
     if "\r" in top[0].rstrip("\r"):
         return [Problem(path, "ends its lines in CR alone", "write LF, as tr '\\r' '\\n' does")]
-    if re.fullmatch(r"sep=.", lines[0].strip(), re.IGNORECASE):
-        return [Problem(path, f"begins with Excel's line {lines[0].strip()}", "leave it out: tail -n +2")]
+    if (
+        odd := odd_first_line([lines[0]])
+    ) and "sep=" in odd.lower():  # whose fields may be as many as the header's
+        return [Problem(path, f"begins with {odd}, before its header", "leave it out: tail -n +2")]
     for form in _LINE_FORMS:
         telling = sum(re.match(form.telling, line) is not None for line in top)
         if 2 * telling > len(top) and all(re.fullmatch(form.pattern, line, re.ASCII) for line in top):
@@ -184,10 +187,7 @@ def _before_the_table(
     if not (number := best[1]):
         return []
     first = lines[0].strip()
-    what = {"": "a blank line", "#": "a remark", "/": "a remark", "%": "a remark", "-": "a remark"}.get(
-        first[:1]
-    )
-    shown = f"{what or 'a line that is no part of the table'}{f', {first[:40]!r}' * bool(first)}"
+    shown = odd_first_line([first]) or f"a line that is no part of the table, {first[:40]!r}"
     return [Problem(path, f"begins with {shown}, before its header", f"leave it out: tail -n +{number + 1}")]
 
 

@@ -363,10 +363,14 @@ TEXTS: dict[str, tuple[str | bytes, str, str]] = {
     ),
     "sep": (
         "sep=;\n" + (HEAD + BODY).replace(",", ";"),
-        "begins with Excel's line sep=;",
+        "begins with Excel's line sep=;, before its header",
         "leave it out: tail -n +2",
     ),
-    "sep_two": ("sep=;\na;b\n" + "1;x\n0;y\n" * 9, "begins with Excel's line sep=;", "..."),
+    "sep_two": (
+        "sep=;\na;b\n" + "1;x\n0;y\n" * 9,
+        "begins with Excel's line sep=;, before its header",
+        "...",
+    ),
     "header_again": (HEAD + BODY + HEAD + BODY, "has its header again in line 62...", "leave it out: awk..."),
     "header_again_late": (HEAD + BODY * 9 + HEAD, "has its header again in line 542...", "..."),
     "mysql": (
