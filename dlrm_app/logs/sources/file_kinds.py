@@ -89,6 +89,7 @@ _OTHERS: dict[bytes, OtherFile] = {
     rb".{8}DUCK.\0{7}": OtherFile("a DuckDB database", "export its table: COPY … TO 'NEW.parquet'"),
     rb"SEQ[\x04-\x06]": OtherFile("a SequenceFile of Hadoop", _REWRITE.format("by Spark or Hive")),
     rb"RCF\x01": OtherFile("an RCFile of Hive", _REWRITE.format("by Spark or Hive")),
+    rb"\0{64}": OtherFile("filled with zeros, as by a download that stopped", _AGAIN),
     rb"\0{12}\xc2\xea\x81\x60": OtherFile(
         "data of SAS", _REWRITE.format("pandas.read_sas(PATH).to_parquet(NEW)")
     ),
@@ -148,10 +149,11 @@ def look_at_beginning(beginning: bytes, text_of: Callable[[str], bytes]) -> tupl
 
 
 def _other_file(beginning: bytes) -> OtherFile | None:
+    beginning = beginning.removeprefix(BYTE_ORDER_MARK)
     for pattern, other in _OTHERS.items():
         if re.match(pattern, beginning, re.DOTALL):
             return other
-    if found := _json(beginning.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")):
+    if found := _json(beginning.decode("utf-8", "replace")):
         return found
     num_controls = len(beginning) - len(beginning.translate(None, _CONTROLS))
     return _BINARY if len(beginning) >= _LEAST and num_controls > _BINARY_SHARE * len(beginning) else None

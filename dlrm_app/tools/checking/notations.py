@@ -46,14 +46,15 @@ def have_lost_digits(numbers: Iterable[str]) -> bool:
 
 
 def _lost_digits(column: SampledColumn) -> str | None:
-    if not have_lost_digits(column.counts) or _is_exact(column):
-        return None
-    return "whole numbers in scientific notation, whose last digits are lost; write ids with all digits, for kind: string"
-
-
-def _is_exact(column: SampledColumn) -> bool:
-    """True if the numbers are stored as such and hold all digits."""
-    return is_number_type(column) and max(map(float, column.counts)) < _EXACT
+    if pa.types.is_floating(column.stored):
+        is_lost = column.fits(r"[+-]?\d+") and max(map(abs, map(float, column.counts))) >= _EXACT
+    else:
+        is_lost = not is_number_type(column) and have_lost_digits(column.counts)
+    return (
+        None
+        if not is_lost
+        else "ids in scientific notation or as floats, whose last digits are lost; write all digits, for kind: string"
+    )
 
 
 def is_number_type(column: SampledColumn) -> bool:

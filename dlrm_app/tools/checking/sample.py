@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ class SampledColumn:
             self.empty_lists += int(np.count_nonzero(lengths == 0))
             values = pc.list_flatten(values)
         if pa.types.is_floating(values.type):
-            values = pc.if_else(pc.is_nan(values), None, values)
+            values = _without_points(pc.if_else(pc.is_nan(values), None, values))
         elif pa.types.is_boolean(values.type):
             values = values.cast(pa.uint8())
         texts = values.cast(pa.string(), safe=False).cast(pa.binary())  # bytes that are not UTF-8 too
@@ -95,6 +96,13 @@ class SampledColumn:
             for value, count in self.counts.most_common(1)
         ]
         return [self.name, str(self.stored), share(self.missing), f"{len(self.counts):,}", *(often or [""])]
+
+
+def _without_points(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as whole numbers if all are: texts of large ones have all digits then."""
+    with suppress(pa.ArrowInvalid):
+        return values.cast(pa.int64())
+    return values
 
 
 def words_of(name: str) -> list[str]:

@@ -124,6 +124,8 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "json_indented": (json.dumps(JSON, indent=2).encode(), "JSON"),
     "json_object": (json.dumps(JSON[0], indent=2).encode(), "JSON"),
     "html": (b"\n<!DOCTYPE html>\n<html><body>Log in</body></html>", "an HTML page"),
+    "zeros": (bytes(4096), "filled with zeros..."),
+    "html_marked": (b"\xef\xbb\xbf<html>", "an HTML page"),
     "html_bare": (b"<HTML><HEAD><TITLE>404</TITLE>", "an HTML page"),
     "xml": (b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>', "XML"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "a Git LFS pointer"),

@@ -550,6 +550,26 @@ def test_each_column_is_measured_against_each_label(form: str) -> None:
     assert [label.given for label in manifest.labels] == [None, None, "click", "order"]
 
 
+def test_floats_of_parquet_are_times_or_ids_by_their_size() -> None:
+    draw = Draw(5)
+    moments = [SECONDS + draw.randrange(10**6) for _ in range(ROWS)]
+    columns = {
+        "click": [draw.randrange(2) for _ in moments],
+        "at": [float(moment) for moment in moments],
+        "ts": [moment * 1e6 for moment in moments],
+        "created": [moment * 1e9 for moment in moments],
+        "member": [1e18 + draw.randrange(90) * 1e6 for _ in moments],
+        "city_id": [draw.choice([1e3, 1001.0, None]) for _ in moments],
+        "price": [draw.gammavariate(2, 9) for _ in moments],
+    }
+    check_raw(write("parquet", columns), "log.yaml")
+    found = yaml.safe_load(Path("log.yaml").read_text())["columns"]
+    wanted = ["seconds", "microseconds", "nanoseconds", None, "integer", "float"]
+    assert [column.get("kind") for column in found[1:]] == wanted
+    made = run(Path("out"), "dataset=log.yaml", "input.train=log.parquet", "rejects.max_fraction=0", *AUTO)
+    assert made.splits["train"].rows == ROWS
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_counts_as_label_are_refused_without_the_advice_to_leave_them_out(form: str) -> None:
     path = write(form, {"clicks": [row % 4 for row in range(300)], "shop": [f"s{r % 7}" for r in range(300)]})
