@@ -15,11 +15,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app.dataset.lineage import Lineage
-from dlrm_app.dataset.splits import ManifestSource, Shard, Split, WeightSums
+from dlrm_app.dataset.splits import ManifestSource, Shard, Split, ValueCounts, WeightSums
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, Json
@@ -125,12 +125,20 @@ class Manifest:
     """Other label → its best reachable ``auc`` and ``logloss``, if they are known."""
     negatives_kept: dict[str, float] = field(default_factory=dict, metadata=IF_SET)
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
+    usual: dict[str, ValueCounts] = field(default_factory=dict, metadata=IF_SET)
+    """Column → the counts of its values that are usual, of an encoding without rows; see ``encoding/value_shares.py``."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
     path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     """The folder that it was read from."""
     known_on: int | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     """The number of the day whose vocabularies rows are read with: later ids become rare values."""
+
+    @property
+    def usual_values(self) -> dict[str, ValueCounts]:
+        """Column → the counts of its values in rows that are held out: val's, or test's; empty without both."""
+        held_out = [self.splits[name] for name in ("val", "test") if name in self.splits]
+        return self.usual or next((split.values for split in held_out if split.values), {})
 
     @property
     def shards(self) -> list[Shard]:
@@ -271,6 +279,11 @@ def _faults(manifest: Manifest) -> list[str]:
             faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
         if split.positives is not None and not 0 <= split.positives <= split.rows:
             faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
+        faults += [
+            f"{name} counts values of {column} that cannot be"
+            for column, counts in split.values.items()
+            if min(astuple(counts)) < 0 or counts.missing > counts.rows or counts.unseen > counts.values
+        ]
         sums = split.weights or WeightSums(0.0, 0.0)
         if not 0 <= sums.positives <= sums.all:
             faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")

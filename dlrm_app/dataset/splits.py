@@ -1,6 +1,6 @@
 """The splits of a dataset, as its manifest records them: their shards, the counts of their rows, and the input files."""
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from dlrm_app.records import IF_SET
 
@@ -43,6 +43,41 @@ class LabelCounts:
 
 
 @dataclass(frozen=True)
+class ValueCounts:
+    """Counts of a column's values in ``rows`` rows.
+
+    missing: rows without a value, or with an empty list
+    unseen: values that are not in the column's vocabulary, or too rare to be there
+    values: values that are not missing; the elements of lists
+    squares: the sum of the squares of the lists' lengths; 0 for one value a row
+    """
+
+    rows: int = 0
+    missing: int = 0
+    unseen: int = 0
+    values: int = 0
+    squares: int = 0
+
+    def __add__(self, other: "ValueCounts") -> "ValueCounts":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return ValueCounts(*(mine + others for mine, others in pairs))
+
+    @property
+    def unseen_share(self) -> float | None:
+        """None without values."""
+        return self.unseen / self.values if self.values else None
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length of the lists; 1 for one value a row."""
+        return self.values / self.rows if self.squares else 1.0
+
+    @property
+    def length_variance(self) -> float:
+        return self.squares / self.rows - self.mean_length**2 if self.squares else 0.0
+
+
+@dataclass(frozen=True)
 class Split:
     """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
     negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every other label.
@@ -55,6 +90,8 @@ class Split:
     left_out: int = field(default=0, metadata=IF_SET)
     weights: WeightSums | None = field(default=None, metadata=IF_SET)
     labels: dict[str, LabelCounts] = field(default_factory=dict, metadata=IF_SET)
+    values: dict[str, ValueCounts] = field(default_factory=dict, metadata=IF_SET)
+    """Column → the counts of its values, of splits that are held out and of those encoded as another dataset."""
 
 
 @dataclass(frozen=True)

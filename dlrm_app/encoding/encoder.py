@@ -12,7 +12,7 @@ from dlrm_app.dataset.arrow import Bags, shard_schema, split_keys
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
-from dlrm_app.encoding.sparse import SparseEncoder, expand
+from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
@@ -22,7 +22,7 @@ _NAN = np.array(np.nan).view(np.uint64)
 
 
 class EncodedColumn(NamedTuple):
-    """A column of encoded rows: its values, and how many of them are missing.
+    """A column of encoded rows: its values, how many of them are missing, and how many no vocabulary has seen.
 
     ``keys``: the keys of a sparse column, each at least once; None unless they are wanted. A named tuple, because with
     few rows the making of objects takes most of the time.
@@ -30,6 +30,7 @@ class EncodedColumn(NamedTuple):
 
     values: NDArray[Any] | Bags | IndexedColumn
     num_missing: int
+    num_unseen: int = 0
     keys: NDArray[np.uint64] | None = None
 
     def ids(self) -> NDArray[np.int32]:
@@ -41,12 +42,14 @@ class EncodedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column.
+    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column. ``unseen``
+    [N + F]: the number of values that no vocabulary has seen; zeros unless they are counted.
 
     ``keys``: number of a sparse column in the format → its keys, each at least once; empty unless they are wanted.
     """
 
     missing: NDArray[np.int64]
+    unseen: NDArray[np.int64]
     keys: Mapping[int, NDArray[np.uint64]]
 
 
@@ -84,9 +87,9 @@ class _ListEncoder:
     def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
         ends, list_keys, _ = raw.lists[self.slot]
         keys = list_keys[: ends[-1]]
-        ids, _ = self.ids.apply(JaggedColumns.joined([keys]))
+        ids, _, unseen = self.ids.apply(JaggedColumns.joined([keys]))
         num_empty = int((ends[1:] == ends[:-1]).sum())
-        return EncodedColumn(_lists(ends, ids), num_empty, keys)
+        return EncodedColumn(_lists(ends, ids), num_empty, int(unseen[0]), keys)
 
 
 @dataclass(frozen=True)
@@ -152,13 +155,18 @@ class Encoder:
         self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others)
 
     def encode(
-        self, raw: RawColumns, folds: NDArray[np.uint8] | None = None, *, wants_keys: bool = False
+        self,
+        raw: RawColumns,
+        folds: NDArray[np.uint8] | None = None,
+        *,
+        wants_keys: bool = False,
+        counts_unseen: bool = False,
     ) -> Encoded:
         """Encodes the rows of ``raw``. Their memory may be reused afterwards, except for keys that are wanted.
 
         ``folds``: the training rows' folds, for target columns.
         """
-        columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys=wants_keys)
+        columns, indexed = self._encode_one_hot(raw.one_hot, wants_keys, counts_unseen)
         one_hot = columns[self._num_dense :]
         sparse = [column.encode(raw, one_hot) for column in self._sparse]
         made = [*columns[: self._num_dense], *self._encode_targets(sparse, folds), *sparse]
@@ -174,6 +182,7 @@ class Encoder:
             indexed,
             len(raw.labels),
             np.array([column.num_missing for column in made], np.int64),
+            np.array([column.num_unseen if counts_unseen else 0 for column in made], np.int64),
             self._keys(sparse) if wants_keys else {},
         )
 
@@ -185,7 +194,7 @@ class Encoder:
         }
 
     def _encode_one_hot(
-        self, raw: JaggedColumns[np.uint64], *, wants_keys: bool
+        self, raw: JaggedColumns[np.uint64], wants_keys: bool, counts_unseen: bool
     ) -> tuple[list[EncodedColumn], Indexed[np.uint32]]:
         """Returns (the dense columns, then the ids of one-hot columns; the index of those whose values repeat).
 
@@ -193,21 +202,26 @@ class Encoder:
         """
         indexed = self._indexer.index(raw)
         distinct = indexed.distinct
-        dense, ids, _ = self._apply(distinct)
+        dense, ids, _, unseen = self._apply(distinct)
+        repeats = counts_unseen & (unseen > 0)
         bits = np.concatenate([dense.view(np.uint32), ids.view(np.uint32)])
         encoded = Indexed(
             indexed.codes, JaggedColumns(bits, distinct.begins, distinct.ends), indexed.num_missing
         )
         is_plain = distinct.begins == distinct.ends
         rest = raw.where(is_plain)
-        dense, ids, missing = self._apply(rest)
+        dense, ids, missing, unseen = self._apply(rest)
         lengths = rest.ends - rest.begins
         arrays = _cut(dense, lengths[: self._num_dense]) + _cut(ids, lengths[self._num_dense :])
         num_missing = np.where(is_plain, missing, indexed.num_missing).tolist()
+        num_unseen = unseen.tolist()
+        for c in np.flatnonzero(repeats).tolist():
+            num_unseen[c] = int(np.count_nonzero(encoded.values(c, np.int32) == RARE_ID))
         columns = [
             EncodedColumn(
                 values if plain else IndexedColumn(encoded, c),
                 num_missing[c],
+                num_unseen[c],
                 (raw if plain else distinct)[c] if wants_keys else None,
             )
             for c, (values, plain) in enumerate(zip(arrays, is_plain.tolist(), strict=True))
@@ -216,14 +230,15 @@ class Encoder:
 
     def _apply(
         self, raw: JaggedColumns[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-        """Returns (dense values of all columns, ids of all columns, number of missing values of each).
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (dense values of all columns, ids of all columns, number of missing values of each, of unseen ones).
 
         All dense columns take one compiled call and all ids another: with few rows, calls take most of the time.
         """
         dense, missing_dense = self._transforms.apply(raw.part(0, self._num_dense).view(np.float64))
-        ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
-        return dense, ids, np.concatenate([missing_dense, missing_ids])
+        ids, missing_ids, unseen = self._ids.apply(raw.part(self._num_dense, len(raw)))
+        missing = np.concatenate([missing_dense, missing_ids])
+        return dense, ids, missing, np.concatenate([np.zeros_like(missing_dense), unseen])
 
     def _encode_targets(
         self, sparse: Sequence[EncodedColumn], folds: NDArray[np.uint8] | None

@@ -9,7 +9,7 @@ Both can be made multi-hot by ``expand``.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -48,16 +48,28 @@ def _fill_table(keys, ids, slots, table_ids):  # type: ignore[no-untyped-def]  #
 
 @njit(nogil=True, cache=True)
 def look_up(keys, slots, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
-    """Writes the id of every key into ``ids``; returns the number of missing keys."""
-    count = 0
+    """Writes the id of every key into ``ids``; returns the numbers of missing keys and of those not in the table."""
+    missing = unseen = 0
     for i in range(len(keys)):
         if keys[i] == MISSING_KEY:
             ids[i] = MISSING_ID
-            count += 1
+            missing += 1
             continue
         slot = find_slot(keys[i], slots)
-        ids[i] = RARE_ID if slots[slot] == MISSING_KEY else table_ids[slot]
-    return count
+        is_unseen = slots[slot] == MISSING_KEY
+        ids[i] = RARE_ID if is_unseen else table_ids[slot]
+        unseen += is_unseen
+    return missing, unseen
+
+
+class EncodedKeys(NamedTuple):
+    """The ``ids`` of columns [C], one after another, and for each column how many keys are ``missing``, and how many its
+    vocabulary has not seen; hashing knows every key.
+    """
+
+    ids: NDArray[np.int32]
+    missing: NDArray[np.int64]
+    unseen: NDArray[np.int64]
 
 
 class SparseEncoder:
@@ -73,15 +85,15 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(self, keys: JaggedColumns[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns (ids of all ``keys`` [C], column after column; number of missing keys of each column)."""
+    def apply(self, keys: JaggedColumns[np.uint64]) -> EncodedKeys:
+        """Encodes ``keys`` [C]."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
-        missing = np.zeros(len(keys), np.int64)
+        missing, unseen = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
         if not len(ids):  # as with few rows, where compiled calls take most of the time
-            return ids, missing
+            return EncodedKeys(ids, missing, unseen)
         if not any(self._tables):
             _hash_columns(keys.values, keys.begins, keys.ends, self._sizes, ids, missing)
-            return ids, missing
+            return EncodedKeys(ids, missing, unseen)
         at = 0
         for c, table in enumerate(self._tables):
             column_keys = keys[c]
@@ -89,9 +101,9 @@ class SparseEncoder:
             if table is None:
                 missing[c] = _hashed(column_keys, self._sizes[c], out)
             else:
-                missing[c] = look_up(column_keys, *table, out)
+                missing[c], unseen[c] = look_up(column_keys, *table, out)
             at += len(out)
-        return ids, missing
+        return EncodedKeys(ids, missing, unseen)
 
 
 def once_per_file(path: Path, rule: Json, num_ids: int, load: Callable[[], T]) -> T:

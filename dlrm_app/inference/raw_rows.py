@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.encoding.encoder import Encoder
+from dlrm_app.encoding.value_shares import ValueCounter, ValueWatch
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, in_given_order
 from dlrm_app.logs.arrow_rows import ArrowCursor
@@ -37,10 +38,14 @@ class RawRows:
         self._cursor = ArrowCursor(pa.table({}), spec)
         self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
         self._reader = TableReader(manifest, features)
+        self.watch = ValueWatch(manifest.usual_values, ValueCounter(manifest.dense, manifest.sparse))
+        """Compares all rows that were read with the usual ones."""
 
     def read(self, table: pa.Table) -> Iterator[ReadRows]:
         """The rows of ``table``, many at a time."""
         self._cursor.restart(table)
         for raw in self._cursor.rows(CHUNK_ROWS, None):
-            rows = in_given_order(self._reader.read_encoded(self._encoder.encode(raw)))
+            encoded = self._encoder.encode(raw, counts_unseen=True)
+            self.watch.counter.add(encoded)
+            rows = in_given_order(self._reader.read_encoded(encoded))
             yield ReadRows(rows, self._cursor.row_lines(), self._cursor.take_rejects())

@@ -217,4 +217,5 @@ def write_encoding(folder: Path, manifest: Manifest) -> None:
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
     if crosses := manifest.config.get("encoding", {}).get("crosses"):
         config["encoding"] = {"crosses": crosses}
-    write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config))
+    usual = manifest.usual_values
+    write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config, usual=usual))

@@ -25,6 +25,7 @@ from dlrm_app.encoding.contents import (
 )
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
+from dlrm_app.encoding.value_shares import add_up
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import sync_folder, written_whole
 from dlrm_app.journal import Journal
@@ -121,6 +122,7 @@ def _summarize(
         left_out=sum(part.left_out for part in parts),
         weights=_sum_weights([part.weights for part in parts if part.weights]),
         labels=_count_labels(plan, split, parts) if plan.has_label(split) else {},
+        values=add_up(part.values for part in parts),
     )
 
 

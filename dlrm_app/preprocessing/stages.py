@@ -1,5 +1,6 @@
 """The stages of a run in their order; each passes over the units that are not done yet."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
@@ -10,6 +11,7 @@ from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.columns import MadeColumns
 from dlrm_app.encoding.contents import contents_identify_rows
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.journal import Journal
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.source import check_unchanged
@@ -24,6 +26,7 @@ from dlrm_app.preprocessing.rejects import RejectLimit
 from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.preprocessing.work.executor import Executor
 
+logger = logging.getLogger(__name__)
 _LOOK_ROWS = 1 << 17
 """Rows that are read to check whether contents identify rows."""
 
@@ -48,7 +51,16 @@ class Stages:
         first_lines = firsts if cuts is not None or inputs.sampled < 1 else {}
         are_identified = self._contents_identify_rows()
         inputs = replace(inputs, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
-        return replace(self, plan=replace(self.plan, inputs=inputs))._make()
+        manifest = replace(self, plan=replace(self.plan, inputs=inputs))._make()
+        self._warn_of_unusual_values(manifest)
+        return manifest
+
+    def _warn_of_unusual_values(self, manifest: Manifest) -> None:
+        """Warns of splits whose values are unlike those of the dataset whose encoding they have."""
+        base = self.plan.columns.base
+        for name, split in manifest.splits.items():
+            if base is not None and (found := deviations(base.usual_values, split.values)):
+                logger.warning(deviation_text(found, f"the rows of {name}"))
 
     def _make(self) -> Manifest:
         plan, columns = self.plan, ColumnMaker(self.plan, self.passes).make()
@@ -93,9 +105,10 @@ class Stages:
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
         learnt = learnt_rows(dense, inputs.output)
         wants_contents = inputs.splits_by == "content"
-        work = EncodeUnits(
-            inputs, dense, sparse, bool(rules.counted), journal, folded, wants_contents, learnt
-        )
+        is_known = rules.base is not None and rules.grows_from is None
+        counted = frozenset(inputs.splits if is_known else ("val", "test"))
+        sketches = bool(rules.counted)
+        work = EncodeUnits(inputs, dense, sparse, sketches, journal, folded, wants_contents, learnt, counted)
         limit = RejectLimit(inputs, journal, self.plan.config.rejects.max_fraction)
         units = self.passes.over_units(work, inputs.sources, limit.check)
         check_unchanged(inputs.sources)

@@ -164,7 +164,7 @@ def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch
         )
     if batch.column("value").null_count:
         raise DataError(Problem(_key(table), "has vectors without a value", "remove them"))
-    ids, _ = SparseEncoder([column], folder).apply(JaggedColumns.joined([keys]))
+    ids = SparseEncoder([column], folder).apply(JaggedColumns.joined([keys])).ids
     return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
 
 

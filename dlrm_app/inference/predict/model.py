@@ -1,5 +1,6 @@
 """A model in memory: scores of rows that Python has, and the torch module itself."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -19,6 +20,7 @@ from dlrm_app.distributed.collectives import alone
 from dlrm_app.distributed.process_state import refuse_fork
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.encoding.value_shares import deviation_text
 from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
@@ -30,6 +32,7 @@ from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.spec import Spec
 from dlrm_app.model.plugins import load_plugins
 
+logger = logging.getLogger(__name__)
 BATCH_ROWS = 2048
 """Rows at a time: dlrm-predict's default (conf/predict.yaml), with which a row gets the same logit to the bit."""
 MAX_SHOWN = 5
@@ -95,6 +98,8 @@ class Model:
             logits = score(encoded)
             _refuse([(int(number), NO_SCORE) for number in numbers[unscored(logits)]])
             scores.append(probabilities(logits))
+        if found := self._rows.watch.news():
+            logger.warning(deviation_text(found, "the rows that were scored so far"))
         return np.concatenate(scores)
 
     def _encoded(self, table: pa.Table) -> Iterator[tuple[Rows, NDArray[np.int64]]]:

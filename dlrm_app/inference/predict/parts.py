@@ -15,11 +15,12 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
-from dlrm_app.dataset.splits import Shard
+from dlrm_app.dataset.splits import Shard, ValueCounts
 from dlrm_app.encoding.content import content_hashes
 from dlrm_app.encoding.contents import Contents
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.value_shares import ValueCounter, add_up
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
 from dlrm_app.journal import numbered
@@ -78,6 +79,8 @@ class PartTally:
     num_looked: int = 0
     num_learnt: int = 0
     """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
+    values: dict[str, ValueCounts] = field(default_factory=dict)
+    """Column → the counts of its values, of raw rows."""
 
     def leave_out(self, rejects: Sequence[RejectedLine]) -> None:
         self.num_rejects += len(rejects)
@@ -106,7 +109,7 @@ class DatasetParts:
                 )
             )
         verify_shards(manifest)
-        self._shards = manifest.splits[split].shards
+        self._shards, self._values = manifest.splits[split].shards, manifest.splits[split].values
         has_labels = manifest.label is not None and manifest.splits[split].positives is not None
         self._reader = ShardReader(manifest.folder, reader.columns(has_labels))
         self.identity = {"dataset": manifest.fingerprint(), "split": split}
@@ -121,6 +124,10 @@ class DatasetParts:
                 if is_wanted(name, number):
                     yield Part(name, PartTally(shard.path, 0, rows), partial(self._read, shard, group))
                 number += 1
+
+    def values(self, _: Sequence[PartTally]) -> dict[str, ValueCounts]:
+        """Column → the counts of its values, if preprocessing has counted them."""
+        return self._values
 
     def _read(self, shard: Shard, group: int, _: PartTally) -> Iterator[Chunk]:
         table = self._reader.read(shard, group)
@@ -194,6 +201,10 @@ class RawParts:
         """A sample of the training rows whose clicks are in the model's target columns."""
         return learnt_rows(self._manifest.dense, self._manifest.folder)
 
+    def values(self, tallies: Sequence[PartTally]) -> dict[str, ValueCounts]:
+        """Column → the counts of its values in the parts of ``tallies``."""
+        return add_up(tally.values for tally in tallies)
+
     def _look_at(self, source: InputFile) -> tuple[InputFile, Spec]:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         spec = find_spec(source, self._spec, self._labels, _CURES)
@@ -238,7 +249,7 @@ class RawParts:
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
         cursor = open_cursor(unit, spec)
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
-        learnt = self.learnt
+        learnt, counter = self.learnt, ValueCounter(self._manifest.dense, self._manifest.sparse)
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
@@ -251,6 +262,8 @@ class RawParts:
                     tally.num_looked + seen.rows,
                     tally.num_learnt + seen.known,
                 )
-            yield encoder.encode(raw).table, pa.table(kept)
+            encoded = encoder.encode(raw, counts_unseen=True)
+            counter.add(encoded)
+            yield encoded.table, pa.table(kept)
         tally.leave_out(cursor.take_rejects())
-        tally.num_lines = cursor.line
+        tally.num_lines, tally.values = cursor.line, counter.counts()

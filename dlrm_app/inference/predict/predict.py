@@ -17,6 +17,7 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.encoding.own_clicks import own_click_share
+from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
@@ -78,6 +79,7 @@ def predict(config: PredictConfig) -> Predictions:
             runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
             runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)
             _warn_of_own_clicks(scores, source)
+            _warn_of_unusual_values(scores, source, read_manifest(model.encoding))
             rows = runtime.on_first(scores.finish)
         return Predictions(output, rows, time.perf_counter() - started)
 
@@ -174,6 +176,11 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
             "metrics of new rows are worse; for honest scores of training rows give data.path=DATASET split=train",
             percent(share),
         )
+
+
+def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Manifest) -> None:
+    if found := deviations(encoding.usual_values, source.values(scores.tallies())):
+        logger.warning(deviation_text(found, "these rows"))
 
 
 def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:

@@ -1,6 +1,7 @@
 """Scores rows of requests that come at about the same time in one batch, in a thread beside the event loop."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrm_app.checksums import checksum
+from dlrm_app.encoding.value_shares import ValueWatch, deviation_text
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
@@ -19,6 +21,8 @@ from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
 from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, RowProblem, bad_rows
+
+logger = logging.getLogger(__name__)
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
@@ -43,6 +47,15 @@ class ServedExport:
         """Reads requests."""
         self._encoded = RawRows(self.rows.spec, export.encoding, export.features)
 
+    def start_counting(self) -> None:
+        """Counts the values of rows from now on."""
+        self._encoded = RawRows(self.rows.spec, self.export.encoding, self.export.features)
+
+    @property
+    def watch(self) -> ValueWatch:
+        """The values of all rows so far beside the usual ones."""
+        return self._encoded.watch
+
     def score(self, requests: Sequence[list[Row]]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad row affects only its own request."""
         table = self.rows.table([row for request in requests for row in request])
@@ -55,6 +68,8 @@ class ServedExport:
                 logits = self._scorer.of_rows(self.export.encoding, len(rows))(rows)
                 bad += [RowProblem(int(number), None, NO_SCORE) for number in numbers[unscored(logits)]]
                 scores[numbers] = probabilities(logits).reshape(len(rows), -1)
+        if found := self._encoded.watch.news():
+            logger.warning(deviation_text(found, "the rows of requests so far"))
         answers: list[Answer] = []
         begin = 0
         for request in requests:
@@ -70,6 +85,7 @@ def open_served(path: Path) -> ServedExport:
     """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()))
     served.score([[{}]])  # compiles and reads everything before the first request
+    served.start_counting()
     return served
 
 

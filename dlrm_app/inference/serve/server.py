@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -19,12 +19,15 @@ import pyarrow
 import torch
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dlrm_app.config.serve import ServeConfig
+from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.inference.serve.request import RequestError, Row
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
@@ -105,6 +108,7 @@ class Server:
             "dlrm_request_seconds", "Time to an answer", buckets=_SECONDS, registry=registry
         )
         rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
+        registry.register(_ValueMetrics(export.watch))
         identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=registry)
         identity.labels(export.identity).set(1)
 
@@ -185,6 +189,26 @@ class Server:
 
     async def _page(self, _: Request) -> Response:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
+
+
+class _ValueMetrics(Collector):
+    """Metrics of the values in requests, by column; ``watch`` has counted them."""
+
+    def __init__(self, watch: ValueWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        values = CounterMetricFamily("dlrm_values", "Values that are not missing", labels=["column"])
+        missing = CounterMetricFamily("dlrm_missing", "Rows without a value", labels=["column"])
+        unseen = CounterMetricFamily("dlrm_unseen", "Values that training has not seen", labels=["column"])
+        usual = GaugeMetricFamily("dlrm_usual_unseen", "Their usual share", labels=["column"])
+        for name, counts in self._watch.counter.counts().items():
+            values.add_metric([name], counts.values)
+            missing.add_metric([name], counts.missing)
+            unseen.add_metric([name], counts.unseen)
+            if (share := self._watch.usual.get(name, counts).unseen_share) is not None:
+                usual.add_metric([name], share)
+        yield from (values, missing, unseen, usual)
 
 
 def _json(status: int, value: dict[str, object]) -> Response:

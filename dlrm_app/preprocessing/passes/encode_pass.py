@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,9 +12,10 @@ import pyarrow as pa
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.label_counts import count_labels
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
-from dlrm_app.dataset.splits import Shard
+from dlrm_app.dataset.splits import Shard, ValueCounts
 from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
+from dlrm_app.encoding.value_shares import ValueCounter
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.logs.parser import Cursor
@@ -46,6 +47,8 @@ class EncodedSplit:
     weights: tuple[float, float] | None = None
     left_out: int = 0
     labels: tuple[tuple[float, ...], ...] = ()
+    values: dict[str, ValueCounts] = field(default_factory=dict)
+    """Column → the counts of its values; empty for splits whose values are not counted."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class EncodeUnits:
     wants_contents: bool = False
     learnt: Contents | None = None
     """A sample of the rows whose clicks are in the target columns."""
+    counted: frozenset[str] = frozenset()
+    """The splits whose values are counted."""
 
     def __call__(self, unit: InputUnit) -> Finish[EncodedUnit]:
         files = self.journal.begin(unit.name)
@@ -183,6 +188,7 @@ class _SplitPart:
         self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns)
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
         self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None
+        self._counter = ValueCounter(work.dense, work.sparse) if split in work.counted else None
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
@@ -206,7 +212,10 @@ class _SplitPart:
         folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
         if self._learnt is not None and keys is not None:
             self._seen += self._learnt.count_of(keys)
-        encoded = self._encoder.encode(raw, folds, wants_keys=bool(self._sketches))
+        counter, wants_keys = self._counter, bool(self._sketches)
+        encoded = self._encoder.encode(raw, folds, wants_keys=wants_keys, counts_unseen=counter is not None)
+        if counter is not None:
+            counter.add(encoded)
         self._rows += len(raw.labels)
         self._positives += int(raw.labels.sum())
         if self._is_weighted:
@@ -229,4 +238,7 @@ class _SplitPart:
         missing = tuple(self._missing.tolist())
         weights = (float(self._weights[0]), float(self._weights[1])) if self._is_weighted else None
         labels = tuple(map(tuple, self._labels.tolist()))
-        return EncodedSplit(self._rows, labelled, 0, missing, shard, self._seen, weights, labels=labels)
+        values = self._counter.counts() if self._counter else {}
+        return EncodedSplit(
+            self._rows, labelled, 0, missing, shard, self._seen, weights, labels=labels, values=values
+        )

@@ -1,0 +1,177 @@
+"""Shares of missing and unseen values, and lengths of lists: those of scored rows beside those that are usual.
+
+A model that was trained on ``True`` scores ``true`` as an unseen value: without an error, and badly. So the rows of val
+(or test, if there is no val) are counted when a dataset is made, and rows are compared with them wherever they are
+scored. Other days differ too: only a change of more than ``LIMIT``, which chance does not explain, is reported.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.splits import ValueCounts
+from dlrm_app.encoding.dense import is_target
+from dlrm_app.encoding.encoder import Encoded
+from dlrm_app.table import text_table
+from dlrm_app.text import percent
+
+LIMIT = 0.1
+"""The largest difference of two shares that is not reported, whatever the number of rows."""
+LENGTH_LIMIT = 2.0
+"""The same of the mean lengths of lists: their largest ratio."""
+_Z = 5.0
+"""Standard errors beyond which a difference is not by chance. Many, because neighbouring rows are alike."""
+WINDOW_ROWS = 1 << 17
+"""Rows that are compared together, of a server."""
+_CHANCE = 1e-5
+"""The probability below which it is not by chance that no value was seen."""
+
+
+class ValueCounter:
+    """Adds up the values of encoded rows with the columns ``dense`` and ``sparse``."""
+
+    def __init__(self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]) -> None:
+        self._names = [*(column.name for column in dense), *(column.name for column in sparse)]
+        self._is_counted = [*(not is_target(column) for column in dense), *(True for _ in sparse)]
+        self._lists = [
+            (len(dense) + number, column.name) for number, column in enumerate(sparse) if column.multi_hot
+        ]
+        self.sums = np.zeros((len(self._names), 5), np.int64)
+
+    def add(self, encoded: Encoded) -> None:
+        """Adds rows that were encoded with ``counts_unseen``."""
+        sums = self.sums
+        sums[:, 0] += len(encoded)
+        sums[:, 1] += encoded.missing
+        sums[:, 2] += encoded.unseen
+        sums[:, 3] += len(encoded) - encoded.missing
+        for number, name in self._lists:
+            offsets = encoded.bags(encoded.schema.get_field_index(name)).offsets
+            lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
+            sums[number, 3] += lengths.sum() - len(encoded) + encoded.missing[number]
+            sums[number, 4] += lengths @ lengths
+
+    def counts(self) -> dict[str, ValueCounts]:
+        """Column → its counts; target columns have none of their own."""
+        return self.counts_of(self.sums)
+
+    def counts_of(self, sums: NDArray[np.int64]) -> dict[str, ValueCounts]:
+        """Column → its counts, of ``sums`` [columns, 5] such as the counter's own."""
+        rows = zip(self._names, self._is_counted, sums.tolist(), strict=True)
+        return {name: ValueCounts(*each) for name, is_counted, each in rows if is_counted}
+
+
+def add_up(parts: Iterable[Mapping[str, ValueCounts]]) -> dict[str, ValueCounts]:
+    """The counts of several parts of the same columns together."""
+    total: dict[str, ValueCounts] = {}
+    for part in parts:
+        for name, counts in part.items():
+            total[name] = total[name] + counts if name in total else counts
+    return total
+
+
+class Deviation(NamedTuple):
+    """A number of ``column`` that is not as usual. ``usual`` is None where nothing is known of it."""
+
+    column: str
+    what: str
+    usual: float | None
+    found: float
+
+    @property
+    def words(self) -> tuple[str, str, str, str]:
+        """Column, what was measured, the usual value and the one that was found."""
+        text = _length if self.what == LENGTH else percent
+        return self.column, self.what, text(self.usual), text(self.found)
+
+
+UNSEEN, MISSING, LENGTH = (
+    "values that training has not seen",
+    "missing values",
+    "elements of a list, on average",
+)
+
+
+def _length(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def deviations(usual: Mapping[str, ValueCounts], found: Mapping[str, ValueCounts]) -> list[Deviation]:
+    """What differs in ``found`` from ``usual`` by more than the limits and chance; columns none of whose values are
+    known always differ, unless that is chance.
+    """
+    differing = []
+    for name, counts in found.items():
+        before = usual.get(name, ValueCounts())
+        if counts.values and counts.unseen == counts.values and _is_no_chance(before, counts):
+            differing.append(Deviation(name, UNSEEN, before.unseen_share, 1.0))
+        elif _differ(before.unseen, before.values, counts.unseen, counts.values):
+            differing.append(Deviation(name, UNSEEN, before.unseen_share, counts.unseen / counts.values))
+        if _differ(before.missing, before.rows, counts.missing, counts.rows):
+            differing.append(
+                Deviation(name, MISSING, before.missing / before.rows, counts.missing / counts.rows)
+            )
+        if before.rows and counts.rows and _lengths_differ(before, counts):
+            differing.append(Deviation(name, LENGTH, before.mean_length, counts.mean_length))
+    return differing
+
+
+def _is_no_chance(before: ValueCounts, now: ValueCounts) -> bool:
+    """True if so many values would hardly all be unseen by chance."""
+    usual = (before.unseen + 1) / (before.values + 2)
+    return usual**now.values < _CHANCE
+
+
+def _differ(before: int, of_before: int, now: int, of_now: int) -> bool:
+    """True if two shares differ by more than LIMIT and chance."""
+    if not of_before or not of_now:
+        return False
+    share = (before + now) / (of_before + of_now)
+    error = math.sqrt(share * (1 - share) * (1 / of_before + 1 / of_now))
+    return abs(before / of_before - now / of_now) > max(LIMIT, _Z * error)
+
+
+def _lengths_differ(before: ValueCounts, now: ValueCounts) -> bool:
+    shorter, longer = sorted((before.mean_length, now.mean_length))
+    error = math.sqrt(before.length_variance / before.rows + now.length_variance / now.rows)
+    return longer > LENGTH_LIMIT * max(shorter, 1 / LENGTH_LIMIT) and longer - shorter > _Z * error
+
+
+def deviation_text(found: Sequence[Deviation], rows: str) -> str:
+    """A warning that names what of ``rows`` is not as it was in the rows that the model was validated on."""
+    table = text_table(("column", "", "usually", "here"), [each.words for each in found])
+    return (
+        f"{rows} differ from the rows that the model was validated on; scores may be wrong:\n{table}\n"
+        "is a column lost, renamed, or written in another notation?"
+    )
+
+
+class ValueWatch:
+    """Compares rows that are scored one after another with the ``usual`` ones, and tells each deviation once.
+
+    Rows are compared as they become more, and from WINDOW_ROWS on anew, so that years of good rows hide no bad day.
+    """
+
+    def __init__(self, usual: Mapping[str, ValueCounts], counter: ValueCounter) -> None:
+        self.usual, self.counter = usual, counter
+        self._told: set[tuple[str, str]] = set()
+        self._compared = 0
+        self._before = counter.sums.copy()
+
+    def news(self) -> list[Deviation]:
+        """The deviations of the rows of this window that were not told before."""
+        sums = self.counter.sums - self._before
+        rows = int(sums[0, 0]) if len(sums) else 0
+        if rows < 1.25 * self._compared or rows == self._compared:
+            return []
+        self._compared = rows
+        if rows >= WINDOW_ROWS:
+            self._compared, self._before = 0, self.counter.sums.copy()
+        found = deviations(self.usual, self.counter.counts_of(sums))
+        new = [each for each in found if (each.column, each.what) not in self._told]
+        self._told |= {(each.column, each.what) for each in new}
+        return new
