@@ -18,7 +18,6 @@ EXCERPT_BYTES = 120
 
 
 OPENS_A_QUOTE = "opens a quote that its line does not close"
-NO_LABEL = "a count or a rating is no label, write 0 and 1: counts as weighted rows, ratings as 1 where they are high"
 REPEATS_THE_HEADER = "repeats the header, as of files that were joined: leave it out"
 
 
@@ -85,8 +84,6 @@ def bad_value(column: LogColumn, value: str, shown: str | None = None) -> str:
     words = (
         f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
     )
-    if rule == _RULES["label"] and re.fullmatch(r"\d+(\.\d*)?", value) and float(value) > 1:
-        return f"{words}: {NO_LABEL}"
     if value.lower() in LIKELY_NULLS and column.role not in NEVER_MISSING:
         return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.role == "sparse" and column.kind == "integer" and re.fullmatch(r"[+-]?\d{19,}", value):

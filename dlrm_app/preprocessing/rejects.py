@@ -1,17 +1,15 @@
 """Malformed lines of a run: refuses too many, and finds each one's place in its file."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from dlrm_app.journal import Journal
-from dlrm_app.logs.rejects import NO_LABEL, RejectedLine, read_rejects, refuse_rejects
+from dlrm_app.logs.rejects import MAX_SHOWN, RejectedLine, read_rejects, refuse_rejects
 from dlrm_app.logs.sources.source import MAX_RATIO
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import InputPlan
-
-_LOOK = 100
-"""Rejects that are looked at for what they have in common."""
 
 
 @dataclass
@@ -39,14 +37,22 @@ class RejectLimit:
     def refuse(self, units: Sequence[EncodedUnit]) -> None:
         """Raises DataError, with the first rejects, if ``units`` have more than ``max_fraction`` of all lines."""
         lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
-        found = [*islice(rejects_of(self.plan, self.journal, units), _LOOK)]
         cure = "check dataset= and the files, or raise it to leave these lines out"
-        if any(
-            each.reason.endswith(NO_LABEL) for each in found
-        ):  # without them, the rows with few clicks are left
-            cure = "make a label of 0 and 1 first, as the lines say; to leave them out would change the click rate"
-        first = ((each.file, each.line, each.reason) for each in found)
-        refuse_rejects(rejects, lines, self.max_fraction, first, cure)
+        shown = list(islice(rejects_of(self.plan, self.journal, units), MAX_SHOWN))
+        labels = {column.name for column in self.plan.spec.columns if column.role == "label"}
+        if rated := next(
+            (each.column for each in shown if each.column in labels and _RATING.search(each.reason)), None
+        ):
+            cure = (
+                f"a label is 0 or 1, so make one of {rated} before, such as 1 from 4 on: (frame.{rated} >= 4)"
+                f".astype(int) in pandas, CAST({rated} >= 4 AS INTEGER) in SQL; of counts, two weighted rows for each, "
+                f"as dlrm-check input= says; to leave these lines out would change the click rate"
+            )
+        refuse_rejects(rejects, lines, self.max_fraction, ((e.file, e.line, e.reason) for e in shown), cure)
+
+
+_RATING = re.compile(r" is '[+-]?(\d+\.?\d*|\.\d+)', must be 0 or 1")
+"""A label that is a number, as bad_value writes it."""
 
 
 def rejects_of(
