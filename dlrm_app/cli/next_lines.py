@@ -87,8 +87,8 @@ def _after_train(run: "Run", call: Call) -> Lines:
     if not run.evaluations:
         return [next_line("dlrm-evaluate", {"checkpoint": run.path, "split": "train"})]
     last = [each for each in run.evaluations if each.split == "val"][-1:]
-    judged = (run.best if run.best is not None else run.evaluations[-1]).judgement
-    if judged is not None and judged.is_bad:  # which dlrm-export would refuse
+    judged = (run.best if run.best is not None else run.evaluations[-1]).by_label.values()
+    if run.untaught or any(each.is_bad for each in judged):  # which dlrm-export would refuse
         return [next_line("dlrm-report", {}, shlex.quote(str(run.path)))]
     which = {} if run.best is None or run.best in last else {"which": "best"}
     return [next_line("dlrm-export", {"checkpoint": run.path, **which, "output": f"{run.path}_export"})]

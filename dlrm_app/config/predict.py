@@ -1,6 +1,6 @@
 """dlrm-predict's configuration. Values and their explanations are in conf/predict.yaml."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -10,8 +10,8 @@ from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, S
 from dlrm_app.config.values import BatchRows, Split, Threads, Which, file_problems
 from dlrm_app.errors import Problem
 
-RESERVED = ("score", "label", "file", "line")
-"""Columns of dlrm-predict's output."""
+RESERVED = ("score", "label", "file", "line", "shard", "row")
+"""Columns of dlrm-predict's output, beside those of other labels."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,7 @@ class PredictConfig(Section):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             yield Problem("input", "or data.path must name what to score", cure)
         yield from file_problems("input", self.input)
-        rule = "names a column that the scores already have"
-        yield from (Problem("keep", rule, "leave it out", name) for name in RESERVED if name in self.keep)
+        yield from keep_problems(self.keep, RESERVED)
 
     def unread(self, key: str) -> str:
         """Settings of raw logs are not read for a dataset's rows, and ``split`` is not read for raw logs."""
@@ -46,3 +45,13 @@ class PredictConfig(Section):
             return "is for a dataset (data.path=)" * (key == "split")
         of_logs = ("encoding", "keep", "unit_mib", "rejects.max_fraction")
         return "is for raw logs (input=), the dataset at data.path has its own" * (key in of_logs)
+
+
+def keep_problems(keep: Sequence[str], taken: Sequence[str]) -> list[Problem]:
+    """A problem for each column of ``keep`` that has the name of a column of scores."""
+    rule = "names a column that the scores have themselves, which it would replace"
+    return [
+        Problem("keep", rule, "rename it in the input, or leave it out", name)
+        for name in taken
+        if name in keep
+    ]

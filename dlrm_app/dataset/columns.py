@@ -166,7 +166,7 @@ def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Proble
         for table in tables
         for first in [columns[table.features[0]]]
         for name in table.features
-        if _id_rule(columns[name]) != _id_rule(first)
+        if not have_same_ids(columns[name], first)
     ]
 
 
@@ -202,6 +202,11 @@ def attention_problems(tables: Sequence[Table], manifest: Manifest) -> list[Prob
         if table.attention and table.attention.target in lists
         for one_hot in [[name for name in table.features if name not in lists]]
     ]
+
+
+def have_same_ids(first: SparseColumn, second: SparseColumn) -> bool:
+    """True if both columns give every value the same id."""
+    return _id_rule(first) == _id_rule(second)
 
 
 def _id_rule(column: SparseColumn) -> list[object]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 
 Counts = Sequence[Sequence[float]]
-"""[L - 1, 9]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
-the same among rows without the main label; rows where it is 1 and its ``given`` 0.
+"""[L - 1, WIDTH]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
+the same among rows without the main label; both again of the rows where its ``given`` is 1, 0 if it has none; rows
+where it is 1 and its ``given`` 0.
 """
+WIDTH = 17
 
 
 def count_labels(
@@ -33,10 +36,15 @@ def count_labels(
     found = []
     for label in labels[1:]:
         is_known, is_positive = ~np.isnan(values[label.name]), values[label.name] == 1
-        lacks_given = 0.0 if label.given is None else float((is_positive & (values[label.given] == 0)).sum())
         sums = [rows @ counted for rows in among for counted in _each(is_known, is_positive, each)]
-        found.append([*map(float, sums), lacks_given])
-    return np.array(found).reshape(-1, 9)
+        where_given, lacks_given = [0.0] * 8, 0.0
+        if label.given is not None:
+            holds = values[label.given] == 1
+            its = _each(is_known & holds, is_positive & holds, each)
+            where_given = [rows @ counted for rows in among for counted in its]
+            lacks_given = (is_positive & (values[label.given] == 0)).sum()
+        found.append([*map(float, [*sums, *where_given, lacks_given])])
+    return np.array(found).reshape(-1, WIDTH)
 
 
 def _each(
@@ -54,18 +62,19 @@ def label_counts(
     """
     found = {}
     for number, label in enumerate(labels[1:]):
-        sums = [math.fsum(part[number][place] for part in parts if part) for place in range(9)]
-        counts = _counts(sums[:4], is_weighted)
-        negatives = _counts(sums[4:8], is_weighted) if is_sampled else None
-        found[label.name] = LabelCounts(
-            counts.rows, counts.positives, counts.weights, negatives, without_given=int(sums[8])
+        sums = [math.fsum(part[number][place] for part in parts if part) for place in range(WIDTH)]
+        counts, where_given = (_counts(sums[at : at + 8], is_weighted, is_sampled) for at in (0, 8))
+        found[label.name] = replace(
+            counts, without_given=int(sums[16]), where_given=where_given if label.given is not None else None
         )
     return found
 
 
-def _counts(sums: Sequence[float], is_weighted: bool) -> LabelCounts:
-    weights = WeightSums(*(float(f"{each:.12g}") for each in sums[2:])) if is_weighted else None
-    return LabelCounts(int(sums[0]), int(sums[1]), weights)
+def _counts(sums: Sequence[float], is_weighted: bool, is_sampled: bool) -> LabelCounts:
+    """``sums`` [8]: of all rows, then of those without the main label."""
+    weights = WeightSums(*(float(f"{each:.12g}") for each in sums[2:4])) if is_weighted else None
+    negatives = _counts(sums[4:], is_weighted, False) if is_sampled else None
+    return LabelCounts(int(sums[0]), int(sums[1]), weights, negatives)
 
 
 def add_weights(parts: Iterable[WeightSums | None]) -> WeightSums | None:
@@ -77,12 +86,14 @@ def add_weights(parts: Iterable[WeightSums | None]) -> WeightSums | None:
 def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
     """The counts of several splits together."""
     negatives = [part.negatives for part in parts if part.negatives]
+    where_given = [part.where_given for part in parts if part.where_given]
     return LabelCounts(
         sum(part.rows for part in parts),
         sum(part.positives for part in parts),
         add_weights(part.weights for part in parts),
         add_counts(negatives) if negatives else None,
         sum(part.without_given for part in parts),
+        add_counts(where_given) if where_given else None,
     )
 
 
@@ -103,13 +114,76 @@ def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
     return ("split", "label", "given", "rows that have it", "positives"), rows
 
 
+def one_class_labels(manifest: Manifest, split: str) -> dict[str, str]:
+    """Label → why its rows in ``split`` teach and measure nothing: none has it, or all that count are 0 or all are 1.
+
+    Labels of both classes are left out, and all if the split has no labels. A label that is given another one counts
+    where that one is 1, and rows count by their weights.
+    """
+    if manifest.label is None or manifest.splits[split].positives is None:
+        return {}
+    found = {}
+    for label in manifest.labels or [LearntLabel(manifest.label)]:
+        counts = manifest.where_given(split, label)[:2]
+        numbers = manifest.without_weights().where_given(split, label)[:2]
+        if why := _one_class(label, f"of {split}", counts, numbers):
+            found[label.name] = why
+    return found
+
+
+def _one_class(
+    label: LearntLabel, where: str, sums: tuple[float, float], numbers: tuple[float, float]
+) -> str | None:
+    """``sums``: of the weights of the positives and of all rows; ``numbers``: of rows."""
+    positives, rows = sums
+    which = f"{where} with {label.given} 1" if label.given is not None else where
+    if not numbers[1]:
+        return f"no row {which} has {label.name}"
+    weighing = " and weigh more than 0" * (numbers != sums)
+    if not rows:
+        return f"all {numbers[1]:,.0f} rows {which} that have {label.name} weigh 0"
+    for value, others in ((0, positives), (1, rows - positives)):
+        if others <= ROUNDING * rows:
+            return f"{label.name} is {value} in all rows {which} that have it{weighing}"
+    return None
+
+
+ROUNDING = 1e-12
+"""A sum of weights that is this share of another is 0."""
+
+
 def given_lines(manifest: Manifest) -> Iterator[str]:
-    """A warning for each label that is 1 in rows where its ``given`` is 0."""
+    """What the rows say of each label: those that teach a label that is given another one, and warnings."""
+    for label in manifest.other_labels:
+        if label.given is not None and "train" in manifest.splits and manifest.splits["train"].labels:
+            yield _taught_line(manifest.without_weights(), label)
     for name, split in manifest.splits.items():
         for label in manifest.other_labels:
             counts = split.labels.get(label.name)
             if counts is not None and counts.without_given:
                 yield (
                     f"warning: {counts.without_given:,} of {name}'s rows have {label.name} 1 and {label.given} 0, and "
-                    f"given: {label.given} says that there are none: leave it out if they are right"
+                    f"given: {label.given} says that there are none: they teach nothing of {label.name}; leave it out "
+                    "if they are right"
                 )
+
+
+def class_lines(manifest: Manifest) -> Iterator[str]:
+    """A warning for each label of which a split has one class alone, or none."""
+    for split in manifest.splits:
+        for why in one_class_labels(manifest, split).values():
+            then = (
+                "no model can learn it, and dlrm-export refuses one that was trained on it"
+                if split == "train"
+                else "it has no AUC there"
+            )
+            yield f"warning: {why}: {then}"
+
+
+def _taught_line(manifest: Manifest, label: LearntLabel) -> str:
+    _, known, holding = manifest.where_given("train", label)
+    lacking = holding - known
+    more = f", which count for {lacking:,.0f} more that lack it" if lacking > 0.5 and known else ""
+    return (
+        f"{label.name} is learnt from the {known:,.0f} rows of train with {label.given} 1 that have it{more}"
+    )

@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app.dataset.lineage import Lineage
-from dlrm_app.dataset.splits import ManifestSource, Shard, Split, ValueCounts, WeightSums
+from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, ValueCounts, WeightSums
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, Json
@@ -193,14 +193,33 @@ class Manifest:
         """
         part, share = self.splits[split], self.kept_share(split) if all_negatives else 1.0
         if label is not None and label.name != self.label:
-            counts = part.labels[label.name]
-            clicks, rows = self._clicks_and_rows(counts.positives, counts.rows, counts.weights)
-            if (less := counts.negatives) is not None:
-                of_clicks, of_rows = self._clicks_and_rows(less.positives, less.rows, less.weights)
-                clicks, rows = clicks + of_clicks * (1 / share - 1), rows + of_rows * (1 / share - 1)
-            return clicks, rows
+            return self._of_counts(part.labels[label.name], share)
         clicks, rows = self._clicks_and_rows(part.positives or 0, part.rows, part.weights)
         return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
+
+    def where_given(self, split: str, label: LearntLabel) -> tuple[float, float, float]:
+        """(the sum of the weights of the positives of ``label``, those of the rows that have it, those of all rows): of
+        the rows of ``split`` where its ``given`` is 1, as ``clicks_and_rows`` counts them.
+
+        For a label that stands alone: of all rows. In a dataset of an earlier version, which did not count them, all
+        rows where ``given`` is 1 count as such that have the label.
+        """
+        by_name = {each.name: each for each in self.labels}
+        if label.given is None:
+            clicks, rows = self.clicks_and_rows(split, label=label)
+            return clicks, rows, self.clicks_and_rows(split)[1]
+        holding, _ = self.clicks_and_rows(split, label=by_name[label.given])
+        counts = self.splits[split].labels[label.name].where_given
+        if counts is None:
+            return self.clicks_and_rows(split, label=label)[0], holding, holding
+        return *self._of_counts(counts, self.kept_share(split)), holding
+
+    def _of_counts(self, counts: LabelCounts, share: float) -> tuple[float, float]:
+        clicks, rows = self._clicks_and_rows(counts.positives, counts.rows, counts.weights)
+        if (less := counts.negatives) is not None:
+            of_clicks, of_rows = self._clicks_and_rows(less.positives, less.rows, less.weights)
+            clicks, rows = clicks + of_clicks * (1 / share - 1), rows + of_rows * (1 / share - 1)
+        return clicks, rows
 
     def _clicks_and_rows(self, clicks: int, rows: int, weights: WeightSums | None) -> tuple[float, float]:
         """The sums of ``weights`` if rows count by them; otherwise the numbers."""

@@ -32,7 +32,8 @@ class LabelCounts:
     have weights.
 
     ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
-    rows where the label is 1 and its ``given`` is 0.
+    rows where the label is 1 and its ``given`` is 0. ``where_given``: the counts of the rows where its ``given`` is 1;
+    None for a label that stands alone, and in a dataset of an earlier version.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class LabelCounts:
     weights: WeightSums | None = field(default=None, metadata=IF_SET)
     negatives: "LabelCounts | None" = field(default=None, metadata=IF_SET)
     without_given: int = field(default=0, metadata=IF_SET)
+    where_given: "LabelCounts | None" = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,14 @@ def _differ(before: int, of_before: int, now: int, of_now: int) -> bool:
     """True if two shares differ by more than LIMIT and chance."""
     if not of_before or not of_now:
         return False
-    share = (before + now) / (of_before + of_now)
-    error = math.sqrt(share * (1 - share) * (1 / of_before + 1 / of_now))
+    error = math.hypot(_error(before, of_before), _error(now, of_now))
     return abs(before / of_before - now / of_now) > max(LIMIT, _Z * error)
+
+
+def _error(count: int, of: int) -> float:
+    """The standard error of a share; that of few values is large (Agresti and Coull 1998)."""
+    share = (count + 1) / (of + 2)
+    return math.sqrt(share * (1 - share) / of)
 
 
 def _lengths_differ(before: ValueCounts, now: ValueCounts) -> bool:

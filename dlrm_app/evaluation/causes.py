@@ -43,8 +43,10 @@ def likely_causes(
     verdict: str, found: Measurements, evidence: Evidence, leaks: Mapping[str, float]
 ) -> list[Cause]:
     """The likely causes, the likeliest first: those that explain others come before them."""
-    if verdict in (LEARNT, UNDECIDED):
+    if verdict == UNDECIDED or (verdict == LEARNT and evidence.trained.is_early):
         return []
+    if verdict == LEARNT:
+        return [cause for cause in [_other_share(found, evidence)] if cause is not None]
     if verdict == TOO_GOOD:
         return [_leak(evidence, leaks)]
     rules: list[Callable[[Measurements, Evidence], Cause | None]] = [
@@ -54,6 +56,7 @@ def likely_causes(
         _crowded,
         _unknown,
         _other_labels,
+        _other_share,
         _few_steps,
         _overfitted,
         _shuffled,
@@ -68,7 +71,13 @@ def likely_causes(
 def _leak(evidence: Evidence, leaks: Mapping[str, float]) -> Cause:
     if leaks:
         name = max(leaks, key=lambda name: strength(leaks[name]))
-        cure = f"if {name} is known only after the click, give it role: ignore and preprocess again"
+        first, _, second = name.partition(" with ")
+        what = (
+            f"{first} holds {second} itself, written after the outcome"
+            if second
+            else f"{name} is known only afterwards"
+        )
+        cure = f"if {what}, give {first} role: ignore and preprocess again"
         return Cause("leaked column", leaks_text(leaks), cure)
     command = f"dlrm-check {setting('data.path', evidence.dataset)}"
     check = f"{command} counts rows of val and test that train has too"
@@ -81,7 +90,12 @@ def _one_class(found: Measurements, evidence: Evidence) -> Cause | None:
         return None
     kind = "positive" if positives else "negative"
     cure = "check the label's column and its values in the description, and preprocess again"
-    return Cause("labels constant", f"all {rows:,} rows of train are {kind}", cure)
+    measured = (
+        f"all {rows:,} rows of train are {kind}"
+        if rows
+        else "no row of train counts: none has the label, or they weigh 0"
+    )
+    return Cause("labels constant", measured, cure)
 
 
 def scale_cause(scales: Mapping[str, float], limit: float = LARGE_DENSE) -> Cause | None:
@@ -155,14 +169,30 @@ def _other_labels(found: Measurements, evidence: Evidence) -> Cause | None:
     if abs(now - then) <= NORMAL_99 * error or 0.5 < now / then < 2:
         return None
     measured = f"{percent(then)} of train's rows are positive and {percent(now)} of {found.split}'s"
-    return Cause(
-        "labels unlike between splits", measured, "check the label's column and values in both inputs"
+    cure = f"check the label's column and values in both inputs; {_SHARES}"
+    return Cause("labels unlike between splits", measured, cure)
+
+
+_SHARES = (
+    "where one of them is a sample, say negatives_kept: {train: 0.1} in the description, the share of its negatives that "
+    "were kept; weights by class raise all scores"
+)
+
+
+def _other_share(found: Measurements, evidence: Evidence) -> Cause | None:
+    """Predictions of rows that rank are off by a factor: their share of positives is not that of train."""
+    if not found.is_off_by_a_factor or abs(found.auc - 0.5) <= found.reach or _other_labels(found, evidence):
+        return None
+    measured = (
+        f"it predicts {found.calibration:.3g} positives for each observed on {found.split}, though it ranks"
     )
+    cure = f"{_SHARES}; if the share of positives has changed since train, trainer.calibrate=true fits that of val"
+    return Cause("another share of positives", measured, cure)
 
 
 def _swapped(found: Measurements, evidence: Evidence) -> Cause | None:
     measured = f"what raises the label in train lowers it in {found.split}"
-    cure = "check which value of the label means a click in each input (positive: in the description)"
+    cure = "check which value of the label means a click in each input: 1 must mean it in both"
     return Cause("labels inverted", measured, cure)
 
 
@@ -202,7 +232,7 @@ def _overfitted(found: Measurements, evidence: Evidence) -> Cause | None:
     cure = "stop earlier (evaluation.patience=1, which=best), or give rare values one id (encoding.min_count)"
     if not 0.8 < found.calibration < 1.25:
         measured += f", and it predicts {found.calibration:.3g} clicks for each observed"
-        cure += "; trainer.calibrate=true fits the share of clicks"
+        cure += f"; {_SHARES}; trainer.calibrate=true fits the share of clicks"
     return Cause("overfitting", measured, cure)
 
 

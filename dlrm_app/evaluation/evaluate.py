@@ -4,8 +4,9 @@ While a forward pass is computed, the next batch is copied to the device and its
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
@@ -15,8 +16,8 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
@@ -73,28 +74,45 @@ class ForwardPasses:
             self._pipeline.reset()  # forgets batches that an error has left under way
 
 
-def metrics_of_labels(manifest: Manifest, split: str, group_by: str | None) -> list[ClickMetrics]:
+Measured = Mapping[LabelRows, ClickMetrics]
+"""The rows of a label → its metrics, the main one first."""
+
+
+def metrics_of_labels(manifest: Manifest, split: str, group_by: str | None) -> dict[LabelRows, ClickMetrics]:
     """Metrics to compute on ``split``: of the main label, then of each other label."""
-    others = [f"{label.name} in {split}" for label in manifest.other_labels]
-    return [ClickMetrics(title, group_by) for title in (split, *others)]
+    main, *others = rows_of_labels(manifest, split)
+    titles = {rows: f"{rows.name_in(manifest.labels)} in {split}" for rows in others}
+    return {rows: ClickMetrics(title, group_by) for rows, title in {main: split, **titles}.items()}
+
+
+def metrics_where_given(manifest: Manifest, split: str) -> dict[LabelRows, ClickMetrics]:
+    """Metrics to compute of each label that is given another one, on the rows where that one is 1."""
+    found = [replace(rows, is_conditional=True) for rows in rows_of_labels(manifest, split)]
+    return {
+        rows: ClickMetrics(f"{rows.name_in(manifest.labels)} in {split}")
+        for rows in found
+        if rows.given[rows.number] is not None
+        and manifest.labels[rows.number].name in manifest.splits[split].labels
+    }
 
 
 def evaluate(
     passes: ForwardPasses,
     batches: EvalBatches,
-    metrics: Sequence[ClickMetrics],
+    metrics: Measured,
     runtime: Runtime,
     title: str,
 ) -> dict[str, float]:
     """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``, by the main label.
 
     The same on every rank. Adds ``seconds``, the time it took. ``metrics``: of the main label, and of as many others as
-    are wanted, each over the rows that have it.
+    are wanted, each over its rows.
     """
     started = time.perf_counter()
-    for each in metrics:
+    main, *_ = metrics.values()
+    for each in metrics.values():
         each.reset()
-    group_by = metrics[0].group_by
+    group_by = main.group_by
     kept = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
     seen = 0
 
@@ -108,13 +126,12 @@ def evaluate(
             groups = batch.sparse_features[group_by].values()[rows]
         seen += batch.num_valid
         supervision = batch.supervision[rows]
-        for label, each in enumerate(metrics):
-            having = supervision.having(label)
-            its_rows = ScoredRows.of_label(label, logits, supervision)[having]
-            each.update(its_rows, None if groups is None else groups[having])
+        for label, each in metrics.items():
+            its_rows, chosen = label.scored(logits, supervision)
+            each.update(its_rows, None if groups is None else groups[chosen])
 
     score_rows(passes, batches, runtime, title, add)
-    values = metrics[0].compute()
+    values = main.compute()
     return {**values, "seconds": time.perf_counter() - started}
 
 

@@ -16,7 +16,13 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
-from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate, metrics_of_labels
+from dlrm_app.evaluation.evaluate import (
+    ForwardPasses,
+    batch_rows,
+    evaluate,
+    metrics_of_labels,
+    metrics_where_given,
+)
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import judge
@@ -48,7 +54,8 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    Only checkpoints have a ``step``. ``others``: the metrics of other labels.
+    Only checkpoints have a ``step``. ``others``: the metrics of other labels; ``where_given``: of labels that are given
+    another one, on the rows where that one is 1.
     """
 
     path: str
@@ -57,6 +64,7 @@ class MeasuredModel:
     rows: ScoredRows
     ne_error: float
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
+    where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -106,7 +114,8 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.judged(config.split),
                     logloss_interval(each.rows, config.confidence),
                     its_values,
-                    label_results(each, measured[0], config.confidence),
+                    label_results(each.others, measured[0].others, config.confidence),
+                    label_results(each.where_given, measured[0].where_given, config.confidence),
                 )
                 for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
@@ -224,27 +233,33 @@ def measure(
     )
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
-    main, *rest = metrics_of_labels(manifest, config.split, config.group_by)
+    metrics = metrics_of_labels(manifest, config.split, config.group_by)
+    where_given = metrics_where_given(manifest, config.split)
     with batches:
-        values = evaluate(passes, batches, [main, *rest], runtime, f"evaluate {trained.name}")
-    names, stored = [label.name for label in manifest.other_labels], manifest.splits[config.split].labels
-    of_labels = {name: each for name, each in zip(names, rest, strict=True) if name in stored}
+        values = evaluate(passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}")
+    main, *rest = metrics.values()
+    labels, stored = manifest.other_labels, manifest.splits[config.split].labels
+    of_labels = {label.name: each for label, each in zip(labels, rest, strict=True) if label.name in stored}
+    of_factors = {rows.name_in(manifest.labels): each for rows, each in where_given.items()}
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return replace(MeasuredModel.of(str(trained.folder), step, main, values), others=of_labels)
+    found = MeasuredModel.of(str(trained.folder), step, main, values)
+    return replace(found, others=of_labels, where_given=of_factors)
 
 
-def label_results(model: MeasuredModel, first: MeasuredModel, confidence: float) -> list[LabelResult]:
-    """The results of the other labels of ``model``, compared with the ``first`` model. Every rank must call it."""
+def label_results(
+    measured: Mapping[str, ClickMetrics], first: Mapping[str, ClickMetrics], confidence: float
+) -> list[LabelResult]:
+    """The results of other labels of a model, compared with those of the ``first`` model. Every rank must call it."""
     found = []
-    for name, metrics in model.others.items():
+    for name, metrics in measured.items():
         values, rows = metrics.compute(), metrics.rows()
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
         if not math.isnan(values["auc"]):
             interval = auc_interval(rows, confidence)
-            if model is not first and name in first.others:
-                theirs = first.others[name].rows()
+            if measured is not first and name in first:
+                theirs = first[name].rows()
                 if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
                     difference = compare_aucs(rows, theirs.logits, confidence).difference
         found.append(LabelResult(name, values, interval, logloss_interval(rows, confidence), difference))

@@ -5,22 +5,26 @@ Called only for an evaluation that has no good verdict from its metrics, so that
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torchrec.modules.mlp import Perceptron
 
 from dlrm_app.dataset.arrow import Bags
+from dlrm_app.dataset.columns import have_same_ids
+from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids
+from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids, auc_of_lists, auc_of_pair
 from dlrm_app.evaluation.evaluate import ForwardPasses
+from dlrm_app.evaluation.label_rows import LabelRows
 from dlrm_app.evaluation.measurements import Evidence, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
 from dlrm_app.loader.batch import EvalBatches
@@ -41,24 +45,25 @@ MISSING_OR_RARE = {"hash": 1, "vocab": 2}
 
 def gather(
     manifest: Manifest,
-    split: str,
+    rows: LabelRows,
     tables: Sequence[Table],
     passes: ForwardPasses,
     batches: EvalBatches,
     runtime: Runtime,
     trained: TrainedSoFar,
 ) -> Evidence:
-    """Evidence about the model of ``passes`` and the rows that it learnt and was judged on. Every rank must call it.
+    """Evidence about the model of ``passes`` and the ``rows`` of the label that it learnt and was judged on. Every rank
+    must call it.
 
-    ``batches``: of ``split``; the first is used.
+    ``batches``: of the split of ``rows``; the first is used.
     """
     features = [name for table in tables for name in table.features]
-    scales, aucs, unknown = runtime.on_first(_look, manifest, split, features)
-    silent, spread = _fire(passes, batches)
+    scales, aucs, unknown = runtime.on_first(_look, manifest, features, rows)
+    silent, spread = _fire(passes, batches, rows.number)
     growth, largest = _weights(passes.model, tables)
     return Evidence(
-        train=manifest.clicks_and_rows("train"),
-        here=manifest.clicks_and_rows(split),
+        train=_class_sums(manifest, "train", rows),
+        here=_class_sums(manifest, rows.split, rows),
         trained=trained,
         dataset=str(manifest.path),
         scales=scales,
@@ -76,30 +81,104 @@ def gather(
     )
 
 
+def _class_sums(manifest: Manifest, split: str, rows: LabelRows) -> tuple[float, float]:
+    """(positives, rows) of a label; where its condition holds, if it is given another one."""
+    if rows.number == 0:
+        return manifest.clicks_and_rows(split)
+    label = manifest.labels[rows.number]
+    return (
+        manifest.where_given(split, label)[:2] if label.name in manifest.splits[split].labels else (0.0, 0.0)
+    )
+
+
 def _look(
-    manifest: Manifest, split: str, features: Sequence[str]
+    manifest: Manifest, features: Sequence[str], label: LabelRows
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """(size of each dense column, AUC of each column of the log alone, share of unknown lookups by feature),
-    from samples of rows.
+    """(size of each dense column, AUC of each column of the log alone, and of each list with the column whose values it
+    shares, share of unknown lookups by feature), from samples of rows.
     """
-    train, here = _sample(manifest, "train", features), _sample(manifest, split, features)
+    train, here = _sample(manifest, "train", features), _sample(manifest, label.split, features)
     columns = {column.name: column for column in manifest.sparse}
-    dense, labels = np.concatenate([rows.dense for rows in train]), _labels(train)
-    scales: dict[str, float] = {}
-    unknown: dict[str, float] = {}
+    dense = np.concatenate([rows.dense for rows in train]).astype(np.float64)
+    read = {name: _ids(train, number) for number, name in enumerate(features)}
+    scales = {c.name: float(np.sqrt(np.mean(dense[:, n] ** 2))) for n, c in enumerate(manifest.dense)}
+    unknown = {
+        name: _unknown(read[name].values, _ids(here, number).values, columns[name])
+        for number, name in enumerate(features)
+    }
     aucs: dict[str, list[float]] = defaultdict(list)  # by column of the log, which others are made of
-    for number, column in enumerate(manifest.dense):
-        values = dense[:, number].astype(np.float64)
-        scales[column.name] = float(np.sqrt(np.mean(values**2)))
-        aucs[column.transform.get("column", column.name)].append(auc_of(values, labels))
-    for number, name in enumerate(features):
-        (ids, bags), (others, _) = _ids(train, number), _ids(here, number)
-        unknown[name] = _unknown(ids, others, columns[name])
-        if bags is None:
-            aucs[columns[name].encoding.get("column", name)].append(auc_of_ids(ids, labels))
+    for chosen, labels in _outcomes(manifest, train, label):
+        for number, column in enumerate(manifest.dense):
+            aucs[column.transform.get("column", column.name)].append(auc_of(dense[chosen, number], labels))
+        for names, auc in _list_aucs(manifest, read, chosen, labels):
+            aucs[names].append(auc)
     known = {name: [auc for auc in some if not math.isnan(auc)] for name, some in aucs.items()}
     best = {name: max(some, key=lambda auc: abs(auc - 0.5)) for name, some in known.items() if some}
     return scales, best, unknown
+
+
+def _list_aucs(
+    manifest: Manifest, read: Mapping[str, Bags], chosen: NDArray[np.intp], labels: NDArray[np.bool_]
+) -> Iterator[tuple[str, float]]:
+    """(column of the log, AUC) of each feature alone, and of each list with each column of one value a row whose values
+    have the same ids. ``read``: feature → its ids.
+    """
+    columns = {column.name: column for column in manifest.sparse if column.name in read}
+    taken = {name: _rows_of(read[name], chosen) for name in columns}
+    singles = {name: bags.values for name, bags in taken.items() if not columns[name].multi_hot}
+    for name, ids in singles.items():
+        yield columns[name].encoding.get("column", name), auc_of_ids(ids, labels)
+    for name, bags in taken.items():
+        if not columns[name].multi_hot:
+            continue
+        yield name, auc_of_lists(bags.values, bags.offsets, labels)
+        for other, ids in singles.items():
+            if (in_list := _ids_in(manifest, columns[other], columns[name])) is not None:
+                yield f"{name} with {other}", auc_of_pair(in_list[ids], bags.values, bags.offsets, labels)
+
+
+def _ids_in(manifest: Manifest, column: SparseColumn, other: SparseColumn) -> NDArray[np.int64] | None:
+    """[num_embeddings] the id that ``other`` gives the value of each id of ``column``, -1 for none and for missing and
+    rare values, which need not be the same; None if their values cannot be compared.
+    """
+    least = MISSING_OR_RARE.get(column.encoding["kind"], 0)
+    if have_same_ids(column, other):
+        found = np.arange(column.num_embeddings, dtype=np.int64)
+    elif column.encoding["kind"] == other.encoding["kind"] == "vocab":
+        values, others = (read_vocabulary(manifest.folder, each) for each in (column, other))
+        if values["value"].type != others["value"].type:
+            return None
+        places = pc.index_in(values["value"], value_set=others["value"].combine_chunks())
+        found = np.full(column.num_embeddings, -1, np.int64)
+        known = places.is_valid().to_numpy()
+        found[values["id"].to_numpy()[known]] = others["id"].to_numpy()[places.drop_null().to_numpy()]
+    else:
+        return None
+    found[:least] = -1
+    return found
+
+
+def _rows_of(bags: Bags, chosen: NDArray[np.intp]) -> Bags:
+    """Some of the rows."""
+    lengths = np.diff(bags.offsets)[chosen]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(bags.offsets[:-1][chosen] - offsets[:-1], lengths)
+    return Bags(bags.values[places], offsets.astype(np.int32))
+
+
+def _outcomes(
+    manifest: Manifest, parts: Sequence[Rows], label: LabelRows
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
+    """(rows, their labels): those that ``label`` is measured on; then, if it is given another label, those where that
+    one is 1, among which a column may tell what it does not among all.
+    """
+    numbers = np.concatenate([rows.supervision for rows in parts]).T[: max(1, len(manifest.labels))]
+    values = label.outcomes(torch.from_numpy(np.ascontiguousarray(numbers)))[0].numpy()
+    known = ~np.isnan(values)
+    before = label.given[label.number]
+    for chosen in [known] if before is None else [known, known & (numbers[before] == 1)]:
+        rows = np.flatnonzero(chosen)
+        yield rows, values[rows] > 0.5
 
 
 def _sample(manifest: Manifest, split: str, features: Sequence[str]) -> list[Rows]:
@@ -111,15 +190,16 @@ def _sample(manifest: Manifest, split: str, features: Sequence[str]) -> list[Row
     return [reader.decode(group) for group in groups[::step][: wanted + 1]]
 
 
-def _labels(parts: Sequence[Rows]) -> NDArray[np.bool_]:
-    return np.concatenate([rows.labels for rows in parts]) > 0.5
-
-
-def _ids(parts: Sequence[Rows], number: int) -> tuple[NDArray[np.int32], bool | None]:
-    """(the ids of all lookups of a feature, True if it is multi-hot or None)."""
+def _ids(parts: Sequence[Rows], number: int) -> Bags:
+    """The ids of a feature, one a row or lists."""
     columns = [rows.features[number] for rows in parts]
     values = [column.values if isinstance(column, Bags) else column for column in columns]
-    return np.concatenate(values), True if isinstance(columns[0], Bags) else None
+    lengths = [
+        np.diff(column.offsets) if isinstance(column, Bags) else np.ones(len(column), np.int32)
+        for column in columns
+    ]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    return Bags(np.concatenate(values), offsets.astype(np.int32))
 
 
 def _unknown(ids: NDArray[np.int32], others: NDArray[np.int32], column: SparseColumn) -> float:
@@ -132,7 +212,7 @@ def _unknown(ids: NDArray[np.int32], others: NDArray[np.int32], column: SparseCo
 
 
 @torch.no_grad()
-def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, float | None]:
+def _fire(passes: ForwardPasses, batches: EvalBatches, label: int) -> tuple[float | None, float | None]:
     """(share of ReLU units that fire for no row, standard deviation of logits) over the first batch of all ranks.
 
     Hooks are for this pass alone. None for units if the model has none that can be watched.
@@ -154,7 +234,7 @@ def _fire(passes: ForwardPasses, batches: EvalBatches) -> tuple[float | None, fl
     model = passes.model.eval()
     try:
         with undisturbed(model), closing(passes.over(batches)) as scored:
-            logits = [main[: batch.num_valid, 0].double().cpu() for batch, main in islice(scored, 1)]
+            logits = [every[: batch.num_valid, label].double().cpu() for batch, every in islice(scored, 1)]
     finally:
         for handle in handles:
             handle.remove()

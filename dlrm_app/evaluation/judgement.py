@@ -32,7 +32,7 @@ DIVERGED_FACTOR = 2.0
 
 def needs_evidence(found: Measurements) -> bool:
     """True unless the model has learnt, and not so much that a column may give the outcome away."""
-    return _verdict(found) != LEARNT or found.auc > HIGH_AUC
+    return _verdict(found) != LEARNT or found.auc > HIGH_AUC or found.is_off_by_a_factor
 
 
 def judge(found: Measurements, evidence: Evidence | None) -> Judgement:
@@ -87,9 +87,14 @@ def _verdict(found: Measurements) -> str:
 
 def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: Mapping[str, float]) -> str:
     rows = f"{found.num_samples:,} rows of {found.split}"
+    if not found.num_samples:
+        return "no rows"
     if not found.has_classes:
         kind = "positive" if found.positives else "negative"
-        return f"nothing can be said about ranking: all {rows} are {kind}" if found.num_samples else "no rows"
+        why = f"all {rows} are {kind}"
+        if 0 < found.positives < found.num_samples:
+            why = f"of {rows} the positives, the negatives or both weigh 0"
+        return f"nothing can be said about ranking: {why}"
     low, high = 0.5 - found.reach, 0.5 + found.reach
     chance = f"scores without any knowledge have {low:.3f} to {high:.3f} on {rows}"
     if verdict == UNDECIDED and abs(found.auc - 0.5) <= found.reach:
@@ -120,4 +125,5 @@ def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: M
         )
         yet = " so far" if evidence is not None and evidence.trained.is_early else ""
         return f"no better than a constant{yet}: NE {found.ne:.4f} (a constant has 1), {ranks}"
-    return f"better than a constant: NE {found.ne:.4f}, AUC {found.auc:.5f} on {rows}"
+    off = f", but its calibration is {found.calibration:.3g}" if found.is_off_by_a_factor else ""
+    return f"better than a constant: NE {found.ne:.4f}, AUC {found.auc:.5f} on {rows}{off}"

@@ -8,6 +8,8 @@ NORMAL_99 = 2.5758
 """Standard errors on each side of a 99% interval. With 95%, one evaluation of noise in twenty would have a verdict."""
 LEARNT_NE = 0.99
 """An NE below this: there is something to learn, and the model has learnt it."""
+FACTOR = 1.5
+"""The limit of calibration, or of its inverse: beyond it a share of rows or their weights are not what they should be."""
 FEW_STEPS, LEAST_MOVED = 30, 0.01
 """Limits: of steps, and of learning rate times steps, about the most that Adam and Adagrad move a weight."""
 
@@ -53,6 +55,14 @@ class Measurements:
         if self.effective is not None:
             return min(self.effective) > 0
         return 0 < self.positives < self.num_samples
+
+    @property
+    def is_off_by_a_factor(self) -> bool:
+        """True if the sum of the predictions is far from the number of positives, beyond what chance gives."""
+        if not self.has_classes or not self.calibration > 0:
+            return False
+        positives, _ = self.effective or (self.positives, 0)
+        return abs(math.log(self.calibration)) > math.log(FACTOR) + NORMAL_99 / math.sqrt(positives)
 
     @property
     def reach(self) -> float:

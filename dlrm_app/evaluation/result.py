@@ -65,7 +65,7 @@ class ValueResult:
 
 @dataclass(frozen=True)
 class LabelResult:
-    """A model's metrics of another label, over the rows that have it.
+    """A model's metrics of another label, over the rows that it is measured on (``label_rows``).
 
     ``difference``: its AUC minus that of the first model, on the same rows; None for the first model itself.
     """
@@ -94,6 +94,8 @@ class ModelResult:
     """The metrics by values of the columns ``by=`` names."""
     labels: list[LabelResult] = field(default_factory=list)
     """The metrics of other labels; all others are of the main one."""
+    where_given: list[LabelResult] = field(default_factory=list)
+    """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
 
     @property
     def name(self) -> str:
@@ -128,11 +130,12 @@ class EvaluationResult(Result):
         interval = f"{100 * self.confidence:g}% interval"
         names = [model.name + ", averaged" * (self.ema and model.step is not None) for model in self.models]
         yield from _metric_table(self.split, names, self.models, interval)
-        for label in dict.fromkeys(each.name for model in self.models for each in model.labels):
+        of_models = [[*model.labels, *model.where_given] for model in self.models]
+        for label in dict.fromkeys(each.name for measured in of_models for each in measured):
             found = {
                 name: each
-                for name, model in zip(names, self.models, strict=True)
-                for each in model.labels
+                for name, measured in zip(names, of_models, strict=True)
+                for each in measured
                 if each.name == label
             }
             yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)

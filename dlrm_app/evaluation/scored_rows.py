@@ -26,10 +26,13 @@ class ScoredRows:
         return cls(logits, labels, logits.new_ones(()).expand(len(logits)), is_weighted=False)
 
     @classmethod
-    def of_label(cls, number: int, logits: torch.Tensor, supervision: Supervision) -> "ScoredRows":
-        """Rows with ``logits`` [n, L], by the label of that number; all must have it."""
-        labels, weights = supervision.labels[number], supervision.weights
-        return cls(logits[:, number], labels > 0.5, weights, supervision.is_weighted)
+    def of_label(cls, logits: torch.Tensor, labels: torch.Tensor, supervision: Supervision) -> "ScoredRows":
+        """Rows with the ``logits`` [n] and ``labels`` [n] of one label, and the weights of ``supervision``."""
+        return cls(logits, labels > 0.5, supervision.weights, supervision.is_weighted)
+
+    def counted(self, times: torch.Tensor) -> "ScoredRows":
+        """These rows, each of which counts ``times`` [n] as often."""
+        return ScoredRows(self.logits, self.labels, self.weights * times)
 
     def __len__(self) -> int:
         return len(self.logits)

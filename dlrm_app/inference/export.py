@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.dataset.label_counts import one_class_labels
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -33,7 +34,7 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.parquet_weights import write_parquet
-from dlrm_app.inference.problems import memory_problems, refuse_judged
+from dlrm_app.inference.problems import memory_problems, refuse_bad, refuse_judged
 from dlrm_app.inference.record import (
     EXPORT_FORMAT,
     RECORD,
@@ -117,7 +118,7 @@ def _apply(base: Path, delta: Path, output: Path) -> Export:
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
-    refuse_judged(str(config.checkpoint), trained.marker.progress.judgement, config.judgement)
+    refuse_judged(str(config.checkpoint), trained.marker.progress, config.judgement)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     manifest = manifest if trained.trainer.weights else manifest.without_weights()
     check_columns(trained, manifest)
@@ -132,12 +133,14 @@ def held_out_split(split: str | None, manifest: Manifest) -> str:
     wanted = [split] if split else ["test", "val"]
     for name in wanted:
         held_out = manifest.splits.get(name)
-        if held_out and 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
+        if held_out is None or not 2 <= (held_out.positives or 0) <= held_out.rows - 2:  # fewer have no AUC
+            continue
+        if manifest.label not in one_class_labels(manifest, name):  # nor have rows that weigh 0
             return name
     raise DataError(
         Problem(
             str(manifest.path),
-            f"has no {' or '.join(wanted)} split with two rows of each label to verify the export on",
+            f"has no {' or '.join(wanted)} split with two rows of each label, of a weight above 0, to verify the export on",
             "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or "
             "split=train",
         )
@@ -263,10 +266,10 @@ def _write_models(
 def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choice: str) -> None:
     """Raises DlrmError for a model that was never evaluated on val and is bad on the held-out ``split``."""
     progress = trained.marker.progress
-    if progress.judgement is None:
+    if not progress.judgements:
         steps = progress.counted_updates
         found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
-        refuse_judged(trained.name, judge(found, None), choice)
+        refuse_bad(trained.name, judge(found, None), choice)
 
 
 def _table_bytes(source: _Source) -> int:

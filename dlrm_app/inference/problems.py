@@ -16,6 +16,7 @@ from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.text import bytes_text
 from dlrm_app.typed import install_command
 
@@ -52,20 +53,41 @@ def check_export(config: ExportConfig) -> None:
         def look_at_checkpoint() -> None:
             refuse_no_checkpoint(Path(checkpoint))
             marker = read_marker(choose_checkpoint(Path(checkpoint), config.which))
-            refuse_judged(checkpoint, marker.progress.judgement, config.judgement)
+            refuse_judged(checkpoint, marker.progress, config.judgement)
 
         looks.insert(0, look_at_checkpoint)
     refuse_all(problems, *looks)
 
 
-def refuse_judged(name: str, judgement: Judgement | None, choice: str) -> None:
-    """Raises DlrmError if the model ``name`` must not be used, unless ``choice`` is to ignore that."""
-    if judgement is None or not judgement.is_bad or choice == "ignore":
+def refuse_judged(name: str, progress: Progress, choice: str) -> None:
+    """Raises DlrmError if the model ``name`` must not be used by what training found, unless ``choice`` is to ignore
+    that: a label was not learnt, or there was nothing to learn it from.
+    """
+    bad = {label: each for label, each in progress.judgements.items() if each.is_bad}
+    for label, judgement in bad.items():
+        refuse_bad(name, judgement, choice, label)
+    for why in progress.untaught.values() if choice != "ignore" else ():
+        raise DlrmError(
+            Problem(
+                name,
+                f"is not exported, because {why}, from which it could learn nothing",
+                "correct the label's column and preprocess again, or leave it out of dataset.labels; "
+                "judgement=ignore exports it as it is",
+            )
+        )
+
+
+def refuse_bad(name: str, judgement: Judgement, choice: str, label: str = "") -> None:
+    """Raises DlrmError for a bad ``judgement`` of the model ``name``, or of another ``label``, unless ``choice`` is to
+    ignore it.
+    """
+    if not judgement.is_bad or choice == "ignore":
         return
+    of_label = f"its {label} is " if label else "it is "
     raise DlrmError(
         Problem(
             name,
-            f"is not exported, because it is {judgement.text}",
+            f"is not exported, because {of_label}{judgement.text}",
             "train it again, or add judgement=ignore to export it as it is",
         )
     )

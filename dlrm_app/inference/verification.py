@@ -9,8 +9,8 @@ import torch
 
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.intervals import compare_aucs
+from dlrm_app.evaluation.label_rows import MAIN
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.inference.exported_model import from_lines, to_lines
 from dlrm_app.inference.formats import Forward, Inputs
 from dlrm_app.inference.record import Verification
@@ -39,7 +39,7 @@ def score_split(
         for batch in batches:
             rows = slice(batch.num_valid)
             logits = score(batch)[rows].reshape(batch.num_valid, -1)
-            scored.update(ScoredRows.of_label(0, logits, batch.supervision[rows]))
+            scored.update(MAIN.scored(logits, batch.supervision[rows])[0])
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
     logits = torch.cat(all_logits)

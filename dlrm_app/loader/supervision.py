@@ -42,10 +42,6 @@ class Supervision:
         """The labels and weights of some of the rows."""
         return Supervision(self.labels[:, rows], self.weights[rows], self.is_weighted)
 
-    def having(self, label: int) -> Chosen:
-        """The rows that have a label: all of them have the main one."""
-        return ~self.labels[label].isnan() if label else slice(None)
-
     def to(self, device: torch.device, non_blocking: bool = False) -> "Supervision":
         """A copy on ``device``; tensors that are there already are not copied."""
         labels = self.labels.to(device, non_blocking=non_blocking)

@@ -3,7 +3,6 @@
 labels: [click, {order: {given: click, loss_weight: 2}}]
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,8 @@ from dlrm_app.text import listed
 
 KEY = "dataset.labels"
 _KEYS = ("given", "loss_weight")
+MAX_WEIGHT = 1e6
+"""Beyond it the other labels' part of a loss is lost to float32's rounding."""
 
 
 def with_one_label(config: DatasetConfig) -> DatasetConfig:
@@ -75,8 +76,9 @@ def _setting_faults(values: Mapping[str, Any], before: Sequence[str], has_others
         faults.append(Problem(listed(unknown), "is not a key of a label", f"use {' or '.join(_KEYS)}"))
     weight, given = values.get("loss_weight", 1), values.get("given")
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight < math.inf:
-        faults.append(Problem("loss_weight", "must be a number above 0", "such as 2", weight))
+    if not is_number or not 0 < weight <= MAX_WEIGHT:
+        rule = f"must be a number above 0, up to {MAX_WEIGHT:g}"
+        faults.append(Problem("loss_weight", rule, "such as 2", weight))
     elif not has_others and "loss_weight" in values:
         faults.append(
             Problem("loss_weight", "weighs a label against others, and there are none", "leave it out")

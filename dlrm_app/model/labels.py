@@ -1,7 +1,9 @@
 """Several labels of one model: a top MLP for each, over the same tables, bottom MLP and interaction.
 
-A label that is ``given`` another one, such as an order given its click, is learnt on all shown rows as the product
-P(click) · P(order | click): the entire-space model of Ma et al. 2018 (arXiv:1804.07931).
+A label that is ``given`` another one, such as an order given its click, is predicted as the product
+P(click) · P(order | click), and learnt by the likelihood of what a row knows: the click on all rows, the order on those
+that were clicked and say whether there was one. The product over all rows, as in the entire-space model of Ma et al.
+2018 (arXiv:1804.07931), would count the zeros of rows without a click in full, and of the others only those that say.
 
 Shapes: B batch rows, L labels.
 """
@@ -30,11 +32,35 @@ def joint_logits(logits: torch.Tensor, given: Sequence[int | None]) -> torch.Ten
     joint: list[torch.Tensor] = []
     for number, before in enumerate(given):
         own = logits[:, number]
-        if before is not None:
-            both = joint[before]
-            own = -torch.stack([-both, -own, -both - own]).logsumexp(0)
-        joint.append(own)
+        joint.append(own if before is None else _product(joint[before], own))
     return torch.stack(joint, dim=1)
+
+
+def _product(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The logit of the product of the probabilities of two logits."""
+    return -torch.stack([-first, -second, -first - second]).logsumexp(0)
+
+
+def likelihood_terms(
+    logits: torch.Tensor, labels: torch.Tensor, given: Sequence[int | None]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits [B, L] of each label given its condition, and ``labels`` [L, B] → (logits [L, B], counts [L, B], 1 or 0).
+
+    The cross-entropies of these logits that count add up to the likelihood of the labels that each row has. A label
+    counts where its condition is known to hold, and its logit is then its own. Where its condition is not known the
+    nearest known one decides, and the logit is that of all that follows from it.
+    """
+    known = ~labels.isnan()
+    terms: list[torch.Tensor] = []
+    holds: list[torch.Tensor] = []
+    for number, before in enumerate(given):
+        own, here = logits[:, number], torch.ones_like(known[0])
+        if before is not None:
+            here = torch.where(known[before], labels[before] > 0.5, holds[before])
+            own = torch.where(known[before], own, _product(terms[before], own))
+        terms.append(own)
+        holds.append(here)
+    return torch.stack(terms), (torch.stack(holds) & known).to(logits.dtype)
 
 
 def conditional_logits(joint: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

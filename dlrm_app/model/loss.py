@@ -16,7 +16,7 @@ from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.ensemble import Ensemble
-from dlrm_app.model.labels import givens, joint_logits
+from dlrm_app.model.labels import givens, likelihood_terms
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of CPU features that multiply bfloat16: two of x86, one of Arm."""
@@ -43,7 +43,8 @@ class ClickLoss(nn.Module):
     section 6.3, correct predictions afterwards instead).
 
     With several ``labels`` the loss l of a row is the sum of those of the labels that it has, each times its
-    ``loss_weight``. So a label counts the same in every row that has it, whatever other rows its batch holds.
+    ``loss_weight``, and of a label that is given another one where its condition holds: the likelihood of what the row
+    knows (``likelihood_terms``). So a label counts the same in every such row, whatever other rows its batch holds.
     """
 
     def __init__(self, num_pieces: int = 1, labels: Sequence[LearntLabel] = ()) -> None:
@@ -86,15 +87,15 @@ class ClickLoss(nn.Module):
         which were kept, count ``kept_share`` times.
         """
         shifted = torch.cat([logits[:, :1] - math.log(self.kept_share), logits[:, 1:]], dim=1)
-        joint = joint_logits(shifted, self._given)
+        terms, counts = likelihood_terms(shifted, labels, self._given)
         thinned = torch.where(labels[0] > 0, self.kept_share, 1.0)
         total = torch.zeros_like(labels[0])
         for number, (label, truth) in enumerate(zip(self.labels, labels, strict=True)):
-            is_known = ~truth.isnan()
-            truth = torch.where(is_known, truth, 0.0)
-            losses = F.binary_cross_entropy_with_logits(joint[:, number], truth, reduction="none") * is_known
-            counts = label.loss_weight if self._depends_on_main(number) else label.loss_weight * thinned
-            total = total + losses * counts
+            # where it does not count its value is not read: a row without a click is the same with an order of 0 or none
+            truth = torch.where(counts[number] > 0, truth, 0.0)
+            losses = F.binary_cross_entropy_with_logits(terms[number], truth, reduction="none")
+            weight = label.loss_weight if self._depends_on_main(number) else label.loss_weight * thinned
+            total = total + losses * counts[number] * weight
         return total
 
     def _depends_on_main(self, number: int) -> bool:

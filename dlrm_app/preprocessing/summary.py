@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import Bags, read_ids
-from dlrm_app.dataset.label_counts import given_lines, label_table
+from dlrm_app.dataset.label_counts import class_lines, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
@@ -40,6 +40,7 @@ class Dataset(Result):
         if manifest.labels:
             yield label_table(manifest)
             yield from given_lines(manifest)
+        yield from class_lines(manifest)
         if self.seconds is not None:
             rows = sum(split.rows for split in manifest.splits.values())
             yield f"{rows:,} rows in {self.seconds:.1f} s: {rows / self.seconds:,.0f} rows/s"

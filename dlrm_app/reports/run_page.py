@@ -51,7 +51,7 @@ def render(record: RunRecord) -> str:
 
 
 def _predictions(record: RunRecord) -> str:
-    split = next((name for name in ("test", "val") if record.curves.get(name)), None)
+    split = next((name for name in ("test", "val") if "roc" in record.curves.get(name, {})), None)
     if split is None:
         return ""
     step = record.curves[split]["step"]
@@ -82,14 +82,14 @@ def headline(record: RunRecord) -> str:
 def judgements(record: RunRecord) -> str:
     """The last judgement of each split with its likely causes; empty if the model has learnt."""
     parts = []
-    for split in ("val", "test"):
-        event = record.last_eval(split)
-        judgement = event.judgement if event else None
-        if judgement is None or judgement.verdict == LEARNT:
+    events = [event for split in ("val", "test") if (event := record.last_eval(split))]
+    for event, label, judgement in ((e, label, j) for e in events for label, j in e.by_label.items()):
+        if judgement.verdict == LEARNT and not judgement.causes:
             continue
         causes = "".join(f"<li>{escape(advice)}</li>" for advice in judgement.advice)
         listed = f"<p>The likeliest causes first:</p><ul>{causes}</ul>" if causes else ""
-        parts.append(f"<p><b>{split}: {escape(judgement.says)}.</b></p>{listed}")
+        title = escape(event.split + f", {label}" * bool(label))
+        parts.append(f"<p><b>{title}: {escape(judgement.says)}.</b></p>{listed}")
     return f"<h2>Judgement</h2>{''.join(parts)}" if parts else ""
 
 

@@ -5,7 +5,7 @@ Does not import torch.
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ class Run(Result):
     """A finished run. ``path``: its folder; ``result``: as in result.json; ``evaluations``: all, in order.
 
     ``best``: the evaluation on val with the best AUC; None without a labelled val split. ``report``: the page, if it
-    was written.
+    was written; ``untaught``: labels that it could not learn, and why.
     """
 
     path: Path
@@ -32,6 +32,7 @@ class Run(Result):
     evaluations: tuple[Evaluation, ...]
     best: Evaluation | None
     report: Path | None = None
+    untaught: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def auc(self) -> float | None:

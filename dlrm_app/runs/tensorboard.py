@@ -13,7 +13,7 @@ from dlrm_app.runs.events import Event, event_to_json
 
 logger = logging.getLogger(__name__)
 
-NO_METRICS = ("epoch", "step", "judgement")
+NO_METRICS = ("epoch", "step", "judgement", "judgements")
 """Keys that say when an event happened, and what its metrics mean; all other numbers are metrics."""
 
 

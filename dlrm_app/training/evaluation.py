@@ -10,15 +10,24 @@ import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import Scored, batch_rows, evaluate, metrics_of_labels, score_rows
+from dlrm_app.evaluation.evaluate import (
+    Measured,
+    Scored,
+    batch_rows,
+    evaluate,
+    metrics_of_labels,
+    metrics_where_given,
+    score_rows,
+)
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import judge, needs_evidence
+from dlrm_app.evaluation.judgement import HIGH_AUC, judge, needs_evidence
+from dlrm_app.evaluation.label_rows import MAIN, LabelRows, rows_of_labels
 from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
-from dlrm_app.evaluation.metrics import ClickMetrics, entropy
+from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
-from dlrm_app.model.labels import conditional_logits, givens
-from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
+from dlrm_app.model.labels import conditional_logits
+from dlrm_app.runs.checkpoint.evaluation import TOO_GOOD, Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
@@ -30,44 +39,55 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     """Evaluates on ``split``, if the dataset has it with labels, and writes the result."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
-    main, *others = metrics_of_labels(run.manifest, split, run.config.evaluation.group_by)
+    metrics = metrics_of_labels(run.manifest, split, run.config.evaluation.group_by)
+    main, *others = metrics.values()
+    where_given = metrics_where_given(run.manifest, split)
     ema, progress = run.state.ema, run.progress
-    scores = measure(run, split, [main, *others], f"evaluate {split}")
+    scores = measure(run, split, metrics | where_given, f"evaluate {split}")
     names = [label.name for label in run.manifest.other_labels]
     labels = {name: each.compute() for name, each in zip(names, others, strict=True)}
     curves = measure_curves(main.rows())
     if ema:
         with ema.in_place():
-            averaged = measure(run, split, [main], f"evaluate {split}, averaged")
+            averaged = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    judgement = judge_scores(run, split, scores, main.ne_error)
-    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels)
+    (first, _), *rest = [*metrics.items(), *where_given.items()]
+    judgement = judge_scores(run, first, scores, main.ne_error)
+    of_others = {rows: judge_scores(run, rows, each.compute(), each.ne_error) for rows, each in rest}
+    judgements = {
+        rows.name_in(run.manifest.labels): each
+        for rows, each in of_others.items()
+        # clicks may well say nothing of the order that follows: then only the product is judged
+        if not rows.is_conditional or each.verdict == TOO_GOOD
+    }
+    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
     run.folder.write_curves(evaluation, curves or {})
     log_evaluation(evaluation)
 
 
-def measure(run: TrainingRun, split: str, metrics: Sequence[ClickMetrics], title: str) -> dict[str, float]:
+def measure(run: TrainingRun, split: str, metrics: Measured, title: str) -> dict[str, float]:
     """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
-def judge_scores(run: TrainingRun, split: str, scores: dict[str, float], ne_error: float) -> Judgement:
-    """Judges the ``scores`` of the weights on ``split``; looks for causes unless they are good.
+def judge_scores(run: TrainingRun, rows: LabelRows, scores: dict[str, float], ne_error: float) -> Judgement:
+    """Judges the ``scores`` of the weights on ``rows``; looks for causes unless they are good.
 
     Every rank must call it.
     """
-    found = Measurements.of(split, scores, ne_error, train_ne(run), run.progress.counted_updates)
-    if not needs_evidence(found):
+    updates = run.progress.counted_updates
+    found = Measurements.of(rows.split, scores, ne_error, train_ne(run), updates)
+    if not needs_evidence(found) or (rows.is_conditional and found.auc <= HIGH_AUC):
         return judge(found, None)
     optimizer, progress = run.config.optimizer, run.progress
     keys = {"optimizer.dense.lr": optimizer.dense.lr, "optimizer.sparse.lr": optimizer.sparse.lr}
-    with split_batches(run, split) as batches:
+    with split_batches(run, rows.split) as batches:
         evidence = gather(
             run.manifest,
-            split,
+            rows,
             run.trainable.tables,
             run.forward_passes,
             batches,
@@ -150,11 +170,21 @@ class _KeptRows:
     labels: list[torch.Tensor] = field(default_factory=list)
     weights: list[torch.Tensor] = field(default_factory=list)
 
-    def of_label(self, label: int, logits: Sequence[torch.Tensor]) -> "_OneLabel":
-        """The rows that have ``label``, with their ``logits`` [n]."""
-        masks = [~part[:, label].isnan() for part in self.labels]
-        labels = [part[:, label][rows] for part, rows in zip(self.labels, masks, strict=True)]
-        weights = [part[rows] for part, rows in zip(self.weights, masks, strict=False)]
+    def of_label(self, rows: LabelRows, logits: Sequence[torch.Tensor]) -> "_OneLabel":
+        """The ``rows`` of a label, with their ``logits`` [n]."""
+        outcomes = [rows.outcomes(part.t()) for part in self.labels]
+        masks = [~value.isnan() for value, _ in outcomes]
+        labels = [value[mask] for (value, _), mask in zip(outcomes, masks, strict=True)]
+        weights = [part[mask] for part, mask in zip(self.weights, masks, strict=False)]
+        counted = [
+            times[mask].double()
+            for (_, times), mask in zip(outcomes, masks, strict=True)
+            if times is not None
+        ]
+        if counted:
+            weights = (
+                [times * part for times, part in zip(counted, weights, strict=True)] if weights else counted
+            )
         if weights:
             labels = [part.double() * weight for part, weight in zip(labels, weights, strict=True)]
         clicks = sum(float(part.sum(dtype=torch.float64)) for part in labels)
@@ -181,13 +211,14 @@ def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float]
     kept = _keep_rows(run, split)
     found: list[float] = []
     chances: list[list[torch.Tensor]] = []
-    for number, before in enumerate(givens(run.manifest.labels) or (None,)):
+    for rows in rows_of_labels(run.manifest, split):
+        number, before = rows.number, rows.given[rows.number]
         logits = [part[:, number] for part in kept.logits]
         if before is not None:
             logits = [conditional_logits(part[:, number], part[:, before]) for part in kept.logits]
-        known, factors = kept.of_label(number, logits), []
+        known, factors = kept.of_label(rows, logits), []
         if before is not None:
-            factors = [part[rows] for part, rows in zip(chances[before], known.rows, strict=True)]
+            factors = [part[mask] for part, mask in zip(chances[before], known.rows, strict=True)]
         found.append(taken(*shift_to_labels(known.logits, known.clicks, known.weights, factors)))
         if run.manifest.labels:
             shifted = [torch.sigmoid(part.double() + found[-1]) for part in logits]

@@ -28,7 +28,6 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
 from dlrm_app.model.initial_weights import set_base_rate
-from dlrm_app.model.labels import givens
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
@@ -117,14 +116,10 @@ def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
     """Sets the last bias from the train split's share of positives, if it has rows of both classes.
 
     Rows count by their weights, and negatives for those that sampling left out. The bias of a label that is given
-    another one is set from the share that it has of that one's positives.
+    another one is set from its share of positives where that one is 1.
     """
-    counts = [manifest.clicks_and_rows("train", label=label) for label in manifest.labels]
-    counts = counts or [manifest.clicks_and_rows("train")]
-    for number, before in enumerate(givens(manifest.labels) or (None,)):
-        clicks, rows = counts[number]
-        if before is not None and counts[before][1]:
-            rows *= counts[before][0] / counts[before][1]
+    counts = [manifest.where_given("train", label)[:2] for label in manifest.labels]
+    for number, (clicks, rows) in enumerate(counts or [manifest.clicks_and_rows("train")]):
         if 0 < clicks < rows:
             set_base_rate(model, clicks / rows, number)
 

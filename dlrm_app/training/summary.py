@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dlrm_app.config.train import ModelConfig, TrainerConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.runs.checkpoint.evaluation import LEARNT, TOO_EARLY, Evaluation
+from dlrm_app.runs.checkpoint.evaluation import LEARNT, TOO_EARLY, Evaluation, Judgement
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text
 from dlrm_app.tables.table import Table
@@ -37,6 +37,12 @@ def log_start(
         logger.info(
             "the dense part multiplies in fp32; trainer.tf32=true and trainer.precision=bf16 are several times faster"
         )
+
+
+def warn_of_untaught(untaught: Mapping[str, str]) -> None:
+    """Warns of labels that the rows teach nothing of. ``untaught``: label → why."""
+    for why in untaught.values():
+        logger.warning("%s: the model cannot learn it, and dlrm-export refuses the model", why)
 
 
 def epoch_title(run: TrainingRun) -> str:
@@ -76,7 +82,8 @@ def log_evaluation(evaluation: Evaluation) -> None:
         logger.info("  %s: %s (%s)", name, metrics_text(each), rows)
     if "ema_auc" in metrics:
         logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
-    log_judgement(evaluation)
+    for name, judgement in evaluation.by_label.items():
+        log_judgement(evaluation.split + f", {name}" * bool(name), judgement)
 
 
 def _weighed(metrics: Mapping[str, float]) -> str:
@@ -86,13 +93,14 @@ def _weighed(metrics: Mapping[str, float]) -> str:
     return f" of weight {metrics['weight']:,.6g}; unweighted AUC {metrics['auc_unweighted']:.5f}"
 
 
-def log_judgement(evaluation: Evaluation) -> None:
-    """Logs a verdict that is not good: a warning with the likely causes, or one line if it cannot be told."""
-    judgement = evaluation.judgement
-    if judgement is None or judgement.verdict == LEARNT:
+def log_judgement(title: str, judgement: Judgement) -> None:
+    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it cannot be
+    told.
+    """
+    if judgement.verdict == LEARNT and not judgement.causes:
         return
     is_early = [cause.name for cause in judgement.causes] == [TOO_EARLY]
-    if not judgement.is_bad or is_early:
-        logger.info("%s: %s", evaluation.split, judgement.says)
+    if is_early or not (judgement.is_bad or judgement.causes):
+        logger.info("%s: %s", title, judgement.says)
         return
-    logger.warning("%s: the model is %s", evaluation.split, judgement.text)
+    logger.warning("%s: the model is %s", title, judgement.text)

@@ -11,6 +11,7 @@ import torch
 
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import TrainConfig, WarmStartConfig
+from dlrm_app.dataset.label_counts import one_class_labels
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -50,7 +51,7 @@ from dlrm_app.training.setup import (
 )
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
-from dlrm_app.training.summary import log_start
+from dlrm_app.training.summary import log_start, warn_of_untaught
 from dlrm_app.training.warm_start import check_resumable, check_warm_start, choose_lanes, read_previous
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,9 @@ def prepare(
     if previous is not None:
         resumes = checkpoint is not None
         load_start(state, starting_point(previous, resumes, config.warm_start, manifest, state))
+    if checkpoint is None and scores is None:
+        state.progress.untaught = untaught_labels(manifest, previous)
+    warn_of_untaught(state.progress.untaught)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     schedule, progress = config.schedule, state.progress
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
@@ -183,6 +187,17 @@ def choose_previous(
 
     begun = runtime.on_first(choose)
     return runtime.together(check_warm_start, begun, config, manifest, tables)
+
+
+def untaught_labels(manifest: Manifest, previous: TrainedModel | None) -> dict[str, str]:
+    """Label → why a run on the dataset learns nothing of it, unless the run begins with a model that has learnt it."""
+    found = one_class_labels(manifest, "train")
+    if previous is None:
+        return found
+    lacking, learnt = previous.marker.progress.untaught, [each.name for each in previous.spec.labels]
+    first = manifest.label if not learnt else learnt[0]
+    has_learnt = {first, *learnt} - {*lacking}
+    return {name: why for name, why in found.items() if name not in has_learnt}
 
 
 def starting_point(
@@ -257,7 +272,7 @@ def finish(run: TrainingRun) -> Run:
     run.folder.write_result(result)
     if run.runtime.is_first:
         warn_of_unfitted_best(run, best)
-    return Run(run.folder.path, result, tuple(progress.evals), best)
+    return Run(run.folder.path, result, tuple(progress.evals), best, untaught=progress.untaught)
 
 
 def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
@@ -276,4 +291,5 @@ def repeat_end(run: TrainingRun, result: RunResult) -> Run:
     if run.runtime.is_first:
         logger.info("finished already: nothing is left to train, and nothing is written")
     tests = [each for split, each in result.evals.items() if split == "test"]
-    return Run(run.folder.path, result, (*run.progress.evals, *tests), run.progress.best_val())
+    evals, best = (*run.progress.evals, *tests), run.progress.best_val()
+    return Run(run.folder.path, result, evals, best, untaught=run.progress.untaught)

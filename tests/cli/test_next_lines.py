@@ -45,7 +45,8 @@ def evaluation(split: str, epoch: int, auc: float) -> Evaluation:
 
 
 def after_run(path: Path, evaluations: list[Evaluation], best: Evaluation | None) -> str:
-    (line,) = next_lines("train", SimpleNamespace(path=path, evaluations=evaluations, best=best), CALL)
+    run = SimpleNamespace(path=path, evaluations=evaluations, best=best, untaught={})
+    (line,) = next_lines("train", run, CALL)
     return line
 
 

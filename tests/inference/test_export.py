@@ -20,7 +20,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import export, exported_model
 from dlrm_app.inference.export import export_folder, held_out_split
 from dlrm_app.inference.exported_model import open_export, read_reference
-from dlrm_app.inference.formats import Run, load_script, write_torchscript
+from dlrm_app.inference.formats import Forward, load_script, write_torchscript
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
@@ -106,7 +106,7 @@ def test_other_scores_of_the_reference_rows_are_refused(
 ) -> None:
     file, load = exported_model.LOADERS["torchscript"]
 
-    def load_other(path: Path) -> Run:
+    def load_other(path: Path) -> Forward:
         script = load(path)
         return lambda inputs: (script(inputs)[0] + 1e-5, script(inputs)[1])
 
@@ -128,7 +128,7 @@ def test_a_damaged_file_is_refused_by_any_number_of_rows(
     assert export_here(*keys, f"output={tmp_path}/whole").proofs[0].rows == 12
     file, load = exported_model.LOADERS["torchscript"]
 
-    def load_damaged(path: Path) -> Run:
+    def load_damaged(path: Path) -> Forward:
         script = load(path)
         return lambda inputs: script((inputs[0] * 0.99, *inputs[1:]))
 
@@ -148,7 +148,7 @@ def test_rows_without_an_auc_verify_nothing(tmp_path: Path) -> None:
     manifest = replace(manifest, splits=splits)
     assert held_out_split(None, manifest) == "val"
     with refused(
-        DataError, str(tmp_path), "has no test split with two rows of each label to verify the export on"
+        DataError, str(tmp_path), "has no test split with two rows of each label, of a weight above 0, ..."
     ):
         held_out_split("test", manifest)
 

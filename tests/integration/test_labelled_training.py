@@ -106,6 +106,21 @@ def test_every_label_is_learnt(folder: Path, run: Path) -> None:
     assert (table["score_order"].to_numpy() <= table["score"].to_numpy()).all()
 
 
+def test_columns_that_have_the_names_of_scores_are_not_kept(folder: Path, run: Path) -> None:
+    pq.write_table(draw_labelled(20)[0], folder / "few.parquet")
+    for name in ("score_order", "label_like"):
+        words = [
+            f"model={run}",
+            f"input={folder}/few.parquet",
+            f"keep=[{name}]",
+            f"output={folder}/kept.parquet",
+        ]
+        with refused(
+            ConfigError, "keep", "names a column that the scores have themselves, which it would replace"
+        ):
+            predict(compose_config("predict", PredictConfig, words))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "within"),

@@ -66,14 +66,19 @@ def by_hand(
     """Σwl / Σw, row by row and label by label."""
     shifted = logits.double().clone()
     shifted[:, 0] = shifted[:, 0] - math.log(share)
-    p = probabilities(shifted)
+    p = shifted.sigmoid()
+    numbers = {label.name: number for number, label in enumerate(LABELS)}
     total = p.new_zeros(())
     for row in range(len(labels)):
         truth = [float(labels[row]), *others[:, row].tolist()]
         for number, label in enumerate(LABELS):
-            if not math.isnan(truth[number]):
+            chance, given = p[row, number], label.given
+            while given is not None and math.isnan(truth[numbers[given]]):
+                chance, given = chance * p[row, numbers[given]], LABELS[numbers[given]].given
+            holds = given is None or truth[numbers[given]] == 1
+            if holds and not math.isnan(truth[number]):
                 count = share if label.name == "like" and truth[0] == 1 else 1.0
-                chance = p[row, number] if truth[number] == 1 else 1 - p[row, number]
+                chance = chance if truth[number] == 1 else 1 - chance
                 total = total - chance.log() * count * label.loss_weight * weights[row].double()
     return total / weights.double().sum()
 
@@ -93,6 +98,48 @@ def test_loss_and_gradient_match_the_written_out_formula(share: float, is_weight
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     gradients = [torch.autograd.grad(each, logits)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-8)
+
+
+def test_a_row_without_the_condition_says_nothing_of_the_label() -> None:
+    """Loss and gradient are the same to the bit whether it holds 0 or nothing, chains included."""
+    logits = torch.randn(ROWS, 4, requires_grad=True)
+    labels = torch.cat([(torch.rand(1, ROWS) < 0.3).float(), draw_others(1)])
+    filled = labels.clone()
+    filled[1][labels[0] == 0] = 0.0
+    filled[3][(filled[1] == 0)] = 0.0
+    emptied = filled.clone()
+    emptied[1][labels[0] == 0] = NAN
+    emptied[3][(filled[1] == 0)] = NAN
+    loss = ClickLoss(labels=LABELS)
+    losses = [loss(logits, Supervision.unweighted(each)) for each in (filled, emptied)]
+    assert losses[0].equal(losses[1])
+    first, second = (torch.autograd.grad(each, logits)[0] for each in losses)
+    assert first.equal(second)
+
+
+@pytest.mark.parametrize("lost", [0.1, 0.5, 0.9])
+def test_the_loss_is_least_at_the_truth_where_labels_are_missing_given_their_condition(lost: float) -> None:
+    """Over all rows that a log can hold; an order is not known of a share of the clicked rows, nor a return of orders."""
+    labels = [LearntLabel("click"), LearntLabel("order", "click"), LearntLabel("return", "order")]
+    click, order, back = 0.3, 0.2, 0.4
+    rows = {
+        (0, 0, 0): 1 - click,
+        (1, NAN, NAN): click * lost,
+        (1, 0, 0): click * (1 - lost) * (1 - order),
+        (1, 1, NAN): click * (1 - lost) * order * lost,
+        (1, 1, 0): click * (1 - lost) * order * (1 - lost) * (1 - back),
+        (1, 1, 1): click * (1 - lost) * order * (1 - lost) * back,
+    }
+    truth = torch.tensor([click, order, back], dtype=torch.float64).logit().requires_grad_()
+    loss = ClickLoss(labels=labels)
+    losses = [
+        loss(truth.unsqueeze(0), Supervision.unweighted(torch.tensor(row, dtype=torch.float64).unsqueeze(1)))
+        * chance
+        for row, chance in rows.items()
+    ]
+    torch.stack(losses).sum().backward()
+    assert truth.grad is not None
+    assert truth.grad.abs().max() < 1e-9
 
 
 def test_a_sampled_log_teaches_the_true_probabilities() -> None:

@@ -44,7 +44,13 @@ def test_the_manifest_counts_the_rows_that_have_each_label(log: Path) -> None:
         table = table_of(manifest, split)
         for name in ("order", "like"):
             values = table[name].to_numpy()
-            expected = LabelCounts(int((~np.isnan(values)).sum()), int((values == 1).sum()))
+            clicked = table["clicked"].to_numpy() == 1
+            both = LabelCounts(int((clicked & ~np.isnan(values)).sum()), int((clicked & (values == 1)).sum()))
+            expected = LabelCounts(
+                int((~np.isnan(values)).sum()),
+                int((values == 1).sum()),
+                where_given=both if name == "order" else None,
+            )
             assert manifest.splits[split].labels[name] == expected
 
 

@@ -13,7 +13,7 @@ import pytest
 import dlrm_app
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.dataset.splits import LabelCounts
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.logs.sources import parquet_units
 from tests.labelled_log import (
     all_roles,
@@ -100,6 +100,17 @@ def test_rows_with_invalid_labels_are_rejected_and_missing_ones_are_not(log: Pat
         assert stored(table_of(manifest), "like") == [None, None, 1.0, 1.0, 0.0]
 
 
+def test_a_rating_is_refused_with_the_way_to_a_label(log: Path) -> None:
+    rows = draw_labelled(40)[0]
+    rows = rows.set_column(0, "clicked", pa.array([1 + row % 5 for row in range(40)]))
+    write_csv(log / "rated.csv", rows)
+    pq.write_table(rows, log / "rated.parquet")
+    for source in ("rated.csv", "rated.parquet"):
+        with pytest.raises(DataError) as error:
+            made(log, source[6:], source)
+        assert "make one of clicked before, such as 1 from 4 on" in str(error.value)
+
+
 def test_a_row_without_the_main_label_is_rejected(log: Path) -> None:
     rows = draw_labelled(4)[0]
     rows = rows.set_column(0, "clicked", pa.array([1, None, 0, 1]))
@@ -144,9 +155,10 @@ REFUSED = {
     "[{order: {given: clicked}}, clicked]": ("order: given", "is not for the first label"),
     "[clicked, age]": ("age", "is not a column with the role label"),
     "[clicked, clicked]": ("clicked", "is named twice"),
-    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0"),
-    "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0"),
-    "[clicked, {like: {loss_weight: true}}]": ("like: loss_weight", "must be a number above 0"),
+    "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
+    "[clicked, {like: {loss_weight: 1.1e6}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
+    "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
+    "[clicked, {like: {loss_weight: true}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
     "[{clicked: {loss_weight: 2}}]": (
         "clicked: loss_weight",
         "weighs a label against others, and there are none",

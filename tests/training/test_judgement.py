@@ -256,5 +256,5 @@ def test_a_leak_is_named_by_its_column_of_the_log(tmp_path: Path) -> None:
     settings = [f"data.path={tmp_path}/data", "trainer.epochs=3", "optimizer.sparse.lr=0.1"]
     judgement = train_here(tmp_path / "run", *settings).evals["val"].judgement
     assert judgement is not None
-    assert judgement.causes[0].cure.startswith("if state is known only after the click")
+    assert judgement.causes[0].cure.startswith("if state is known only afterwards")
     assert "alone state ranks train rows" in judgement.says

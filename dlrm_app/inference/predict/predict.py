@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.predict import PredictConfig, keep_problems
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.distributed.ranks import Ranks
@@ -18,6 +18,7 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.encoding.own_clicks import own_click_share
 from dlrm_app.encoding.value_shares import deviation_text, deviations
+from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
@@ -67,6 +68,8 @@ def predict(config: PredictConfig) -> Predictions:
     ):
         started = time.perf_counter()
         model = open_scorer(Path(config.model), runtime, config.which, config.ema)
+        others = [f"{column}_{label}" for label in model.labels[1:] for column in ("score", "label")]
+        refuse_if(keep_problems(config.keep, others))
         manifest = runtime.together(_open_columns, model, config)
         reader = TableReader(manifest, model.features)
         inputs = runtime.on_first(_with_versions, config.input, output)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.label_counts import count_labels
+from dlrm_app.dataset.label_counts import WIDTH, count_labels
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.dataset.splits import Shard, ValueCounts
 from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
@@ -192,7 +192,7 @@ class _SplitPart:
         self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
         self._rows = self._positives = 0
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
-        self._labels = np.zeros((len(spec.other_labels), 9))
+        self._labels = np.zeros((len(spec.other_labels), WIDTH))
         self._seen = KnownShare()
         self._tables: list[pa.Table] = []
         self._writer = None

@@ -56,7 +56,8 @@ class Judgement:
 class Evaluation:
     """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
 
-    ``judgement`` is None if it was not judged. ``labels``: the metrics of every other label, on rows that have it.
+    ``judgement`` is None if it was not judged. ``labels``: the metrics of every other label, on its rows;
+    ``judgements``: of these labels.
     """
 
     split: str
@@ -65,10 +66,18 @@ class Evaluation:
     metrics: Mapping[str, Number]
     judgement: Judgement | None = None
     labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
 
     def of_label(self, name: str) -> "Evaluation":
         """The evaluation of another label."""
-        return replace(self, metrics=self.labels[name], judgement=None, labels={})
+        judgement = self.judgements.get(name)
+        return replace(self, metrics=self.labels[name], judgement=judgement, labels={}, judgements={})
+
+    @property
+    def by_label(self) -> dict[str, Judgement]:
+        """The judgement of the main label, as "", and those of the others."""
+        main = {} if self.judgement is None else {"": self.judgement}
+        return {**main, **self.judgements}
 
     @property
     def merit(self) -> tuple[float, float]:
@@ -82,7 +91,9 @@ class Evaluation:
     def to_json(self) -> Json:
         """A flat dict: metrics and step have the same level."""
         judged = {} if self.judgement is None else {"judgement": asdict(self.judgement)}
-        labels = {"labels": self.labels} if self.labels else {}
+        labels: Json = {"labels": self.labels} if self.labels else {}
+        if self.judgements:
+            labels["judgements"] = {name: asdict(each) for name, each in self.judgements.items()}
         return {
             "split": self.split,
             "epoch": self.epoch,
@@ -95,6 +106,6 @@ class Evaluation:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Json:
         """The values of the fields in what ``to_json`` gave."""
-        others = ("split", "epoch", "step", "judgement", "labels")
+        others = ("split", "epoch", "step", "judgement", "labels", "judgements")
         metrics = {name: number for name, number in value.items() if name not in others}
         return {**{name: value[name] for name in others if name in value}, "metrics": metrics}

@@ -20,6 +20,8 @@ class Progress:
     evals: list[Evaluation] = field(default_factory=list)
     earlier_updates: int = field(default=0, metadata=IF_SET)
     """Steps that the optimizers had already counted when the run took over weights and states of another run."""
+    untaught: dict[str, str] = field(default_factory=dict, metadata=IF_SET)
+    """Label → why its rows have taught nothing, neither here nor in a run whose weights this one took over."""
 
     @property
     def counted_updates(self) -> int:
@@ -50,9 +52,9 @@ class Progress:
         return [each.merit[0] for each in self.evals if each.split == "val" and each.step < before]
 
     @property
-    def judgement(self) -> Judgement | None:
-        """The judgement of the last evaluation on val; None if there is none."""
-        return next((each.judgement for each in reversed(self.evals) if each.split == "val"), None)
+    def judgements(self) -> dict[str, Judgement]:
+        """The judgements of the last evaluation on val: of the main label, as "", and of the others; none without one."""
+        return next((each.by_label for each in reversed(self.evals) if each.split == "val"), {})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -292,7 +292,8 @@ def _label_disagreements(findings: Findings, name: str) -> list[Problem]:
     found = label_counts(manifest.labels, parts, is_weighted=is_weighted, is_sampled=is_sampled)
     problems = []
     for label, expected in manifest.splits[name].labels.items():
-        read, written = (dict(leaves(as_json(each))) for each in (found[label], expected))
+        counted = found[label] if expected.where_given else replace(found[label], where_given=None)
+        read, written = (dict(leaves(as_json(each))) for each in (counted, expected))
         for key in {**read, **written}:
             if not math.isclose(read.get(key, 0), written.get(key, 0), rel_tol=1e-6):
                 rule = f"has {read.get(key, 0):,} {key} of {label}, the manifest says {written.get(key, 0):,}"

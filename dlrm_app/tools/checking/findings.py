@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dlrm_app.dataset.label_counts import Counts, given_lines, label_table
+from dlrm_app.dataset.label_counts import Counts, class_lines, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import Problem
@@ -67,6 +67,7 @@ class Findings(Result):
         if self.manifest.labels:
             yield label_table(self.manifest)
             yield from given_lines(self.manifest)
+        yield from class_lines(self.manifest)
         yield ""
         yield sparse_table(self)
         for column in self.manifest.sparse:

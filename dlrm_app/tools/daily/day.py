@@ -269,10 +269,13 @@ class Day:
             self._fit(self.folder / "rows", before, model)
         with self._timed("judge"):
             result = self._evaluate("val", [model, *([before] if before else [])])
-        judgement = self.ranks.on_first(lambda: read_judgement(model))
+        judged = self.ranks.on_first(lambda: read_judgements(model))
         holdouts = holdouts_of(result)
-        labels = {name: replace(day, holdout=holdouts.get(name)) for name, day in record.labels.items()}
-        return replace(record, holdout=Holdout.of(result), judgement=judgement, labels=labels)
+        labels = {
+            name: replace(day, holdout=holdouts.get(name), judgement=judged.get(name))
+            for name, day in record.labels.items()
+        }
+        return replace(record, holdout=Holdout.of(result), judgement=judged.get(""), labels=labels)
 
     def _retrain(self) -> bool:
         """Trains from scratch on the last days if that is due. Returns True if it was."""
@@ -349,7 +352,7 @@ class Day:
                 write_json(self.folder / SECONDS, spent)
 
 
-def read_judgement(model: Path) -> Judgement | None:
-    """The judgement of the finished run in ``model`` on its val split, the rows held back."""
+def read_judgements(model: Path) -> dict[str, Judgement]:
+    """The judgements of the finished run in ``model`` on its val split, the rows held back: ``Evaluation.by_label``."""
     evaluation = read_record(model / "result.json", RunResult, redo_hint([model])).evals.get("val")
-    return evaluation.judgement if evaluation is not None else None
+    return evaluation.by_label if evaluation is not None else {}

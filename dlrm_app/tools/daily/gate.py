@@ -64,8 +64,8 @@ def judge_before(compared: ComparedDay) -> list[Verdict]:
 
 def judge_after(compared: ComparedDay) -> list[Verdict]:
     """The verdicts of the rules on the new model, by the held-out rows."""
-    of_scores = (check_new_auc, check_new_logloss, check_new_calibration)
-    return [*_verdicts((check_learnt, *of_scores), compared), *_of_labels(of_scores, compared)]
+    rules = (check_learnt, check_new_auc, check_new_logloss, check_new_calibration)
+    return [*_verdicts(rules, compared), *_of_labels(rules, compared)]
 
 
 COMPARED = ("new auc", "new log loss")

@@ -103,13 +103,14 @@ class Holdout:
 @dataclass(frozen=True)
 class LabelDay:
     """Another label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
-    on them, and those of the new model on the held-out ones.
+    on them, those of the new model on the held-out ones, and its judgement there.
     """
 
     rows: int
     positives: int
     next_day: Scores | None = None
     holdout: Holdout | None = None
+    judgement: Judgement | None = None
 
 
 def labels_of(result: EvaluationResult) -> dict[str, Scores]:
@@ -218,7 +219,7 @@ class DayRecord:
             positives=label.positives,
             next_day=label.next_day,
             holdout=label.holdout,
-            judgement=None,
+            judgement=label.judgement,
             labels={},
         )
 
