@@ -28,14 +28,14 @@ def describe(path: str, *columns: str, labels: str = "") -> str:
     return path
 
 
-def log(seed: int = 1) -> pd.DataFrame:
-    chance = np.random.default_rng(seed)
-    member = chance.random(ROWS) < 0.5
-    city = np.where(chance.random(ROWS) < 0.05, np.nan, chance.integers(0, 40, ROWS) + 1000.0)
-    lists = [[int(i) for i in chance.integers(1, 200, chance.integers(0, 6))] for _ in range(ROWS)]
+def log(num_rows: int) -> pd.DataFrame:
+    chance = np.random.default_rng(1)
+    member = chance.random(num_rows) < 0.5
+    city = np.where(chance.random(num_rows) < 0.05, np.nan, chance.integers(0, 40, num_rows) + 1000.0)
+    lists = [[int(i) for i in chance.integers(1, 200, chance.integers(0, 6))] for _ in range(num_rows)]
     taste = [float(np.mean([i % 7 / 3 - 1 for i in each])) if each else -1.0 for each in lists]
     strength = 3.0 * member + np.nan_to_num(city - 1000, nan=20) / 20 + np.array(taste) - 3
-    click = (chance.random(ROWS) < 1 / (1 + np.exp(-strength))).astype(int)
+    click = (chance.random(num_rows) < 1 / (1 + np.exp(-strength))).astype(int)
     return pd.DataFrame({"click": click, "member": member, "city": city, "seen": lists})
 
 
@@ -82,12 +82,12 @@ def attack_notations(frame: pd.DataFrame) -> None:
 def attack_orders(frame: pd.DataFrame) -> None:
     """Orders that are missing without a click, and that are still open in half of the clicked rows."""
     chance = np.random.default_rng(2)
-    orders = frame["click"] * (chance.random(ROWS) < 0.27)
-    truth = float(orders[: ROWS - 2 * NEW].mean())
+    orders = frame["click"] * (chance.random(len(frame)) < 0.27)
+    truth = float(orders[: len(frame) * 3 // 4].mean())
     logs = {
         "zeros": orders,
         "missing": orders.where(frame["click"] == 1),
-        "open": orders.where((frame["click"] == 0) | (chance.random(ROWS) < 0.5)),
+        "open": orders.where((frame["click"] == 0) | (chance.random(len(frame)) < 0.5)),
     }
     columns = "name: order, role: label", "name: member, role: sparse, kind: string"
     path = describe("orders.yaml", *columns, labels="[click, {order: {given: click}}]")
@@ -129,7 +129,7 @@ def attack_types() -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        frame = log()
+        frame = log(ROWS)
         columns = ["name: member, role: sparse, kind: string", "name: city, role: sparse, kind: integer"]
         seen = "name: seen, role: sparse, kind: integer, separator: '|', padding: '0'"
         describe("log.yaml", *columns, seen)
@@ -140,7 +140,7 @@ def main() -> None:
         result = json.loads(Path("run", "result.json").read_text(encoding="utf-8"))["evals"]["test"]
         print(f"AUC on test {result['auc']:.4f}\n\n| attack | what happened |\n|---|---|")
         attack_notations(frame)
-        attack_orders(frame)
+        attack_orders(log(3 * ROWS))
         attack_types()
     sys.exit(finish())
 
