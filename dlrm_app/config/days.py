@@ -157,6 +157,8 @@ class GateConfig(Section):
     window: Count = REQUIRED
     min_rows: Share = REQUIRED
     max_click_change: Factor = REQUIRED
+    max_weight_change: Factor = REQUIRED
+    min_effective_rows: Share = REQUIRED
     max_missing_change: Share = REQUIRED
     max_unseen_rise: Share = REQUIRED
     max_shift: NonNegative = REQUIRED

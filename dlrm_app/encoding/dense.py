@@ -56,6 +56,12 @@ class DenseTransforms:
         return out, missing
 
 
+def missing_value(transform: Json) -> float:
+    """What a missing value becomes."""
+    values, _ = DenseTransforms([transform]).apply(JaggedColumns.joined([np.array([np.nan])]))
+    return float(values[0])
+
+
 def _rule(transform: Json) -> tuple[float, float, float]:
     """Returns (the addend of a logarithm, 0 without one, -1 for the logit; shift; scale)."""
     kind = transform["kind"]

@@ -14,6 +14,7 @@ from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.errors import DataError, Problem, refuse_if
 from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import (
@@ -28,7 +29,7 @@ from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logl
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import by_problems, group_problems, refuse_moved
+from dlrm_app.evaluation.problems import by_problems, group_problems
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
@@ -45,7 +46,7 @@ from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
 from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             folder = Path(data_path)
             manifest = rows = runtime.together(lambda: open_rows(folder, models, config))
             verify_together(rows, config.data.verify, runtime)
+            runtime.on_first(lambda: warn_of_unusual_values(models, rows, config.split))
             measured = [measure(trained, rows, config, runtime) for trained in models]
         for other in measured[1:]:
             refuse_other_labels(other, measured[0], runtime)
@@ -134,7 +136,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
     """The dataset to evaluate on. Raises DlrmError if it is damaged or does not fit the models."""
     if config.data.path is None:
-        refuse_moved(path, models[0].name)
+        refuse_moved(path, models[0].name, "add data.path=FOLDER")
     manifest = _counted(read_manifest(path), config)
     refuse_if(by_problems(manifest, config.by))
     if models:
@@ -143,6 +145,16 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         refuse_if(group_problems(manifest, trained.features, config.group_by))
     refuse_shared(manifest, config.split, config.group_by)
     return manifest
+
+
+def warn_of_unusual_values(models: Sequence[TrainedModel], rows: Manifest, split: str) -> None:
+    """Warns of each model whose own rows had other shares of missing and unseen values, or other lengths of lists."""
+    for trained in models:
+        usual = usual_values(trained, rows)
+        if usual is not None and (found := deviations(usual, rows.splits[split].values)):
+            logger.warning(
+                deviation_text(found, f"the rows of {split} in {rows.path}, scored by {trained.name},")
+            )
 
 
 def _counted(manifest: Manifest, config: EvaluateConfig) -> Manifest:

@@ -7,11 +7,11 @@ from pathlib import Path
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
-from dlrm_app.errors import DataError, Problem, refuse_all, refuse_if
+from dlrm_app.errors import Problem, refuse_all, refuse_if
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
-from dlrm_app.runs.checkpoint.trained import dataset_of
+from dlrm_app.runs.checkpoint.trained import dataset_of, refuse_moved
 from dlrm_app.tables.table import Table
 
 
@@ -113,22 +113,10 @@ def _check_rows(config: EvaluateConfig) -> None:
         folder, _held = hold_checkpoint(Path(config.checkpoint), config.which)
         marker = read_marker(folder)
         path = dataset_of(folder, marker, str(read_saved_config(marker.config, folder).data.path))
-        refuse_moved(Path(path), config.checkpoint)
+        refuse_moved(Path(path), config.checkpoint, "add data.path=FOLDER")
     if path is None:
         return
     manifest = read_manifest(Path(path))
     label_of(manifest, config.split)
     features = [column.name for column in manifest.sparse]
     refuse_if(group_problems(manifest, features, config.group_by) + by_problems(manifest, config.by))
-
-
-def refuse_moved(path: Path, model: str) -> None:
-    """Raises DataError if the dataset at ``path``, on which ``model`` was trained, no longer exists."""
-    if not path.is_dir():
-        raise DataError(
-            Problem(
-                str(path),
-                f"does not exist, and {model} was trained on the dataset there",
-                "if it was moved, add data.path=FOLDER",
-            )
-        )

@@ -57,7 +57,7 @@ from dlrm_app.loader.batch import CPU, Batch, EvalBatches, Loading
 from dlrm_app.locks import held_output
 from dlrm_app.machine import machine_memory
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.trained import TrainedModel, check_columns
+from dlrm_app.runs.checkpoint.trained import TrainedModel, check_columns, refuse_moved
 from dlrm_app.sharding.sharder import undisturbed
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ def _apply(base: Path, delta: Path, output: Path) -> Export:
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
     refuse_judged(str(config.checkpoint), trained.marker.progress, config.judgement)
+    if config.data.path is None:
+        refuse_moved(Path(trained.data_path), trained.name, "add data.path=FOLDER")
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     manifest = manifest if trained.trainer.weights else manifest.without_weights()
     check_columns(trained, manifest)

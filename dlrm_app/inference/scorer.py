@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.checksums import checksum
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.inference.exported_model import WITHOUT_LABELS, ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
@@ -24,7 +24,7 @@ from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import CPU, BatchMaker
 from dlrm_app.loader.rows import Ranges, Rows
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows
+from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,13 @@ class Scorer:
             return np.concatenate(logits)
 
         return score
+
+
+def encoding_of(model: Scorer, cure: str) -> Manifest:
+    """The encoding of raw rows for the model. Raises DataError if its dataset was moved; ``cure``: what to give then."""
+    if model.trained is not None:
+        refuse_moved(model.encoding, model.trained.name, cure)
+    return read_manifest(model.encoding)
 
 
 NO_SCORE = "has no score: the model computes nan, as it may of numbers that are too large for float32"

@@ -38,6 +38,9 @@ def read_trainable(folder: str) -> Manifest:
     """The manifest of a dataset with a labelled train split. Raises DlrmError."""
     if not folder:
         raise ConfigError(required("data.path"))
+    if not Path(folder).is_dir():
+        cure = f"if it was moved, give data.path=FOLDER; or make one with dlrm-preprocess output={folder}"
+        raise DataError(Problem(folder, "does not exist", cure))
     manifest = read_manifest(Path(folder))
     if "train" not in manifest.splits or manifest.label is None:
         raise DataError(Problem(str(folder), "has no labelled train split", "preprocess with input.train=…"))

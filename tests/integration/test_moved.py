@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import dlrm_app
 from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.trained import dataset_of
@@ -46,6 +47,31 @@ def test_a_run_and_its_dataset_may_be_moved_together(trained: float, tmp_path: P
         "...data.path=FOLDER",
     ):
         auc_of("alone")
+
+
+def test_every_command_names_the_setting_of_a_moved_dataset(trained: float, tmp_path: Path) -> None:
+    Path("data").rename("renamed")
+    Path("x.tsv").touch()
+    rule = "does not exist, and ...run... was trained on the dataset there"
+    for call, cure in (
+        (lambda: auc_of("runs/run"), "...data.path=FOLDER"),
+        (
+            lambda: dlrm_app.load("runs/run"),
+            "...dlrm-export checkpoint=...run data.path=FOLDER output=EXPORT",
+        ),
+        (
+            lambda: dlrm_app.predict(model="runs/run", input=["x.tsv"], output="s.parquet"),
+            "...add encoding=FOLDER",
+        ),
+        (
+            lambda: dlrm_app.export(checkpoint="runs/run", output="e", judgement="ignore"),
+            "...add data.path=FOLDER",
+        ),
+    ):
+        with refused(DataError, "...data", rule, cure):
+            call()
+    with refused(DataError, "data", "does not exist", "if it was moved, give data.path=FOLDER..."):
+        train_here(Path("runs/run"), "data.path=data", "resume=auto")
 
 
 def test_another_dataset_in_its_place_is_not_taken(trained: float, tmp_path: Path) -> None:

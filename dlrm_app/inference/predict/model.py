@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import alone
 from dlrm_app.distributed.process_state import refuse_fork
 from dlrm_app.distributed.ranks import Ranks
@@ -26,7 +26,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_pr
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
-from dlrm_app.inference.scorer import NO_SCORE, Scorer, open_scorer, unscored
+from dlrm_app.inference.scorer import NO_SCORE, Scorer, encoding_of, open_scorer, unscored
 from dlrm_app.inference.scoring_model import trained_module
 from dlrm_app.loader.rows import Rows
 from dlrm_app.logs.parquet_columns import type_faults
@@ -159,7 +159,9 @@ def load_model(path: Path, which: str = "newest", ema: bool = False, plugins: Se
         scorer = open_scorer(
             path.absolute(), Runtime(**vars(_ALONE), num_threads=torch.get_num_threads()), which, ema
         )
-        return Model(scorer, scorer.check(read_manifest(scorer.encoding)), ema, plugins)
+        made = f"dlrm-export checkpoint={path} data.path=FOLDER output=EXPORT"
+        cure = f"move it back, or load an export, which holds its encoding: {made}"
+        return Model(scorer, scorer.check(encoding_of(scorer, cure)), ema, plugins)
 
 
 def _reopen(path: Path, ema: bool, plugins: Sequence[str], identity: str) -> Model:

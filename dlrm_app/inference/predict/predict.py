@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dlrm_app.config.predict import PredictConfig, keep_problems
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
+from dlrm_app.dataset.manifest import MANIFEST, Manifest, label_of, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.encoding.contents import KnownShare
@@ -22,7 +22,7 @@ from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
-from dlrm_app.inference.scorer import Scorer, open_scorer
+from dlrm_app.inference.scorer import Scorer, encoding_of, open_scorer
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
@@ -82,7 +82,7 @@ def predict(config: PredictConfig) -> Predictions:
             runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
             runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)
             _warn_of_own_clicks(scores, source)
-            _warn_of_unusual_values(scores, source, read_manifest(model.encoding))
+            _warn_of_unusual_values(scores, source, Path(config.encoding or model.encoding))
             rows = runtime.on_first(scores.finish)
         return Predictions(output, rows, time.perf_counter() - started)
 
@@ -92,7 +92,8 @@ def _open_columns(model: Scorer, config: PredictConfig) -> Manifest:
 
     Raises DataError for labels that are not there, and for columns that the model cannot read.
     """
-    manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
+    given = config.data.path or config.encoding
+    manifest = read_manifest(Path(given)) if given else encoding_of(model, "add encoding=FOLDER")
     if config.labels and config.data.path is not None:
         label_of(manifest, config.split)
     return model.check(replace(manifest, label=None) if config.labels is False else manifest)
@@ -181,8 +182,11 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
         )
 
 
-def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Manifest) -> None:
-    if found := deviations(encoding.usual_values, source.values(scores.tallies())):
+def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Path) -> None:
+    """Warns of rows that are not as those of ``encoding``; of none if that dataset is gone."""
+    if not (encoding / MANIFEST).is_file():
+        return
+    if found := deviations(read_manifest(encoding).usual_values, source.values(scores.tallies())):
         logger.warning(deviation_text(found, "these rows"))
 
 

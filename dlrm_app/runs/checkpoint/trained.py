@@ -1,7 +1,7 @@
 """Trained models: checkpoints that are not loaded yet, with what their markers say of model, settings and dataset."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,8 @@ from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_co
 from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
-from dlrm_app.errors import DataError
+from dlrm_app.dataset.splits import ValueCounts
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.locks import SharedLock
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
@@ -80,6 +81,28 @@ def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
             if read_manifest(moved).fingerprint() == marker.dataset:
                 return os.path.normpath(moved) if Path(typed).is_absolute() else os.path.relpath(moved)
     return typed
+
+
+def refuse_moved(path: Path, model: str, cure: str) -> None:
+    """Raises DataError if the dataset at ``path``, on which ``model`` was trained, no longer exists.
+
+    ``cure``: the setting that names it where it is now.
+    """
+    if not path.is_dir():
+        rule = f"does not exist, and {model} was trained on the dataset there"
+        raise DataError(Problem(str(path), rule, f"if it was moved, {cure}"))
+
+
+def usual_values(trained: TrainedModel, rows: Manifest) -> Mapping[str, ValueCounts] | None:
+    """The counts of values that are usual for the model, to compare other ``rows`` with.
+
+    None if these are its own dataset, or that is gone.
+    """
+    folder = Path(trained.data_path)
+    if rows.fingerprint() == trained.marker.dataset or not (folder / MANIFEST).is_file():
+        return None
+    own = read_manifest(folder)
+    return own.usual_values if own.fingerprint() == trained.marker.dataset else None
 
 
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:

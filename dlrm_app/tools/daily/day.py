@@ -35,7 +35,16 @@ from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.events import RunResult
 from dlrm_app.text import bullets
 from dlrm_app.tools.daily.gate import judge_after, judge_before, why_held
-from dlrm_app.tools.daily.measure import PROFILE, hours_of, known_rows, missing_shares, shifts, write_measures
+from dlrm_app.tools.daily.measure import (
+    PROFILE,
+    asked_rows,
+    hours_of,
+    known_rows,
+    missing_shares,
+    shifts,
+    weights_of,
+    write_measures,
+)
 from dlrm_app.tools.daily.record import (
     RECORD,
     SECONDS,
@@ -109,7 +118,8 @@ class Day:
         """Does the steps that are left. Returns the record, which is written."""
         self._begin()
         dataset = self._encode()
-        record = self._measure(dataset)
+        has_weights = self.config.train.get("trainer.weights") is not False
+        record = self._measure(dataset if has_weights else dataset.without_weights())
         is_accepted = self.config.days.is_accepted(self.day)
         compared = ComparedDay(
             record, self.published, self.config.gate, {column.name for column in dataset.sparse}
@@ -216,6 +226,8 @@ class Day:
                 name: LabelDay(counts.rows, counts.positives, of_labels.get(name))
                 for name, counts in rows.labels.items()
             },
+            asked=asked_rows(dataset),
+            weights=weights_of(dataset),
             published=False,
             parent=self.parent.name if self.parent else None,
             parent_record=checksum(self.parent / RECORD) if self.parent else None,

@@ -25,6 +25,7 @@ from dlrm_app.tools.daily.row_rules import (
     check_rows,
     check_shift,
     check_unseen,
+    check_weights,
 )
 from dlrm_app.tools.daily.score_rules import (
     check_auc,
@@ -47,6 +48,7 @@ def judge_before(compared: ComparedDay) -> list[Verdict]:
         check_rows,
         check_labels,
         check_clicks,
+        check_weights,
         check_missing,
         check_unseen,
         check_shift,

@@ -8,7 +8,7 @@ Both stay when the day's dataset is deleted, because later days are compared wit
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids
+from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids, read_weights
 from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
@@ -25,6 +25,7 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.logs.sources.lake import partition_of
 from dlrm_app.records import Number, read_record
+from dlrm_app.tools.daily.record import DayWeights
 
 PROFILE = "profile.json"
 _SAMPLED_ROWS = 1 << 18
@@ -70,11 +71,16 @@ def binned(values: Values, bounds: Sequence[float] | None = None) -> Bins:
 
 
 def columns_of(dataset: Manifest) -> Iterator[tuple[str, Values]]:
-    """(name, numbers or ids) of every column, on a sample of the training rows. Skips estimates of the click."""
+    """(name, numbers or ids) of every column, weights too, on a sample of the training rows.
+
+    Skips estimates of the click.
+    """
     tables = list(_sampled(dataset))
     for dense in dataset.dense:
         if not is_opinion(dense):
             yield dense.name, np.concatenate([numbers_of(table.column(dense.name)) for table in tables])
+    if dataset.weight is not None:
+        yield dataset.weight, np.concatenate([read_weights(table, dataset.weight) for table in tables])
     for sparse in dataset.sparse:
         yield sparse.name, np.concatenate([_flat(read_ids(table, sparse)) for table in tables])
 
@@ -83,6 +89,7 @@ def _sampled(dataset: Manifest) -> Iterator[pa.Table]:
     split = dataset.splits["train"]
     groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
     names = [*(column.name for column in dataset.dense), *(column.name for column in dataset.sparse)]
+    names += [dataset.weight] if dataset.weight is not None else []
     reader = ShardReader(dataset.folder, names)
     for shard, index in groups[:: max(split.rows // _SAMPLED_ROWS, 1)]:
         yield reader.read(shard, index)
@@ -163,11 +170,63 @@ def shifts(dataset: Manifest, earlier: Sequence[Path]) -> dict[str, float]:
 
 
 def missing_shares(dataset: Manifest) -> dict[str, float]:
-    """Column → the share of its values that are missing; of another label, among the training rows."""
+    """Column → the share of its values that are missing; of another label, among the training rows.
+
+    A label that is ``given`` another one ("order|click") counts where that one is 1: elsewhere it says nothing.
+    """
     shares = {column.name: column.missing_rate for column in dataset.dense}
-    train = dataset.splits["train"]
-    shares |= {name: 1 - counts.rows / max(train.rows, 1) for name, counts in train.labels.items()}
+    shares |= {name: 1 - known / max(asked, 1) for name, (known, asked) in _known_labels(dataset).items()}
     return shares | {column.name: column.missing_rate for column in dataset.sparse}
+
+
+def asked_rows(dataset: Manifest) -> dict[str, int]:
+    """Other label, named as in ``missing_shares`` → the number of the training rows that should have it."""
+    return {name: asked for name, (_, asked) in _known_labels(dataset).items()}
+
+
+def _known_labels(dataset: Manifest) -> dict[str, tuple[int, int]]:
+    """Other label → (the training rows that have it, those that should)."""
+    unweighted = replace(dataset.without_weights(), negatives_kept={})
+    counted = dataset.splits["train"].labels
+    found = {}
+    for label in dataset.other_labels:
+        if label.name in counted:
+            name = label.name if label.given is None else f"{label.name}|{label.given}"
+            _, known, asked = unweighted.where_given("train", label)
+            found[name] = int(known), int(asked)
+    return found
+
+
+def weights_of(dataset: Manifest) -> dict[str, DayWeights]:
+    """The weights of all "rows" of the day, and of its "positives"; empty if rows have none."""
+    if dataset.weight is None or dataset.label is None:
+        return {}
+    reader = ShardReader(dataset.folder, [dataset.label, dataset.weight])
+    groups = ((shard, index) for shard in dataset.shards for index in range(len(shard.row_groups)))
+    tables = (reader.read(shard, index) for shard, index in groups)
+    return weigh(
+        (read_weights(table, dataset.weight), numbers_of(table.column(dataset.label)) == 1)
+        for table in tables
+    )
+
+
+def weigh(groups: Iterable[tuple[NDArray[np.float32], NDArray[np.bool_]]]) -> dict[str, DayWeights]:
+    """The moments of weights, of all "rows" and of the "positives"; ``groups``: (weights, is positive) of rows."""
+    sums = {"rows": np.zeros(5), "positives": np.zeros(5)}
+    for weights, is_positive in groups:
+        for name, some in (("rows", weights), ("positives", weights[is_positive])):
+            sums[name] += [(some.astype(np.float64) ** power).sum() for power in range(5)]
+    return {name: _weights(*each.tolist()) for name, each in sums.items() if each[0]}
+
+
+def _weights(rows: float, first: float, second: float, third: float, fourth: float) -> DayWeights:
+    """``first`` …: the sums of the weights, of their squares, and so on."""
+    if not first:
+        return DayWeights(int(rows), 0.0, 0.0, 0.0)
+    spread = rows * second / first**2 - 1
+    # that of log(first² / second), to the first order; it is large where few rows have most of the weight
+    variance = 4 * second / first**2 - 4 * third / (first * second) + fourth / second**2 - 1 / rows
+    return DayWeights(int(rows), first / rows, math.sqrt(max(spread, 0.0)), math.sqrt(max(variance, 0.0)))
 
 
 def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:

@@ -29,6 +29,8 @@ UNREPORTED = "unreported"
 """The file in a held day's folder until days.on_held has been called."""
 Z_95 = 1.96
 """Standard errors on each side of an estimate: a 95% interval."""
+_IF_SET = ("labels", "asked", "weights")
+"""Keys of days with several labels, or with weights."""
 _NOT_IN_LINES = ("parent_record", "settings", "sources", "format", "version")
 
 
@@ -113,6 +115,32 @@ class LabelDay:
     judgement: Judgement | None = None
 
 
+EFFECTIVE = "effective share"
+"""The share of rows that would tell as much with equal weights."""
+
+
+@dataclass(frozen=True)
+class DayWeights:
+    """The weights of some of a day's ``rows``. ``spread``: their standard deviation, divided by their ``mean``.
+
+    ``error``: the standard error of the logarithm of the effective number of rows.
+    """
+
+    rows: int
+    mean: float
+    spread: float
+    error: float
+
+    @property
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """What rows are judged by → (value, the standard error of its logarithm)."""
+        effective = 1 / (1 + self.spread**2)
+        return {
+            "mean weight": (self.mean, self.spread / math.sqrt(self.rows)),
+            EFFECTIVE: (effective, self.error),
+        }
+
+
 def labels_of(result: EvaluationResult) -> dict[str, Scores]:
     """The scores of the other labels of the first model of an evaluation."""
     return {each.name: Scores.of_metrics(each) for each in result.models[0].labels}
@@ -178,7 +206,8 @@ class DayRecord:
     ``shift``: column → its population stability index against the most similar earlier day.
     ``known_rows``: the share of rows that an earlier day or row had.
     ``hours``: hour → rows and files, if files lie in folders of hours.
-    ``labels``: by name, other labels.
+    ``labels``: by name, other labels. ``asked``: other label → the training rows that should have it.
+    ``weights``: of all rows ("rows") and of the "positives", if rows have weights.
     ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
     ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
@@ -199,6 +228,8 @@ class DayRecord:
     known_rows: float | None = None
     hours: dict[str, list[int]] = field(default_factory=dict)
     labels: dict[str, LabelDay] = field(default_factory=dict, metadata=IF_SET)
+    asked: dict[str, int] = field(default_factory=dict, metadata=IF_SET)
+    weights: dict[str, DayWeights] = field(default_factory=dict, metadata=IF_SET)
     rules: list[Verdict] = field(default_factory=list)
     published: bool
     held: str | None = None
@@ -251,7 +282,7 @@ def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, 
     lines = []
     for record in records:
         values = asdict(record)
-        line = {key: values[key] for key in keys if key != "labels" or record.labels}
+        line = {key: values[key] for key in keys if values[key] or key not in _IF_SET}
         lines.append(line | {"mark": marks.get(record.day)})
     write_text(output / LINES, "".join(f"{json_text(line)}\n" for line in lines))
 

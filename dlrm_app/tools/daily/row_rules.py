@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from dlrm_app.text import percent, short
-from dlrm_app.tools.daily.record import Z_95, Verdict
+from dlrm_app.tools.daily.record import EFFECTIVE, Z_95, Verdict
 from dlrm_app.tools.daily.usual import (
     ComparedDay,
     Usual,
@@ -13,8 +13,13 @@ from dlrm_app.tools.daily.usual import (
     usual,
 )
 
-_Z_HOURS = 4
-"""Standard errors by which chance may lower an hour's rows: 24 hours are judged, and nights have few rows."""
+_Z_MANY = 4
+"""Standard errors that chance may explain of an hour's rows, as 24 hours are judged, and nights have few rows; and of
+weights, which may have heavy tails."""
+
+
+_LEAST = 1e-30
+"""Stands for a mean weight of 0 in a factor."""
 
 
 CHANCE = 0.05
@@ -71,6 +76,41 @@ def check_clicks(compared: ComparedDay) -> Verdict | None:
     return Verdict("clicks", math.exp(change), math.exp(limit), change - chance > limit, says, cure)
 
 
+def check_weights(compared: ComparedDay) -> Verdict | None:
+    """Judges the mean weight, of the positives alone too, and the share of effective rows, if it falls."""
+    gate = compared.gate
+
+    def each(of: str, what: str, value: float, error: float) -> tuple[float, float, bool, str] | None:
+        """``error``: the standard error of the logarithm of ``value``."""
+        before = [record.weights[of].measured[what] for record in compared.before if of in record.weights]
+        level = usual(_log(value) for value, _ in before)
+        if level is None:
+            return None
+        change = _log(value) - level.level
+        limit = level.allowed(math.log(gate.max_weight_change))
+        if what == EFFECTIVE:
+            change, limit = max(-change, 0.0), level.allowed(-_log(gate.min_effective_rows))
+        chance = _Z_MANY * math.hypot(error, median(error for _, error in before))
+        words = f"the {what} of its {of} is {short(value)}, {short(math.exp(level.level))} on the days before"
+        return math.exp(abs(change)), math.exp(limit), abs(change) - chance > limit, words
+
+    worst = _worst(
+        row
+        for of, weights in compared.day.weights.items()
+        for what, found in weights.measured.items()
+        if (row := each(of, what, *found))
+    )
+    cure = (
+        f"a factor above {limit_text('max_weight_change', gate.max_weight_change)}, or below "
+        f"{limit_text('min_effective_rows', gate.min_effective_rows)}: has the unit of the weights changed?"
+    )
+    return worst and Verdict("weights", *worst, cure)
+
+
+def _log(value: float) -> float:
+    return math.log(max(value, _LEAST))
+
+
 def _worst(rows: Iterable[tuple[float, float, bool, str]]) -> tuple[float, float, bool, str] | None:
     """The (value, limit, is held, words) that is furthest above its limit."""
     return max(rows, key=lambda row: (row[2], row[0] / max(row[1], 1e-9)), default=None)
@@ -82,7 +122,7 @@ def check_missing(compared: ComparedDay) -> Verdict | None:
         if level is None:
             return None
         change, limit = abs(share - level.level), level.allowed(compared.gate.max_missing_change)
-        chance = Z_95 * math.sqrt(0.25 / max(compared.day.rows, 1))
+        chance = Z_95 * math.sqrt(0.25 / max(compared.day.asked.get(name, compared.day.rows), 1))
         words = f"{percent(share)} of {name} is missing, {percent(level.level)} on the days before"
         return change, limit, change - chance > limit, words
 
@@ -158,7 +198,7 @@ def check_hours(compared: ComparedDay) -> Verdict | None:
         rows_before, files_before = (
             median(hours.get(hour, [0, 0])[part] for hours in with_hours) for part in (0, 1)
         )
-        share, chance = rows / max(rows_before, 1), _Z_HOURS * math.sqrt(rows + 1) / max(rows_before, 1)
+        share, chance = rows / max(rows_before, 1), _Z_MANY * math.sqrt(rows + 1) / max(rows_before, 1)
         words = (
             f"hour {hour} has {rows:,} rows in {files:,} files, "
             f"{rows_before:,.0f} in {files_before:g} on the days before"

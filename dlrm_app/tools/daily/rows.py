@@ -8,6 +8,7 @@ of the day itself are hard links. From earlier days a share of every row group i
     test    all of the day's rows, to score earlier models
 """
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from dlrm_app.dataset.arrow import (
     shard_schema,
     with_ids,
 )
+from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.label_counts import add_counts, add_weights, count_labels, label_counts
 from dlrm_app.dataset.manifest import Manifest, write_manifest
@@ -36,6 +38,8 @@ from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.dataset.shard_writer import ShardWriter
 from dlrm_app.dataset.splits import Shard, Split, WeightSums
 from dlrm_app.dates import HOURS, Hour, day_number
+from dlrm_app.encoding.dense import missing_value
+from dlrm_app.encoding.sparse import MISSING_ID
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
@@ -58,7 +62,8 @@ class Earlier:
 def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder: Path) -> None:
     """Makes the dataset ``folder`` from ``dataset`` (that of ``day``) and ``earlier`` rows to train on.
 
-    An unfinished ``folder`` is deleted first. Raises DataError if an earlier day has other columns.
+    An unfinished ``folder`` is deleted first. In columns that an earlier day lacks its values are missing. Raises DataError
+    if its columns differ otherwise.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -147,15 +152,42 @@ def _schema(manifest: Manifest) -> pa.Schema:
     )
 
 
-def _other_columns(first: Manifest, second: Manifest) -> list[str]:
-    """The columns (label, dense, sparse, kept) that only one of the two has, or that differ in form or order."""
-    if _schema(first) == _schema(second):
+def _other_columns(earlier: Manifest, dataset: Manifest) -> list[str]:
+    """The columns (label, dense, sparse, kept) that differ in form or order, or that only one of the two has.
+
+    Those that rows of ``earlier`` may lack are left out.
+    """
+    then, now = _schema(earlier), _schema(dataset)
+    made = {name for name in now.names if name not in then.names and name in _makeable(dataset)}
+    if then == pa.schema([field for field in now if field.name not in made]):
         return []
-    schemas = [{field.name: str(field.type) for field in _schema(each)} for each in (first, second)]
-    columns = {name: name for schema in schemas for name in schema}
-    columns |= {part: kept.name for each in (first, second) for kept in each.kept for part in kept.parts}
+    schemas = [{field.name: str(field.type) for field in schema} for schema in (then, now)]
+    columns = {name: name for schema in schemas for name in schema if name not in made}
+    columns |= {part: kept.name for each in (earlier, dataset) for kept in each.kept for part in kept.parts}
     names = [name for part, name in columns.items() if schemas[0].get(part) != schemas[1].get(part)]
     return list(dict.fromkeys(names)) or ["in another order"]
+
+
+def _makeable(dataset: Manifest) -> set[str]:
+    """The columns of shards that rows of before may lack: new dense and sparse columns, and other labels."""
+    dense = {column.name for column in dataset.dense if not is_opinion(column)}
+    sparse = {name for column in dataset.sparse for name in (column.name, column.weights) if name}
+    return dense | sparse | {label.name for label in dataset.other_labels}
+
+
+def _completed(table: pa.Table, dataset: Manifest) -> pa.Table:
+    """``table`` with the columns of ``dataset``; those that it lacks are missing in all rows."""
+    transforms = {column.name: column.transform for column in dataset.dense}
+    schema = _schema(dataset)
+    for field in schema:
+        if field.name in table.column_names:
+            continue
+        value: list[float] | float = [] if pa.types.is_list(field.type) else MISSING_ID
+        if pa.types.is_floating(field.type):  # a number, or another label
+            transform = transforms.get(field.name)
+            value = math.nan if transform is None else missing_value(transform)
+        table = table.append_column(field, pa.array([value] * len(table), field.type))
+    return table.select(schema.names)
 
 
 def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
@@ -189,14 +221,14 @@ def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table
         for column in dataset.sparse
         if column.encoding["kind"] == "vocab"
     }
-    reader = ShardReader(manifest.folder, schema.names)
+    reader = ShardReader(manifest.folder, [name for name in schema.names if name in _schema(manifest).names])
     group, seen = 0, 0
     for shard in manifest.splits[earlier.split].shards:
         for index, rows in enumerate(shard.row_groups):
             wanted = int((seen + rows) * share) - int(seen * share)
             if wanted:
                 chosen = array_of(picked_rows(rows, wanted, day, earlier.day, group))
-                table = reader.read(shard, index).select(schema.names).take(chosen).cast(schema)
+                table = _completed(reader.read(shard, index).take(chosen), dataset).cast(schema)
                 yield _with_current_ids(table, dataset, current_ids).combine_chunks()
             group, seen = group + 1, seen + rows
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dlrm_app.config.days import DaysConfig, GateConfig
 from dlrm_app.runs.checkpoint.evaluation import CONSTANT, LEARNT, UNDECIDED, Judgement
 from dlrm_app.tools.daily.gate import judge_after, judge_before, why_held
-from dlrm_app.tools.daily.record import DayRecord, Holdout, LabelDay, Scores
+from dlrm_app.tools.daily.measure import weigh
+from dlrm_app.tools.daily.record import DayRecord, DayWeights, Holdout, LabelDay, Scores
 from dlrm_app.tools.daily.score_rules import converged
 from dlrm_app.tools.daily.usual import ComparedDay, usual
 from tests.composed import compose_config
@@ -53,7 +54,13 @@ USUAL = {
     "hours": {f"{hour:02}": [100, 2] for hour in range(24)},
     "unseen": {"item": 0.1},
     "next_day": calibrated(1.0),
+    "weights": {"rows": DayWeights(1000, 1.5, 1.0, 0.1), "positives": DayWeights(100, 1.0, 1.0, 0.2)},
 }
+
+
+def weighted(mean: float = 1.5, spread: float = 1.0, error: float = 0.1, of_clicks: float = 1.0) -> Any:
+    rows, clicks = DayWeights(1000, mean, spread, error), DayWeights(100, of_clicks, 1.0, 0.2)
+    return {"weights": {"rows": rows, "positives": clicks}}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,13 @@ USUAL = {
         ({"positives": 300}, "clicks"),
         ({"missing": {"country": 1.0, "price": 0.3}}, "missing"),
         ({"missing": {"country": 0.15, "price": 0.35}}, None),
+        (weighted(0.0015, of_clicks=0.001), "weights"),
+        (weighted(1500, of_clicks=1000), "weights"),
+        (weighted(of_clicks=0.001), "weights"),
+        (weighted(0, 0, 0, 0), "weights"),
+        (weighted(spread=9), "weights"),  # a few rows have nearly all weight
+        (weighted(spread=9, error=1), None),  # as one row of such a log may do by chance
+        (weighted(2.5, 1.5, of_clicks=1.7), None),
         ({"unseen": {"item": 0.45}}, "unseen"),
         ({"shift": {"price": 3.0, "item": 0.9}}, "shift"),
         ({"shift": {"price": 0.2, "item": 2.5}}, None),
@@ -267,3 +281,35 @@ def test_accepting_a_day_does_not_publish_worse_orders(gate: GateConfig) -> None
     assert why_held(judge_before(days)) is not None
     assert why_held(judge_before(days), is_accepted=True) is None
     assert "order: " in str(why_held(judge_after(days), is_accepted=True))
+
+
+@pytest.mark.parametrize(("asked", "is_held"), [(1000, True), (20, False)])
+def test_a_day_whose_orders_are_half_open_is_held_back(gate: GateConfig, asked: int, is_held: bool) -> None:
+    """Unless so few rows have a click that chance explains it."""
+    before = [a_day(**{**USUAL, "missing": {"order|click": 0.1}}) for _ in range(3)]
+    day = a_day(**{**USUAL, "missing": {"order|click": 0.5}, "asked": {"order|click": asked}})
+    assert held(day, before, gate) == ["missing"] * is_held
+
+
+@pytest.mark.parametrize("kind", ["equal", "lognormal", "heavy", "pareto", "sampled"])
+def test_weights_that_are_drawn_alike_hold_no_day(gate: GateConfig, kind: str) -> None:
+    """100 days of 2,000 rows each, compared with one day, and with seven; those of other units are all held."""
+    random = np.random.default_rng(7)
+
+    def day(factor: float = 1.0) -> DayRecord:
+        weights = {
+            "equal": lambda: np.ones(2000),
+            "lognormal": lambda: random.lognormal(0, 1, 2000),
+            "heavy": lambda: random.lognormal(0, 2, 2000),
+            "pareto": lambda: 1 + random.pareto(2.5, 2000),
+            "sampled": lambda: np.where(random.random(2000) < 0.05, 1.0, 20.0),
+        }[kind]() * factor
+        is_click = random.random(2000) < 0.1
+        return a_day(2000, weights=weigh([(weights.astype(np.float32), is_click)]), positives=200)
+
+    days = [day() for _ in range(100)]
+    for size in (1, 7):
+        found = [held(each, days[n - size : n], gate) for n, each in enumerate(days) if n >= size]
+        assert sum(map(bool, found)) == 0
+        for factor in (0.001, 1000):
+            assert held(day(factor), days[:size], gate) == ["weights"]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -18,16 +19,20 @@ from dlrm_app.encoding.contents import CONTENTS, Contents
 from dlrm_app.errors import DataError
 from dlrm_app.tools.daily.measure import (
     PROFILE,
+    asked_rows,
     binned,
     columns_of,
     hours_of,
     known_rows,
+    missing_shares,
     profile_of,
     shift_of,
     shifts,
     write_measures,
 )
+from tests.labelled_log import describe_labels, draw_labelled, made
 from tests.loader.dataset_fixture import write_dataset
+from tests.make_log import write_csv
 from tests.refusals import refused
 
 
@@ -145,3 +150,19 @@ def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:
         known_rows(tmp_path / "third", earlier)
     damaged.unlink()
     assert known_rows(tmp_path / "third", earlier) == 1.0
+
+
+def test_a_given_label_is_missing_where_its_condition_holds(tmp_path: Path) -> None:
+    describe_labels(tmp_path)
+    rows = draw_labelled(2000)[0]
+    is_open = (np.arange(2000) % 2 == 0) & (rows["clicked"].to_numpy() == 1)
+    for name, mask in (("known", np.zeros(2000, bool)), ("open", is_open)):
+        place = rows.column_names.index("order")
+        orders = pa.array(rows["order"].to_numpy(), mask=mask)
+        write_csv(tmp_path / f"{name}.csv", rows.set_column(place, "order", orders))
+    known, half_open = (made(tmp_path, name, f"{name}.csv") for name in ("known", "open"))
+    clicks = int(rows["clicked"].to_numpy().sum())
+    assert asked_rows(half_open) == {"order|clicked": clicks, "like": 2000}
+    assert missing_shares(known)["order|clicked"] == 0
+    assert missing_shares(half_open)["order|clicked"] == pytest.approx(is_open.sum() / clicks)
+    assert missing_shares(half_open)["like"] == pytest.approx(0.3, abs=0.05)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.dataset.manifest import KeptColumn, read_manifest
+from dlrm_app.dataset.manifest import KeptColumn, LearntLabel, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import DataError
-from dlrm_app.tools.daily.rows import Earlier, picked_rows, write_rows
+from dlrm_app.tools.daily.rows import Earlier, _completed, _other_columns, _schema, picked_rows, write_rows
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import refused
 
@@ -81,6 +81,28 @@ def test_rows_are_picked_once_and_others_on_another_day(rows: int, data: st.Data
     assert len(set(picked.tolist())) == len(picked) == wanted
     assert np.array_equal(picked, np.sort(picked))
     assert np.array_equal(picked, picked_rows(rows, wanted, SECOND, FIRST, 0))
+
+
+def test_earlier_rows_lack_the_values_of_new_columns(days: list[Path], tmp_path: Path) -> None:
+    """A number, ids, lists and another label."""
+    earlier = write_dataset(
+        tmp_path / "then", {"train": 300, "val": 100}, num_dense=2, one_hot=[50], multi_hot=[]
+    )
+    third = read_manifest(days[2])
+    dense = [replace(each, transform={"kind": "log3"}) for each in third.dense]
+    wide = replace(third, dense=dense, labels=[LearntLabel("label"), LearntLabel("order")])
+    schema = _schema(wide)
+    table = _completed(pq.ParquetFile(earlier.folder / "val" / "part-00000.parquet").read(), wide)
+    assert (table.schema.names, _other_columns(earlier, wide)) == (schema.names, [])
+    assert set(table["c1"].to_pylist()) == {0}
+    assert set(map(len, table["m0"].to_pylist())) == {0}
+    assert np.isnan(table["order"].to_numpy()).all()
+    assert table["i2"].to_numpy() == pytest.approx(np.log(3), rel=1e-6)
+    write_rows(third, THIRD, [Earlier(FIRST, earlier, "val", 1.0)], tmp_path / "rows")
+    made = read_manifest(tmp_path / "rows")
+    verify_shards(made, checksums=True)
+    assert made.splits["train"].rows == 1600
+    assert _other_columns(earlier, replace(wide, weight="w")) == ["w"]
 
 
 def test_days_of_other_columns_are_refused(days: list[Path], tmp_path: Path) -> None:
