@@ -4,7 +4,7 @@
 
 FOLDER holds lines of Criteo Kaggle's train.txt as ``kaggle*.tsv``; 10,000 are used. An attack must be refused, warned
 of, or get the right answer: the scores or metrics without it. Prints a table; exits with 1 if an answer is wrong.
-``wrong_practice.py`` has more, on weights, labels and lists.
+``wrong_practice.py`` has more, on weights, labels and lists; ``wrong_notations.py`` on values in another notation.
 """
 
 import gzip
@@ -25,7 +25,12 @@ import pyarrow.parquet as pq
 NUM_ROWS, NUM_TRAIN = 10_000, 8_000
 NAMES = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 ROLES = {"lab": "label", "int": "dense, kind: integer", "cat": "sparse, kind: hex"}
-WARNINGS = ("warning:", "are training rows", "are copies of others")
+WARNINGS = (
+    "warning:",
+    "are training rows",
+    "are copies of others",
+    "differ from the rows that the model was validated on",
+)
 WRONG = "WRONG"
 HELD = 3
 """The exit code of dlrm-days for a day that is held back."""

@@ -47,6 +47,7 @@ from dlrm_app.loader.reader import verify_together
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
+from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,35 @@ def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) 
     Raises DataError if it does not fit, or unless ``config`` says so has another label.
     """
     label = LabelRule(config.other_label == "ignore", "other_label=ignore")
-    return known_rows(trained, manifest, label)
+    rows = known_rows(trained, manifest, label)
+    refuse_other_conditions(trained, manifest)
+    return rows
+
+
+def refuse_other_conditions(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError if a label of the dataset is ``given`` another one than the model's, or none: the rows that
+    count for it are others.
+    """
+    known = {label.name: label.given for label in manifest.labels}
+    problems = [
+        Problem(
+            label.name,
+            f"is given {known[label.name] or 'no other label'} there, and {label.given or 'none'} in the model",
+        )
+        for label in trained.spec.labels
+        if label.name in known and known[label.name] != label.given
+    ]
+    main = trained.spec.labels[0].name if trained.spec.labels else None
+    if known and manifest.label != main and any(label.given for label in trained.spec.labels):
+        problems.append(Problem(str(main), f"comes first in the model, {manifest.label} comes first there"))
+    if problems:
+        written = [
+            f"{{{label.name}:{{given:{label.given}}}}}" if label.given else label.name
+            for label in trained.spec.labels
+        ]
+        cure = f"preprocess the rows with {setting('dataset.labels', written)}, as the model's were"
+        summary = Problem(str(manifest.path), "has labels with other conditions than the model", cure)
+        raise DataError(summary, *problems)
 
 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:

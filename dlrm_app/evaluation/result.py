@@ -182,12 +182,21 @@ def _metric_table(
     shown = {key: heading for key, heading in HEADINGS.items() if key in first}
     weighed = f"; of weight {first['weight']:,.6g}, by which they count" if "weight" in first else ""
     yield f"{title}: {first['num_samples']:,} rows, {first['positives']:,} of them positive{weighed}"
+    counted = ("num_samples", "positives", "weight")
+    for name, other in zip(names[1:], results[1:], strict=True):
+        if any(first.get(key) != other.metrics.get(key) for key in counted):
+            weight = other.metrics.get("weight")
+            of_weight = "" if weight is None else f" of weight {weight:,.6g}"
+            yield (
+                f"warning: {name} is measured on {other.metrics['num_samples']:,} other rows{of_weight}, "
+                "because its label has another condition: do not compare its numbers with those of the first model"
+            )
     rows = [
         [
             name,
             f"{each.auc_interval.value:.5f}",
             f"{each.auc_interval.low:.5f} to {each.auc_interval.high:.5f}",
-            *(f"{each.metrics[key]:.5f}" for key in shown),
+            *(f"{each.metrics[key]:.5f}" if key in each.metrics else NONE for key in shown),
         ]
         for name, each in zip(names, results, strict=True)
     ]

@@ -3,28 +3,19 @@
 Every command that reads raw text calls ``file_spec``.
 """
 
-from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
+import re
+from collections.abc import Sequence
+
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.rejects import RejectedLine
-from dlrm_app.logs.sources.source import GZIP_MAGIC, ZSTD_MAGIC, InputFile
+from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
+from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import Cures, Spec
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_OTHER_FILES = {
-    PARQUET_MAGIC: "Parquet, which cannot be read through a pipe: name the file",
-    GZIP_MAGIC: "gzip within gzip",
-    ZSTD_MAGIC: "zstd within another",
-    b"\xfd7zXZ": "compressed by xz",
-    b"BZh9": "compressed by bzip2",
-    b"PK\x03\x04": "a zip archive",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    BYTE_ORDER_MARK: "text behind a byte order mark, which would be part of its first value",
-}
 _LINES = 1000
 """The number of first lines of which at least one must be good."""
 
@@ -45,9 +36,14 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     bare = spec.without_label()
     if text.start == text.stop:
         return bare if labels is False else spec
-    refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec.header)
+    if not spec.header:
+        refuse_mark(name, text.text[text.start : text.start + 3].tobytes())
     names, behind = _first_fields(text, spec)
     if spec.header:
+        if not {*names} & {column.name for column in spec.columns} and (odd := odd_first_line(names)):
+            raise ConfigError(
+                Problem(name, f"begins with {odd}, before its header", "leave it out: tail -n +2")
+            )
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
         spec = other = spec.in_columns(names, labels, name, cure)
         text = text._replace(start=behind)
@@ -74,15 +70,21 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
 
 
-def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
-    """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` show that it is not readable text."""
-    what = next((what for magic, what in _OTHER_FILES.items() if beginning.startswith(magic)), None)
-    if what is not None and not (header and beginning.startswith(BYTE_ORDER_MARK)):
-        raise ConfigError(
-            Problem(
-                name, f"is {what}", "text must be UTF-8 without such a mark, plain or packed by gzip or zstd"
-            )
-        )
+def odd_first_line(fields: Sequence[str]) -> str | None:
+    """What a first line is that is no header, if its ``fields`` show it: blank, a remark, Excel's sep=;."""
+    first = fields[0].strip()
+    if not any(field.strip() for field in fields):
+        return "a blank line"
+    if re.fullmatch(r"sep=.?", first, re.IGNORECASE):
+        return f"Excel's line {first}"
+    return f"a remark, {first[:40]!r}" if re.match(r"#|//|--|%|;|REM ", first) else None
+
+
+def refuse_mark(name: str, text: bytes) -> None:
+    """Raises ConfigError if ``text``, the beginning of file ``name`` without a header, has a byte order mark."""
+    if text.startswith(BYTE_ORDER_MARK):
+        rule = "is text behind a byte order mark, which would be part of its first value"
+        raise ConfigError(Problem(name, rule, "text must be UTF-8 without such a mark: tail -c +4"))
 
 
 def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:

@@ -175,24 +175,10 @@ class Spec:
         if lacking := [name for name in wanted if not counts[name]]:
             others = [f"{by_lower[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in by_lower]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
-            cure = _odd_first_line(names) or cure
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(by_name.get(name, LogColumn(name, "ignore")) for name in names))
-
-
-_REMARKS = ("#", "--", "//")
-
-
-def _odd_first_line(names: Sequence[str]) -> str:
-    """The cure if ``names`` show that a line comes before the header; otherwise empty."""
-    first = names[0].strip() if names else ""
-    if first.lower().startswith("sep="):
-        return "remove its first line, Excel's sep=, and give that mark as dataset.delimiter"
-    if [name.strip() for name in names] == [""] or first.startswith(_REMARKS):
-        return "its first line is blank or a remark: remove what comes before the header"
-    return ""
 
 
 def _unweighted(column: LogColumn) -> LogColumn:

@@ -45,7 +45,8 @@ class RejectLimit:
         ):
             cure = (
                 f"a label is 0 or 1, so make one of {rated} before, such as 1 from 4 on: (frame.{rated} >= 4)"
-                f".astype(int) in pandas, CAST({rated} >= 4 AS INTEGER) in SQL"
+                f".astype(int) in pandas, CAST({rated} >= 4 AS INTEGER) in SQL; of counts, two weighted rows for each, "
+                f"as dlrm-check input= says; to leave these lines out would change the click rate"
             )
         refuse_rejects(rejects, lines, self.max_fraction, ((e.file, e.line, e.reason) for e in shown), cure)
 

@@ -69,6 +69,9 @@ FIRST_STEPS = (3, 12)
 """Steps of this process that are profiled: an early one, for short runs, and one after the warm-up."""
 MAX_SHARE = 0.005
 """The most of a run's time that profiling later steps takes."""
+MAX_LOST = 5
+"""Steps in a row that are profiled again because kineto has lost their events: it converts the processor's clock into
+the system's, which goes wrong while other programs interrupt it, and drops what then lies outside the profiled time."""
 MAX_SAMPLES = 16
 """The most profiled steps that count between two lines of the log."""
 
@@ -125,7 +128,7 @@ class StepParts:
         self._runtime = runtime
         self._on_gpu = runtime.device.type == "cuda"
         self._samples: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
-        self._num_new = 0
+        self._num_new = self._num_lost = 0
         self._num_steps = self._num_read = 0
         self._waited = 0.0
         self._started = time.perf_counter()
@@ -152,16 +155,21 @@ class StepParts:
             ended = time.perf_counter()
         is_alone = self._runtime.world_size == 1
         events: Iterable[FunctionEvent] = profiler.events() or []  # type: ignore[no-untyped-call]
-        self._samples.append(seconds_by_part(events, self._on_gpu, is_alone))
-        self._num_new += 1
+        sample = seconds_by_part(events, self._on_gpu, is_alone)
+        if sample.keys() - {"data"}:
+            self._samples.append(sample)
+            self._num_new += 1
+            self._num_lost = 0
+        else:
+            self._num_lost += 1
         self._last_cost = time.perf_counter() - ended + ready - begun
         self._spent += self._last_cost
 
     def _is_due(self) -> bool:
         budget = MAX_SHARE * (time.perf_counter() - self._started)
-        return self._num_steps in FIRST_STEPS or (
-            self._num_steps > max(FIRST_STEPS) and self._spent + self._last_cost < budget
-        )
+        if self._num_steps in FIRST_STEPS or 0 < self._num_lost <= MAX_LOST:
+            return True
+        return self._num_steps > max(FIRST_STEPS) and self._spent + self._last_cost < budget
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yields ``batches``, and times the wait for each of them."""

@@ -1,6 +1,5 @@
 """A file that the description does not fit is refused by its beginning; columns are found by the header's names."""
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +53,6 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
             "is text behind a byte order mark, which would be part...",
             "...must be UTF-8...",
         ),
-        (NO_HEADER, True, "1,2,a\n".encode("utf-16"), "is UTF-16", "text must be UTF-8..."),
         (
             NO_HEADER,
             True,
@@ -62,15 +60,16 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
             "does not describe ..., none of its first 3 lines fits",
             "...",
         ),
-        (NO_HEADER, True, b"PAR1\x15\x04", "is Parquet...", "..."),
+        (HEADER, True, b"1,2,a\n0,3,b\n", "lacks the columns y, n, s; it has 1, 2, a", "..."),
         (
             HEADER,
             True,
-            gzip.compress(gzip.compress(b"y,n,s\n", mtime=0), mtime=0),
-            "is gzip within gzip",
-            "...",
+            b"\ny,n,s\n1,2,a\n",
+            "begins with a blank line, before...",
+            "leave it out: tail -n +2",
         ),
-        (HEADER, True, b"1,2,a\n0,3,b\n", "lacks the columns y, n, s; it has 1, 2, a", "..."),
+        (HEADER, True, b"# of May\ny,n,s\n1,2,a\n", "begins with a remark, '# of May', before...", "..."),
+        (HEADER, True, b"sep=,\ny,n,s\n1,2,a\n", "begins with Excel's line sep=..., before...", "..."),
         (
             HEADER,
             None,

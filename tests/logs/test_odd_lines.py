@@ -51,14 +51,14 @@ def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "cure"),
+    ("first", "what"),
     [
-        ("sep=;", "remove its first line, Excel's sep=..."),
-        ("# exported today", "its first line is blank or a remark..."),
-        ("", "its first line is blank or a remark..."),
-        ("-- a query, of two tables", "its first line is blank or a remark..."),
+        ("sep=;", "Excel's line sep=;"),
+        ("# exported today", "a remark, '# exported today'"),
+        ("", "a blank line"),
+        ("-- a query, of two tables", "a remark, '-- a query'"),
     ],
 )
-def test_a_line_before_the_header_is_named(tmp_path: Path, first: str, cure: str) -> None:
-    with refused(ConfigError, "...", "lacks the columns...", cure):
+def test_a_line_before_the_header_is_named(tmp_path: Path, first: str, what: str) -> None:
+    with refused(ConfigError, "...", f"begins with {what}, before its header", "leave it out: tail -n +2..."):
         made(tmp_path, f"{first}\ny,a,b\n")

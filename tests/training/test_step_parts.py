@@ -183,6 +183,18 @@ def test_profiling_keeps_to_its_share_of_the_time(monkeypatch: pytest.MonkeyPatc
         assert Tally(runtime).profiled > 10
 
 
+def test_a_step_whose_events_are_lost_is_profiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that does other work, too: the share of the time is not all of a report."""
+    lost = iter([{"data": 0.1}, {"data": 0.2}])
+    monkeypatch.setattr(step_parts, "MAX_SHARE", 0.0)
+    original = step_parts.seconds_by_part
+    monkeypatch.setattr(step_parts, "seconds_by_part", lambda *given: next(lost, None) or original(*given))
+    with start_runtime(num_threads=1) as runtime:
+        tally = Tally(runtime)
+    assert tally.profiled == len(step_parts.FIRST_STEPS)
+    assert tally.parts.mean_ms(0.01).keys() - {"data"}
+
+
 def test_no_step_is_profiled_while_another_profiler_runs() -> None:
     with start_runtime(num_threads=1) as runtime:
         assert Tally(runtime, may_profile=False).profiled == 0

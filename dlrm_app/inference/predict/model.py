@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from dlrm_app.distributed.process_state import refuse_fork
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.encoding.value_shares import deviation_text
-from dlrm_app.errors import DataError, DlrmError, Problem, first_problems, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
@@ -44,7 +45,7 @@ _ROWS = "the rows"
 class Model:
     """A model that scores raw rows, encoded as the rows that it was trained on. Opened by ``load_model``.
 
-    It computes in the calling thread, with the threads of torch; one thread at a time may use it. A copy, and a pickle
+    It computes in the calling thread, with the threads of torch; other threads wait meanwhile. A copy, and a pickle
     in another process, is opened again from the same files, and refused if these hold another model by then.
     """
 
@@ -53,6 +54,7 @@ class Model:
     """The encoding of its rows."""
     ema: bool = False
     plugins: Sequence[str] = ()
+    _lock: RLock = field(default_factory=RLock, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Callable[..., "Model"], tuple[object, ...]]:
         return _reopen, (self.path, self.ema, [*self.plugins], self.scorer.identity)
@@ -89,7 +91,15 @@ class Model:
         missing or of another type, DataError for values that the log's format does not have.
         """
         refuse_fork()
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(Problem("batch_size", "must be a whole number from 1 on", value=batch_size))
+        with self._lock:
+            return self._predict(rows, batch_size)
+
+    def _predict(self, rows: object, batch_size: int) -> NDArray[np.float32]:
         table = to_table(rows, self._spec)
+        if not table.num_columns and hasattr(rows, "__len__") and len(rows):
+            raise DataError(Problem(_ROWS, "have no columns", f"give {', '.join(self.columns)}"))
         scores = [np.empty((0, len(self.labels)) if self.labels else 0, np.float32)]
         if not len(table):
             return scores[0]
@@ -166,10 +176,10 @@ def _reopen(path: Path, ema: bool, plugins: Sequence[str], identity: str) -> Mod
 def to_table(rows: object, spec: Spec) -> pa.Table:
     """``rows`` as a table. Raises DataError if Arrow cannot read them."""
     table = _as_table(rows, {column.name for column in spec.columns if column.separator is not None})
-    for number, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+    for number, column in enumerate(table.columns):
         # pandas has NaN for a missing text too
-        if pa.types.is_floating(field.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
-            table = table.set_column(number, field.name, pa.nulls(len(table)))
+        if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
+            table = table.set_column(number, table.column_names[number], pa.nulls(len(table)))
     return table
 
 
@@ -184,7 +194,7 @@ def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
             is_row = not any(
                 _is_list(value) and (name not in lists or _holds_lists(value)) for name, value in rows.items()
             )
-            return _table_of([rows]) if is_row else pa.table({n: _array(each) for n, each in rows.items()})
+            return _table_of([rows]) if is_row else _table_of_columns(rows)
         if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
             return _table_of([dict(row) for row in rows])
         return pa.Table.from_pandas(rows, preserve_index=False) if is_pandas else pa.table(rows)
@@ -197,7 +207,15 @@ def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
 def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A table of ``rows``: what one of them leaves out, as its first keys may, is missing."""
     names = dict.fromkeys(name for row in rows for name in row)
+    if rows and not names:
+        raise ValueError("they have no columns")
     return pa.table({name: _array([row.get(name) for row in rows]) for name in names})
+
+
+def _table_of_columns(columns: Mapping[str, Any]) -> pa.Table:
+    """A table of ``columns``; a single value beside lists is that of every row."""
+    rows = max(len(each) for each in columns.values() if _is_list(each))
+    return pa.table({n: _array(each if _is_list(each) else [each] * rows) for n, each in columns.items()})
 
 
 def _array(values: Any) -> Any:
@@ -209,7 +227,8 @@ def _array(values: Any) -> Any:
     types = {*map(type, values)}
     if {date, datetime} <= types:
         values = [datetime(*each.timetuple()[:3]) if type(each) is date else each for each in values]
-    if types & {bool, np.bool_} and any(issubclass(each, float | np.floating) for each in types):
+    has_flags = bool(types & {bool, np.bool_})
+    if has_flags and any(isinstance(each, float | np.floating) and each == each for each in values):
         raise TypeError(f"true or false among numbers, {values[:3]}")
     return pa.array(values, from_pandas=True)
 
@@ -219,4 +238,4 @@ def _is_list(value: object) -> bool:
 
 
 def _holds_lists(value: Any) -> bool:
-    return any(_is_list(each) or each is None for each in value)
+    return any(_is_list(each) for each in value)

@@ -1,5 +1,6 @@
 """The input files that users name by paths, globs, lists and lake tables; each file may be named once."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
+from dlrm_app.logs.sources.file_kinds import NUM_BYTES, look_at_beginning
 from dlrm_app.logs.sources.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.logs.sources.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.logs.sources.source import (
     DAMAGE,
     InputFile,
     content_checksum,
-    format_of,
     open_text,
     version_of,
 )
@@ -29,7 +30,9 @@ from dlrm_app.logs.sources.store import (
     keep_beginnings,
     objects_below,
 )
-from dlrm_app.text import without_credentials
+from dlrm_app.text import listed, without_credentials
+
+logger = logging.getLogger(__name__)
 
 _LOOK = 1 << 14
 """Bytes of text that are compared to find copies; smaller files are not compared."""
@@ -120,17 +123,17 @@ def _counts_twice(first: InputFile, second: InputFile, what: str, keys: Sequence
     return Problem(one, f"and {other} {what}", "its rows would count twice, so name it once")
 
 
-def _first_text(source: InputFile) -> bytes:
+def _first_text(source: InputFile, size: int = _LOOK) -> bytes:
     with source.open() as raw, open_text(raw, source.format) as file, suppress(*DAMAGE):
-        return bytes(file.read(_LOOK))
+        return bytes(file.read(size))
     return b""  # damage is reported when the file is read
 
 
 def _named_files(key: str, name: str, faults: list[_NameFault]) -> list[NamedFile]:
     """The files that ``name`` means: a lake table, objects of a store, a file, a folder with all below it, or a glob.
 
-    The files of a folder or glob are sorted so that day_2 comes before day_10. Hidden files, markers (_SUCCESS) and
-    empty files are left out. Adds to ``faults``.
+    The files of a folder or glob are sorted so that day_2 comes before day_10. Empty files and those that other
+    programs leave beside the data are left out, which is said. Adds to ``faults``.
     """
     name = local_path(name)
     try:
@@ -150,8 +153,13 @@ def _named_files(key: str, name: str, faults: list[_NameFault]) -> list[NamedFil
     except DataError as error:
         faults += [_NameFault(each.within(key, "=")) for each in error.problems]
         return []
+    others = sorted({*paths} - {*data}, key=_natural)
+    if others and data:
+        shown = listed([path.removeprefix(above).lstrip("/") for path in others], 4)
+        logger.info(f"{key}={without_credentials(name)}: left out by their names: {shown}")
     if not data:
-        rule = f"has no file to read (looked in {Path.cwd()})"
+        but = f", but for {listed(others, 4)}" * bool(others)
+        rule = f"has no file to read{but} (looked in {Path.cwd()})"
         faults.append(_NameFault(Problem(f"{key}={without_credentials(name)}", rule), is_absence=True))
     return [NamedFile(path, partition_of(path)) for path in sorted(data, key=_natural)]
 
@@ -185,8 +193,14 @@ def _with_format(key: str, source: InputFile) -> InputFile | _NameFault:
     """``source`` with the format that its first bytes tell, or its problem."""
     try:
         with source.open() as raw:
-            return replace(source, format=format_of(raw.read(4)))
+            beginning = raw.read(NUM_BYTES)
+        format, other = look_at_beginning(
+            beginning, lambda format: _first_text(replace(source, format=format), NUM_BYTES)
+        )
     except OSError as error:
         return _NameFault(Problem(f"{key}={source.path}", f"cannot be read ({error.strerror})"))
     except DataError as error:
         return _NameFault(error.problems[0].within(key, "="))
+    if other is not None:
+        return _NameFault(Problem(f"{key}={source.path}", f"is {other.what}", other.cure))
+    return replace(source, format=format)

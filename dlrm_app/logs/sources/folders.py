@@ -11,8 +11,17 @@ from dlrm_app.errors import ConfigError, Problem
 
 _Identity = tuple[int, int]
 """Device and inode."""
-_MARKER = re.compile(r"(^|/)([._][^/=]*|lost\+found)(/|$)|\.best\.json$|\.ya?ml$|\.crc$")
-"""Descriptions of logs, files that Spark, Hive, dlrm-generate or a file system leave beside the data, and those in hidden folders."""
+_NO_DATA = {
+    "hidden, or a mark of a finished job": r"([._][^/=]*|lost\+found)(/.*)?",
+    "a description": r"[^/]*(\.best\.json|\.ya?ml)",
+    "half written": r"[^/]*\.(tmp|temp|inprogress(\.[^/]*)?|pending|part|partial|filepart|incomplete|crdownload|download"
+    r"|aria2|gstmp|_COPYING_)",
+    "a checksum or a signature": r"[^/]*\.(crc|crc32|md5|sha1|sha256|sha512|b3|sfv|asc|sig|etag)"
+    r"|(?i:[^/]*(md5|sha1|sha256|sha512|check)sums?(\.txt)?)",
+    "an editor's or a system's own": r"[^/]*(~|\.sw[op]|\.bak|\.lock|_\$folder\$)|(?i:thumbs\.db|desktop\.ini)",
+}
+"""Names of files beside the data, which other programs leave; the first also of folders, with all below them."""
+_MARKER = re.compile("(^|/)(" + "|".join(_NO_DATA.values()) + ")$")
 
 
 class NoFilesError(ConfigError):

@@ -9,7 +9,7 @@ import logging
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,16 +19,29 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.errors import ConfigError, DataError, Problem
 from dlrm_app.logs.sources.folders import NoFilesError, above_all, local_path
-from dlrm_app.logs.sources.store import in_threads, is_url, objects_below
+from dlrm_app.logs.sources.store import address_of, in_threads, is_url, look_at, objects_below
 from dlrm_app.text import listed, without_credentials
 from dlrm_app.typed import install_command, setting
 
 logger = logging.getLogger(__name__)
 
-_MARKS = {"delta": "_delta_log/*", "iceberg": "metadata/*.metadata.json"}
-"""The files that a table's folder has."""
+_MARKS = {
+    "_delta_log/*": "delta",
+    "metadata/*.metadata.json": "iceberg",
+    ".hoodie/*": "hudi",
+    ".hoodie_partition_metadata": "hudi",
+    "snapshot/snapshot-*": "paimon",
+}
+"""The files that a table's folder has; of Hudi, also the folder of a partition."""
+_COPIES = {
+    "hudi": "spark.read.format('hudi').load(PATH).write.parquet(NEW)",
+    "paimon": "spark.read.format('paimon').load(PATH).write.parquet(NEW)",
+}
+"""How to write the rows of tables that are not read as files that are."""
+_ABOVE = 5
+"""The most folders above the files where a table is looked for, if their names are no keys."""
 _VERSION = {"delta": "version", "iceberg": "snapshot"}
 _FORM = {"delta": "delta://PATH", "iceberg": "iceberg://CATALOG/NAMESPACE.TABLE"}
 _PACKAGE = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -91,24 +104,23 @@ def refuse_table(key: str, name: str, paths: Sequence[str], above: str) -> None:
     """Raises ConfigError if ``paths``, the files of the folder or glob ``name``, belong to a table.
 
     The folder of a table also holds files that the table has dropped or replaced. ``above``: the folder above all
-    ``paths``, as they are written.
+    ``paths``, as they are written. Partitions of Hudi may be folders without keys, such as 2026/11/22: on this machine
+    it is looked for up to five folders higher.
     """
     start, seen = above_all(name), set[str]()
     top = _whole(start)
     for inside in dict.fromkeys(path.removeprefix(above).rpartition("/")[0] for path in paths):
-        folder = _whole(start + inside)
-        while folder and folder not in seen:
+        folder, higher = _whole(start + inside), 0
+        while folder and folder not in seen and higher <= _ABOVE:
             seen.add(folder)
             last = folder.rpartition("/")[2]
-            if "=" not in last and (kind := _kind_of(folder)) is not None:
-                place, typed = _table_name(kind, folder, _whole(name))
-                table = f"the {kind.capitalize()} table {place}, which may have dropped some of them"
-                cure = f"type {setting(key, typed)}{_MORE[kind]}"
-                raise ConfigError(
-                    Problem(f"{key}={without_credentials(name)}", f"names files of {table}", cure)
-                )
-            if len(folder) <= len(top) and "=" not in last and last != "data":
-                break
+            if "=" not in last:
+                if (kind := _kind_of(folder, is_higher=higher > 0)) is not None:
+                    raise ConfigError(_table_problem(kind, key, name, folder))
+                is_top = len(folder) <= len(top) and last != "data"
+                if is_top and is_url(folder):
+                    break
+                higher += is_top
             folder = folder.rpartition("/")[0]
 
 
@@ -116,15 +128,31 @@ def _whole(place: str) -> str:
     return place.rstrip("/") if is_url(place) else str(Path(place).absolute())
 
 
-def _kind_of(folder: str) -> str | None:
-    """delta or iceberg, if ``folder`` is that of a table."""
+def _kind_of(folder: str, *, is_higher: bool) -> str | None:
+    """The kind of the table whose folder is ``folder``, if it is one. ``is_higher``: it lies above what is named."""
 
     def has_mark(mark: str) -> bool:
-        found = objects_below(f"{folder}/{mark}")[0] if is_url(folder) else Path(folder).glob(mark)
-        return any(True for _ in found)
+        if not is_url(folder):
+            return any(True for _ in Path(folder).glob(mark))
+        if "*" in mark:
+            return any(True for _ in objects_below(f"{folder}/{mark}")[0])
+        with suppress(DataError):
+            return bool(look_at(address_of(f"{folder}/{mark}")))
+        return False
 
-    marked = in_threads(has_mark, [*_MARKS.values()])  # a store takes its time for each
-    return next((kind for kind, is_marked in zip(_MARKS, marked, strict=True) if is_marked), None)
+    marks = [mark for mark, kind in _MARKS.items() if kind == "hudi" or not is_higher]
+    marked = in_threads(has_mark, marks)  # a store takes its time for each
+    return next((_MARKS[mark] for mark, is_marked in zip(marks, marked, strict=True) if is_marked), None)
+
+
+def _table_problem(kind: str, key: str, name: str, folder: str) -> Problem:
+    place, typed = _table_name(kind, folder, _whole(name))
+    rule = f"names files of the {kind.capitalize()} table {place}, which may have dropped some of them"
+    if kind in _COPIES:
+        cure = f"write its rows as they are now to files, as by {_COPIES[kind]}, and name these"
+    else:
+        cure = f"type {setting(key, typed)}{_MORE[kind]}"
+    return Problem(f"{key}={without_credentials(name)}", rule, cure)
 
 
 def _table_name(kind: str, folder: str, name: str) -> tuple[str, str]:

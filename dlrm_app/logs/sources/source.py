@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
-from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import DataError, DlrmError, Problem, joined
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.store import (
@@ -27,7 +26,6 @@ _NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
 """The number of blocks of a file that every call compares, and the bytes of each."""
 _FOOTER = 1 << 19
 """The last bytes of a Parquet file, which hold most footers."""
-GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 MAX_RATIO = 20
 """The size of a text divided by that of its compressed file, at most, about."""
 
@@ -196,12 +194,6 @@ def has_changed(source: InputFile, known: KnownFile, *, reads_all: bool = False)
     """
     is_alike = source.version == known.version and sample_checksum(source) == known.sample
     return (reads_all or not is_alike) and content_checksum(source) != known.checksum
-
-
-def format_of(beginning: bytes) -> str:
-    """The format of a file with these first 4 bytes."""
-    magics = {PARQUET_MAGIC: "parquet", GZIP_MAGIC: "gzip", ZSTD_MAGIC: "zstd"}
-    return next((name for magic, name in magics.items() if beginning.startswith(magic)), "text")
 
 
 def other_input_problems(

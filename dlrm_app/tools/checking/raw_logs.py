@@ -2,16 +2,17 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import output_problems, write_text
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
-from dlrm_app.tools.checking.propose import as_yaml, propose
+from dlrm_app.tools.checking.description import Proposed, as_yaml
+from dlrm_app.tools.checking.propose import given_labels, propose, unusable
 from dlrm_app.tools.checking.sample import sample_rows
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)
-    proposed = propose(sample)
     first = sources[0].path
+    refuse_if([problem.within(str(first)) for problem in unusable(sample)])
+    proposed = propose(sample)
     name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
     origin = f"a sample of {sample.columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
     lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in sample.columns])]
@@ -53,9 +55,22 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
     lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
     logger.info("\n".join(lines))
-    text = as_yaml(name, origin, proposed, sample)
+    refuse_if(_no_features(str(first), proposed))
+    text = as_yaml(name, origin, proposed, sample, given_labels(sample, proposed))
     path = None if output is None else Path(output)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     return Proposal(text, path, given, name, any(each.role == "label" for each in proposed))
+
+
+def _no_features(path: str, proposed: Sequence[Proposed]) -> list[Problem]:
+    """A problem, with the reasons of all columns, if a description of these would have no feature."""
+    if any(each.role in ("dense", "sparse") or each.makes for each in proposed):
+        return []
+    left_out = [
+        Problem(each.name, f"is left out, {each.note.removeprefix('guess: ')}")
+        for each in proposed
+        if each.role == "ignore"
+    ]
+    return [Problem(path, "has no column that can be a feature", "see its columns"), *left_out]

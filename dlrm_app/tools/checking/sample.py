@@ -1,41 +1,38 @@
 """A sample of raw logs without a description: the beginning of a text file, or the beginnings of some Parquet files."""
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.beginning import BYTE_ORDER_MARK, refuse_other_file
+from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.logs.beginning import refuse_mark
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
 from dlrm_app.logs.rejects import LIKELY_NULLS
+from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.table import Cell, share
 from dlrm_app.text import listed, percent
+from dlrm_app.tools.checking.text_form import FLOAT, all_fit, form_of, refuse_twice
 
 _FILES, _BYTES = 8, 8 << 20
 """The most Parquet files to read, and the bytes of all together."""
-_LINES = 200
-"""Lines that are used to find the delimiter, the quote and the header."""
-_DELIMITERS = "\t\x01;,|"  # ; before , because it occurs with decimal commas
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
-FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-COMMA = r"[+-]?\d+(,\d+)?"  # numbers with decimal commas, or whole ones
-_VALUE = rf"{FLOAT}|{COMMA}|true|false|[0-9a-f]{{8}}|"
-"""Texts that cannot be the name of a column."""
+_NO_MOMENT = r"0000-00-00([ T]00:00(:00(\.0+)?)?)?|[+-]?infinity"
+"""Times that other programs write where none is known: MySQL, PostgreSQL."""
+MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 
 
 @dataclass
@@ -48,30 +45,31 @@ class SampledColumn:
     counts: Counter[str] = field(default_factory=Counter)
     empty_lists: int = 0
     texts: list[pa.ChunkedArray] = field(default_factory=list)
-    """The value of each row as bytes of text, null where it is missing; empty for lists."""
+    """The value of each row as bytes of text, null where it is missing; of lists, of each element."""
+    lengths: list[NDArray[np.int64]] = field(default_factory=list)
+    """The number of elements of each row's list; empty for others."""
 
     def add(self, values: pa.ChunkedArray) -> None:
         self.rows += len(values)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         if is_list(values.type):
-            self.empty_lists += (
-                pc.sum(pc.equal(pc.fill_null(pc.list_value_length(values), 0), 0)).as_py() or 0
-            )
+            lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
+            self.lengths.append(lengths)
+            self.empty_lists += int(np.count_nonzero(lengths == 0))
             values = pc.list_flatten(values)
         if pa.types.is_floating(values.type):
-            values = pc.if_else(pc.is_nan(values), None, values)
+            values = _without_points(pc.if_else(pc.is_nan(values), None, values))
         elif pa.types.is_boolean(values.type):
             values = values.cast(pa.uint8())
         texts = values.cast(pa.string(), safe=False).cast(pa.binary())  # bytes that are not UTF-8 too
-        if not is_list(self.stored):
-            self.texts.append(texts)
+        self.texts.append(texts)
         distinct, counts = pc.value_counts(texts.drop_null()).flatten()
         for text, count in zip(distinct.to_pylist(), counts.to_pylist(), strict=True):
             self.counts[text.decode("utf-8", "replace")] += count
 
     def codes(self) -> tuple[NDArray[np.int64], list[str]]:
-        """(for each row the number of its value, -1 where it is missing; the values)."""
+        """(for each row, or element of lists, the number of its value, -1 where it is missing; the values)."""
         encoded = pa.chunked_array(self.texts, pa.binary()).combine_chunks().dictionary_encode()
         values = [value.decode("utf-8", "replace") for value in encoded.dictionary.to_pylist()]
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -100,9 +98,16 @@ class SampledColumn:
         return [self.name, str(self.stored), share(self.missing), f"{len(self.counts):,}", *(often or [""])]
 
 
-def all_fit(pattern: str, values: Iterable[str]) -> bool:
-    fits = re.compile(pattern, re.ASCII | re.IGNORECASE).fullmatch
-    return any(True for _ in values) and all(map(fits, values))
+def _without_points(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as whole numbers if all are: texts of large ones have all digits then."""
+    with suppress(pa.ArrowInvalid):
+        return values.cast(pa.int64())
+    return values
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a column's name, in small letters."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
 
 
 class Sample(NamedTuple):
@@ -117,6 +122,8 @@ class Sample(NamedTuple):
     marks: dict[str, str | bool | None]
     nulls: list[str]
     """The words that mean a missing value."""
+    bad_byte: str = ""
+    """The first byte of a text that is not UTF-8, with its line."""
 
 
 def sample_rows(sources: Sequence[InputFile]) -> Sample:
@@ -135,7 +142,7 @@ def sample_rows(sources: Sequence[InputFile]) -> Sample:
 
 def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     names = names_in(sources[0])
-    _refuse_twice(sources[0].path, names)
+    refuse_twice(sources[0].path, names)
     types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
     unread = {name: kind for name, kind in types.items() if content_of(kind) not in READABLE}
     columns = {
@@ -158,75 +165,37 @@ def _look_at_text(source: InputFile) -> Sample:
     units = TextFeed(source, _BYTES, last=1).items()  # keeps the file open
     block = next(units).load()
     text = block.text[block.start : block.stop].tobytes()
-    refuse_other_file(source.path, text[:8], True)
     decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     if not (lines := decoded.replace("\r\n", "\n").split("\n")[:-1]):
         return Sample([], {}, 0, {}, [])
-    if "\r" in lines[0].rstrip("\r"):
-        raise ConfigError(
-            Problem(str(source.path), "ends its lines in CR alone", "write LF, as tr '\\r' '\\n' does")
-        )
-    delimiter, quote, top = _marks(lines[:_LINES], source.path)
-    header = _is_header(top)
-    refuse_other_file(source.path, text[:8], header)
-    names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
-    _refuse_twice(source.path, names)
-    records = list(_fields(lines, delimiter, quote))[header:]
-    rows = [row for row in records if len(row) == len(names)]
-    values = zip(*rows, strict=True) if rows else [()] * len(names)
-    columns = [SampledColumn(name, pa.string()) for name in names]
+    form = form_of(str(source.path), lines)
+    if not form.header:
+        refuse_mark(source.path, text)
+    rows = [row for row in form.records if len(row) == len(form.names)]
+    values = zip(*rows, strict=True) if rows else [()] * len(form.names)
+    columns = [SampledColumn(name, pa.string()) for name in form.names]
     for column, texts in zip(columns, values, strict=True):
         column.add(pa.chunked_array([pa.array(texts, pa.string())]))
-    marks = {"delimiter": delimiter, "quote": quote, "header": header}
-    return Sample(columns, {}, len(records) - len(rows), marks, [])
+    marks = {"delimiter": form.delimiter, "quote": form.quote, "header": form.header}
+    return Sample(columns, {}, len(form.records) - len(rows), marks, [], _first_bad_byte(text))
 
 
-def _refuse_twice(path: str, names: Sequence[str]) -> None:
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    refuse_if([Problem(str(path), f"names {name} twice", "rename one") for name in twice])
-
-
-def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
-    """The fields of each record, up to a quote that is never closed."""
-    kind: Any = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
-    ended = (f"{line}\n" for line in lines)
-    with suppress(csv.Error):
-        yield from csv.reader(ended, delimiter=delimiter, quotechar=quote, quoting=kind)
-
-
-def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
-    """(delimiter, quote, fields of the lines) for the delimiter with which most lines have equally many
-    fields.
-    """
-    found = []
-    for place, delimiter in enumerate(_DELIMITERS):
-        opening = re.compile(rf'(^|{re.escape(delimiter)})"')
-        quote = '"' if any(map(opening.search, lines)) else None
-        rows = list(_fields(lines, delimiter, quote))
-        if rows and len(rows[0]) > 1:
-            share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-            found.append((round(share, 1), -place, delimiter, quote, rows))
-    if not found and all("::" in line for line in lines):
-        raise ConfigError(
-            Problem(path, "separates its fields by two characters, ::", "write one, as sed 's/::/\\t/g' does")
-        )
-    if not found:
-        shown = ", ".join(map(repr, _DELIMITERS))
-        raise ConfigError(Problem(path, f"has one column in its first line by any of the delimiters {shown}"))
-    return max(found)[2:]
-
-
-def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """True if no field of the first line could be a value, and none occurs again in its column.
-
-    The first field may be empty, as pandas writes it.
-    """
-    again = any(field == other for row in rows[1:] for field, other in zip(rows[0], row, strict=False))
-    first, *rest = rows[0]
-    return not again and not any(all_fit(_VALUE, [field]) for field in [first or rest[0], *rest])
+def _first_bad_byte(text: bytes) -> str:
+    """The first byte of ``text`` that is not UTF-8, with its line; empty if all are."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return f"0x{text[error.start]:02X} in line {text.count(10, 0, error.start) + 1:,}"
+    return ""
 
 
 def _null_words(column: SampledColumn) -> list[str]:
     words = [value for value in column.counts if value.lower() in LIKELY_NULLS or _INFINITE.fullmatch(value)]
+    none = [value for value in column.counts if re.fullmatch(_NO_MOMENT, value, re.IGNORECASE)]
+    if none and (
+        column.counts.keys() <= {"", *words, *none}
+        or all_fit(MOMENT, column.counts.keys() - {"", *words, *none})
+    ):
+        return [*words, *none]
     is_number = all_fit(FLOAT, column.counts.keys() - {"", *words})
     return [word for word in words if is_number or word.lower() in _CERTAIN]

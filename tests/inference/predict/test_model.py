@@ -1,6 +1,7 @@
 """``dlrm.load``: rows of any kind get the scores that dlrm-predict writes, and the module is the trained one."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 import dlrm_app as dlrm
 from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.model import Model
 from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import predicted
@@ -194,3 +196,32 @@ def test_values_of_several_types_are_refused_in_any_order(model: Model, rows: pa
             model.predict(
                 [{**row, "hour": v} for row, v in zip(rows.slice(0, 2).to_pylist(), values, strict=True)]
             )
+
+
+def test_one_value_beside_lists_is_that_of_every_row(model: Model, rows: pa.Table) -> None:
+    whole = rows.slice(0, 3).to_pydict()
+    for name, value in (("user", "abc"), ("item", "xyz"), ("price", 1.5)):
+        repeated = model.predict({**whole, name: [value] * 3})
+        assert model.predict({**whole, name: value}).tolist() == repeated.tolist()
+
+
+def test_rows_without_columns_and_batches_without_rows_are_refused(model: Model, rows: pa.Table) -> None:
+    for given in ([{}], [{}, {}], pd.DataFrame(index=range(3))):
+        with pytest.raises(DataError, match="have no columns"):
+            model.predict(given)
+    for size in (0, -1, 7.0, None):
+        with refused(ConfigError, "batch_size", "must be a whole number from 1 on", value=size):
+            model.predict(rows, batch_size=size)  # type: ignore[arg-type]
+
+
+def test_threads_get_the_scores_of_their_own_rows(model: Model, rows: pa.Table) -> None:
+    parts = [rows.slice(start, length) for start in range(0, 60, 7) for length in (1, 5, 40)]
+    expected = [model.predict(part).tolist() for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        assert [found.tolist() for found in pool.map(model.predict, parts * 3)] == expected * 3
+
+
+def test_lists_and_flags_may_begin_with_what_is_missing(model: Model, rows: pa.Table) -> None:
+    (row,) = rows.slice(0, 1).to_pylist()
+    held = {**row, "last_items": [None, "3"]}
+    assert model.predict(held).tolist() == model.predict([held]).tolist()

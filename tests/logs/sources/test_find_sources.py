@@ -169,3 +169,52 @@ def test_files_that_differ_late_are_two() -> None:
 def test_damaged_gzip_data_is_not_refused_before_it_is_read() -> None:
     Path("bad.gz").write_bytes(b"\x1f\x8b" + b"no gzip" * 9000)
     assert len(find_sources(InputConfig(train=["bad.gz", "day_0"]))) == 2
+
+
+LEFT_BY_OTHERS = [
+    *(
+        "a.csv.tmp",
+        "a.csv.crdownload",
+        "a.csv.part",
+        "a.csv._COPYING_",
+        "part-0.inprogress.1a2b",
+        "a.csv.filepart",
+    ),
+    *(
+        "_SUCCESS",
+        "_temporary/0/part-1",
+        ".part-0.csv.crc",
+        "a.csv.crc",
+        "a.csv.md5",
+        "a.csv.sha256",
+        "SHA256SUMS",
+    ),
+    *("md5sums.txt", "checksums.txt", "a.csv~", "a.csv.bak", ".~lock.a.csv#", "Thumbs.db", "dt=1_$folder$"),
+    *(".hidden/b.csv", "__MACOSX/b.csv", "_spark_metadata/0", "a.csv.lock", "sub/a.csv.part", "clicks.yaml"),
+]
+
+
+@pytest.mark.parametrize("given", ["log", "log/**", "log/*"])
+def test_files_that_other_programs_leave_are_left_out_and_said_once(
+    given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = ["a.csv", "part.csv", "tmp", "sub/backup.csv", "crc", "day.1", "dt=x.part/a", "locks/b"]
+    for name in (*LEFT_BY_OTHERS, *data):
+        Path("log", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("log", name).write_text(f"{name}\n")
+    with caplog.at_level("INFO"):
+        found = [source.path.removeprefix("log/") for source in find_files("input", given)]
+    assert sorted(found) == sorted(data)
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.startswith(f"input={given}: left out by their names: ")
+    assert " and 1" in line
+
+
+def test_a_half_written_file_alone_is_named_and_read_if_it_is_asked_for() -> None:
+    Path("log").mkdir()
+    Path("log/a.csv.crdownload").write_text("1\n")
+    with refused(
+        ConfigError, "input=log", "has no file to read, but for log/a.csv.crdownload (looked in ...)"
+    ):
+        find_files("input", "log")
+    assert len(find_files("input", "log/a.csv.crdownload")) == 1

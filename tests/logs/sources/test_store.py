@@ -381,7 +381,7 @@ def many(bucket: TaggedStore, tmp_path: Path) -> str:
 
 def test_a_list_spares_asking_for_each_object(bucket: TaggedStore, many: str) -> None:
     sources = find_files("input", many)
-    assert len({path for path in bucket.asked if "*" not in path}) == 3
+    assert len({path for path in bucket.asked if "part-" in path and "*" not in path}) == 3
     assert [source.version for source in sources] == [
         (size, 0, tag) for size, tag in map(look_at, (address_of(source.path) for source in sources))
     ]
