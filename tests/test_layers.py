@@ -44,7 +44,7 @@ LAYERS = [
     {"result"},
     {"machine", "progress", "table", "journal"},
     {"records"},
-    {"locks", "checksums"},
+    {"locks", "forks", "checksums"},
     {"files"},
     {"text", "typed", "dates"},
     {"errors"},

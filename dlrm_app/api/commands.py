@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from dlrm_app.api.command import Call, Command, Job
 from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.forks import refuse_fork
 from dlrm_app.result import Result
 from dlrm_app.typed import words_of
 
@@ -323,6 +324,7 @@ def run(
 
     ``words``: the settings as they were typed; ``problems``: those that are known already.
     """
+    refuse_fork()
     config = checked_config(name, settings, problems)
     call = Call(config, settings, tuple(words_of(settings) if words is None else words))
     return COMMANDS[name]().load()(config, call)

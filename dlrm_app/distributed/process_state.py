@@ -10,29 +10,7 @@ import pyarrow
 import torch
 from torch.distributed import distributed_c10d
 
-from dlrm_app.errors import DlrmError, Problem
-
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_computing: list[int] = []
-"""The process in which torch's threads run; empty until the first job, or in a new process."""
-
-
-def refuse_fork() -> None:
-    """Call it before any computing. Raises DlrmError in a process that was forked from one that has computed.
-
-    A forked process lacks the threads of its parent, and OpenMP would wait for them for ever.
-    """
-    if not _computing:
-        _computing.append(os.getpid())
-    if _computing[0] != os.getpid():
-        raise DlrmError(
-            Problem(
-                "this process",
-                "was forked from one that had loaded or trained a model, and lacks its threads, so it cannot compute",
-                "load the model only after the fork (gunicorn without --preload), or start processes with spawn: "
-                'multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn")',
-            )
-        )
 
 
 def ignore_library_warnings() -> None:

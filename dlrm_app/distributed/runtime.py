@@ -27,7 +27,7 @@ from dlrm_app.distributed.collectives import (
     while_others_wait,
 )
 from dlrm_app.distributed.library_errors import fixable
-from dlrm_app.distributed.process_state import refuse_fork, restored
+from dlrm_app.distributed.process_state import restored
 from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, group_problems, join, name_interfaces
 from dlrm_app.errors import DlrmError, Problem, refuse_if
@@ -164,7 +164,6 @@ def start_runtime(
 
 @contextmanager
 def _started(num_threads: int | None, timeout: timedelta, on_cpu: bool) -> Iterator[Runtime]:
-    refuse_fork()
     if _failed:
         raise DlrmError(f"an earlier job failed on this rank alone ({_failed[0]}): start all ranks again")
     runtime = find_runtime(num_threads, on_cpu)

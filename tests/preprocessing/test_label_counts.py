@@ -169,7 +169,7 @@ def test_days_of_other_labels_are_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "log.csv", all_roles(500))
     first = made(tmp_path, "first", "log.csv", "split.val=0.2", "dataset.labels=[clicked,like]")
     second = made(tmp_path, "second", "log.csv", "split.val=0.2")
-    with refused(DataError, f"{tmp_path}/first", "has other columns than ... (order)..."):
+    with refused(DataError, f"{tmp_path}/second", "has other columns than ... (order)..."):
         write_rows(
-            second, date(2026, 1, 2), [Earlier(date(2026, 1, 1), first, "train", 1.0)], tmp_path / "rows"
+            first, date(2026, 1, 2), [Earlier(date(2026, 1, 1), second, "train", 1.0)], tmp_path / "rows"
         )

@@ -18,11 +18,11 @@ from torch import nn
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import alone
-from dlrm_app.distributed.process_state import refuse_fork
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.encoding.value_shares import deviation_text
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
+from dlrm_app.forks import refuse_fork
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
@@ -191,6 +191,8 @@ def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
         if is_pandas and not hasattr(rows, "columns"):  # a Series
             rows = dict(cast(Any, rows))
         if isinstance(rows, Mapping):
+            if not rows:
+                return pa.table({})
             is_row = not any(
                 _is_list(value) and (name not in lists or _holds_lists(value)) for name, value in rows.items()
             )

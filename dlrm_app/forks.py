@@ -1,0 +1,23 @@
+"""Forks of a process that has computed: they lack its threads, for which OpenMP and others would wait for ever."""
+
+import os
+
+from dlrm_app.errors import DlrmError, Problem
+
+_computing: list[int] = []
+"""The process in which libraries run threads; empty until the first job, or in a new process."""
+
+
+def refuse_fork() -> None:
+    """Call it before any computing. Raises DlrmError in a process that was forked from one that has computed."""
+    if not _computing:
+        _computing.append(os.getpid())
+    if _computing[0] != os.getpid():
+        raise DlrmError(
+            Problem(
+                "this process",
+                "was forked from one that had computed already, and lacks its threads, so it cannot compute",
+                "load the model only after the fork (gunicorn without --preload), or start processes with spawn: "
+                'multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn")',
+            )
+        )
