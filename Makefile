@@ -30,7 +30,7 @@ test: setup ## the quick tests; three processes on two cores, for some of them w
 test-all: setup ## all tests, the slow and the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
 
-test-slow: setup ## tests that take more than about two seconds each; about five minutes
+test-slow: setup ## tests that take more than about two seconds each; about ten minutes
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
