@@ -194,6 +194,8 @@ class Spec:
             others = [f"{by_lower[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in by_lower]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
+            are_quoted = spec.quote is None and any(f'"{name}"' in names for name in lacking)
+            cure = """set dataset.quote='"'""" if are_quoted else cure
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(by_name.get(name, LogColumn(name, "ignore")) for name in names))
