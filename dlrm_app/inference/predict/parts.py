@@ -16,10 +16,10 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.dataset.splits import Shard, ValueCounts
-from dlrm_app.encoding.content import content_hashes
-from dlrm_app.encoding.contents import Contents
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.row_hash import content_hashes
+from dlrm_app.encoding.row_samples import RowSample
 from dlrm_app.encoding.value_shares import ValueCounter, add_up
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
@@ -197,7 +197,7 @@ class RawParts:
         self._first_line = 2 if self._spec.header else 1
 
     @property
-    def learnt(self) -> Contents | None:
+    def learnt(self) -> RowSample | None:
         """A sample of the training rows whose clicks are in the model's target columns."""
         return learnt_rows(self._manifest.dense, self._manifest.folder)
 
