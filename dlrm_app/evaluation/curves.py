@@ -24,7 +24,7 @@ MAX_LOGIT = 100.0
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
 CHUNK = 1 << 20
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64] | NDArray[np.float64]
+BucketCounts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]
 
 
@@ -84,7 +84,7 @@ def _count(rows: ScoredRows, low: float, high: float) -> tuple[torch.Tensor, tor
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 
-def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
+def _roc(negatives: BucketCounts, positives: BucketCounts, edges: Floats) -> Lists | None:
     """The ROC curve: at most NUM_ROC_POINTS + 1 points, spread evenly along it (by the sum of both rates)."""
     if not negatives.sum() or not positives.sum():
         return None
@@ -100,7 +100,7 @@ def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
     }
 
 
-def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Floats) -> Lists:
+def _reliability(rows: BucketCounts, positives: BucketCounts, predictions: Floats, edges: Floats) -> Lists:
     behind = rows.cumsum()
     wanted = np.arange(1, NUM_RELIABILITY_BINS + 1) * behind[-1] / NUM_RELIABILITY_BINS
     stops = np.unique(np.searchsorted(behind, wanted) + 1)
