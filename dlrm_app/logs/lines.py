@@ -67,7 +67,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     """
     capacity = out[0].size
     lines, num_rejects, at = 0, 0, start
-    batch = BATCH if _are_plain(marks, columns) else 0
+    batch = BATCH if _supports_batches(marks, columns) else 0
     room = make_room(len(columns))
     while at < stop and lines < num_lines:
         if row == capacity:
@@ -107,7 +107,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
+def _supports_batches(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]

@@ -175,7 +175,7 @@ class RawParts:
         self._keep = {f"{KEPT}{name}": name for name in keep}
         sources = find_files("input", given)
         read_footers(sources)
-        self._files = each_source(self._look_at, sources)
+        self._files = each_source(self._with_spec, sources)
         drop_beginnings(sources)
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
@@ -205,7 +205,7 @@ class RawParts:
         """Column → the counts of its values in the parts of ``tallies``."""
         return add_up(tally.values for tally in tallies)
 
-    def _look_at(self, source: InputFile) -> tuple[InputFile, Spec]:
+    def _with_spec(self, source: InputFile) -> tuple[InputFile, Spec]:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         spec = find_spec(source, self._spec, self._labels, _CURES)
         if self._keep and source.format != "parquet":

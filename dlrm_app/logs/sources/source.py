@@ -17,7 +17,7 @@ from dlrm_app.logs.sources.store import (
     KEPT_EACH,
     Address,
     in_threads,
-    look_at,
+    object_version,
     refuse_change,
     versions_now,
 )
@@ -97,7 +97,7 @@ class InputFile:
 def version_of(path: str) -> tuple[int, int, str]:
     """(bytes, date, tag) of a file or an object of a store."""
     if isinstance(path, Address):
-        size, tag = look_at(path)
+        size, tag = object_version(path)
         return size, 0, tag
     status = Path(path).stat()
     return status.st_size, status.st_mtime_ns, ""

@@ -138,7 +138,7 @@ def _can_trust_lists(addresses: Sequence[Address]) -> bool:
     return False
 
 
-def look_at(address: Address) -> Version:
+def object_version(address: Address) -> Version:
     """The version of an object. Raises DataError."""
     return address.listed or _ask(address)
 
