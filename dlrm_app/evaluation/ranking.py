@@ -27,7 +27,7 @@ CHUNK = 1 << 20
 class Ranking:
     """This rank's range of the scores of all ranks, each class sorted. A later rank's scores are higher.
 
-    ``counts`` [R, 2] int64: the positives and negatives in every rank's range; ``weights`` [R, 2]: those numbers, or
+    ``counts`` [P, 2] int64: the positives and negatives in the range of each of P ranks; ``weights`` [P, 2]: those numbers, or
     the sums of their weights. ``running``, if rows have weights: the sums of the weights of the first 0, 1, … positives
     and negatives, float64.
     """
@@ -124,7 +124,7 @@ def sort(scores: torch.Tensor) -> torch.Tensor:
 
 
 def find_splitters(logits: torch.Tensor) -> torch.Tensor:
-    """R - 1 scores, the same on every rank, that cut all rows into R ranges of about equal size."""
+    """P - 1 scores, the same on all P ranks, that cut all rows into P ranges of about equal size."""
     sample = torch.full((SAMPLES_PER_RANK,), float("nan"), device=logits.device)
     if logits.numel():
         indices = torch.linspace(0, logits.numel() - 1, SAMPLES_PER_RANK, dtype=torch.float64)
@@ -137,7 +137,7 @@ def find_splitters(logits: torch.Tensor) -> torch.Tensor:
 
 
 def cut(scores: torch.Tensor, splitters: torch.Tensor) -> torch.Tensor:
-    """The number of ``scores`` (sorted) that fall into each rank's range, [R]."""
+    """The number of ``scores`` (sorted) that fall into each rank's range, [P]."""
     cuts = torch.searchsorted(scores, splitters)
     return torch.tensor([0, *cuts.tolist(), scores.numel()], device=scores.device).diff()
 

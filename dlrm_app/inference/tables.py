@@ -177,7 +177,7 @@ class QuantizedTables(nn.Module):
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
 
     def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
-        """The rows [L, D] of ids [L] of the feature at place ``feature``: each id is a bag of its own."""
+        """The rows [V, D] of ids [V] of the feature at place ``feature``: each id is a bag of its own."""
         columns = self.D_offsets[feature : feature + 2]
         offsets = torch.arange(values.size(0) + 1, dtype=values.dtype, device=values.device)
         own = slice(feature, feature + 1)

@@ -179,7 +179,7 @@ class Server:
         return bytes(body)
 
     async def _health(self, _: Request) -> Response:
-        record = self._export.export.record
+        record = self._export.model.record
         served = {"export": self._export.identity, "checkpoint": record.checkpoint, "step": record.step}
         return _json(200, served)
 

@@ -23,7 +23,7 @@ _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many
 
 
 class DrawnLists(NamedTuple):
-    """Lists of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, then MISSING; ``counts`` [B, M]
+    """Lists of B rows: ranks of ``last`` [B, M] and ``bought`` [B, M'] items, then MISSING; ``counts`` [B, M']
     of the latter.
     """
 
