@@ -56,8 +56,9 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    Only checkpoints have a ``step``. ``others``: the metrics of other labels; ``where_given``: of labels that are given
-    another one, on the rows where that one is 1.
+    ``step``: of checkpoints alone, as is ``seconds``, the time that the evaluation took.
+    ``others``: the metrics of other labels.
+    ``where_given``: the metrics of labels that are given another one, on the rows where that one is 1.
     """
 
     path: str
@@ -67,6 +68,7 @@ class MeasuredModel:
     ne_error: float
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
+    seconds: float | None = None
 
     @classmethod
     def of(
@@ -277,7 +279,9 @@ def measure(
     metrics = metrics_of_labels(manifest, config.split, config.group_by)
     where_given = metrics_where_given(manifest, config.split)
     with batches:
-        values = evaluate(passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}")
+        values, seconds = evaluate(
+            passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}"
+        )
     main, *rest = metrics.values()
     labels, stored = manifest.other_labels, manifest.splits[config.split].labels
     of_labels = {label.name: each for label, each in zip(labels, rest, strict=True) if label.name in stored}
@@ -286,7 +290,7 @@ def measure(
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     found = MeasuredModel.of(str(trained.folder), step, main, values)
-    return replace(found, others=of_labels, where_given=of_factors)
+    return replace(found, others=of_labels, where_given=of_factors, seconds=seconds)
 
 
 def label_results(

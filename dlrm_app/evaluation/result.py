@@ -96,6 +96,8 @@ class ModelResult:
     """The metrics of other labels; all others are of the main one."""
     where_given: list[LabelResult] = field(default_factory=list)
     """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
+    seconds: float | None = None
+    """The time that the evaluation took; None for files of scores and blends."""
 
     @property
     def name(self) -> str:
