@@ -32,7 +32,8 @@ DAY_CONTENTS = 1 << 14
 """The most distinct contents of that sample: 256 KiB, so that the samples of all days can be kept."""
 _MIN_COPIES = 0.01
 """The share of copies above which a warning is logged."""
-_Z_95 = 1.96
+Z_95 = 1.96
+"""Standard errors on each side of an estimate: a 95% interval."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,9 @@ class KnownShare:
     def least(self) -> float:
         """The lower end of the 95% interval of the share (Wilson 1927)."""
         n = max(self.rows, 1)
-        centre = self.share + _Z_95**2 / (2 * n)
-        reach = _Z_95 * math.sqrt(self.share * (1 - self.share) / n + (_Z_95 / (2 * n)) ** 2)
-        return max((centre - reach) / (1 + _Z_95**2 / n), 0.0)
+        centre = self.share + Z_95**2 / (2 * n)
+        reach = Z_95 * math.sqrt(self.share * (1 - self.share) / n + (Z_95 / (2 * n)) ** 2)
+        return max((centre - reach) / (1 + Z_95**2 / n), 0.0)
 
 
 class RowSampler:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
+from dlrm_app.evaluation.ranking import CHUNK
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
 NUM_BUCKETS = 1 << 16
@@ -22,7 +23,6 @@ All counts are exact for scores rounded down to the buckets' edges.
 MAX_LOGIT = 100.0
 """Logits beyond this are clamped: their probability is 0 or 1 to the last bit anyway."""
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
-CHUNK = 1 << 20
 Floats = NDArray[np.float64]
 BucketCounts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]

@@ -20,7 +20,7 @@ from dlrm_app.evaluation.scored_rows import ScoredRows
 
 SAMPLES_PER_RANK = 1024
 CHUNK = 1 << 20
-"""Scores searched at a time; limits the memory of their int64 positions."""
+"""Rows that are handled at a time; limits the memory of their int64 positions and float64 copies."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,8 @@ def _rank_weighted(rows: ScoredRows) -> Ranking:
         its_weights = weights[chosen][order]
         if splitters is not None:
             sizes = cut(scores, splitters)
-            (scores, order), its_weights = (
-                all_to_all(scores, sizes)[0].sort(),
-                all_to_all(its_weights, sizes)[0],
-            )
-            its_weights = its_weights[order]
+            scores, order = all_to_all(scores, sizes)[0].sort()
+            its_weights = all_to_all(its_weights, sizes)[0][order]
         sorted_scores.append(scores)
         running.append(running_sums(its_weights))
     counts = torch.tensor([scores.numel() for scores in sorted_scores], device=logits.device)

@@ -30,6 +30,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.loader.batch import CPU
 from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
@@ -350,7 +351,7 @@ class _Bags(nn.Module):
                 for table in tables
             ],
             is_weighted=any(table.weighted for table in tables),
-            device=torch.device("cpu"),
+            device=CPU,
             output_dtype=torch.float32,
             table_name_to_quantized_weights=quantized,
             quant_state_dict_split_scale_bias=True,

@@ -253,17 +253,15 @@ class RawParts:
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
-            kept = {NUMBER: array_of(lines)}
+            columns = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
-                kept |= {name: unit.table[name].take(kept[NUMBER]) for name in self._keep}
+                columns |= {name: unit.table[name].take(columns[NUMBER]) for name in self._keep}
             if learnt is not None:
-                seen = learnt.count_of(content_hashes(raw, spec))
-                tally.num_looked, tally.num_learnt = (
-                    tally.num_looked + seen.rows,
-                    tally.num_learnt + seen.known,
-                )
+                known = learnt.count_of(content_hashes(raw, spec))
+                tally.num_looked += known.rows
+                tally.num_learnt += known.known
             encoded = encoder.encode(raw, counts_unseen=True)
             counter.add(encoded)
-            yield encoded.table, pa.table(kept)
+            yield encoded.table, pa.table(columns)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines, tally.values = cursor.line, counter.counts()

@@ -259,9 +259,8 @@ def explained_damage(source: InputFile) -> Iterator[None]:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if source.format == "parquet":
             fault = f"cannot be read as Parquet: {reason}"
-        elif (
-            getattr(error, "errno", None) is not None
-        ):  # from the disk; Arrow and gzip raise OSError for damage too
+        # an error of the disk has a number; Arrow and gzip raise OSError without one for damage
+        elif getattr(error, "errno", None) is not None:
             raise
         elif isinstance(error, EOFError) or "Truncated" in reason:
             fault = f"is cut short, or other bytes follow its {source.format} data"

@@ -88,10 +88,8 @@ def _places(key, numbers):  # type: ignore[no-untyped-def]  # compiled
     """Points [R, 3] that are spread evenly over the unit sphere."""
     places = np.empty((len(numbers), 3))
     for i in range(len(numbers)):
-        height, angle = (
-            2.0 * uniform(key, 2 * numbers[i]) - 1.0,
-            2.0 * np.pi * uniform(key, 2 * numbers[i] + 1),
-        )
+        height = 2.0 * uniform(key, 2 * numbers[i]) - 1.0
+        angle = 2.0 * np.pi * uniform(key, 2 * numbers[i] + 1)
         radius = np.sqrt(1.0 - height * height)
         places[i] = (radius * np.cos(angle), radius * np.sin(angle), height)
     return places
