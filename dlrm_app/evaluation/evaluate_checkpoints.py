@@ -59,8 +59,9 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    Only checkpoints have a ``step``. ``others``: the metrics of other labels; ``where_given``: of labels that are given
-    another one, on the rows where that one is 1.
+    ``step``: of checkpoints alone, as is ``seconds``, the time that the evaluation took.
+    ``others``: the metrics of other labels.
+    ``where_given``: the metrics of labels that are given another one, on the rows where that one is 1.
     """
 
     path: str
@@ -71,6 +72,7 @@ class MeasuredModel:
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
     importance: Importance | None = None
+    seconds: float | None = None
 
     @classmethod
     def of(
@@ -124,6 +126,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     label_results(each.others, measured[0].others, config.confidence),
                     label_results(each.where_given, measured[0].where_given, config.confidence),
                     each.importance,
+                    each.seconds,
                 )
                 for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
@@ -282,7 +285,9 @@ def measure(
     metrics = metrics_of_labels(manifest, config.split, config.group_by)
     where_given = metrics_where_given(manifest, config.split)
     with batches:
-        values = evaluate(passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}")
+        values, seconds = evaluate(
+            passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}"
+        )
     importance = _importance(trained, passes, manifest, size, config, runtime)
     main, *rest = metrics.values()
     labels, stored = manifest.other_labels, manifest.splits[config.split].labels
@@ -292,7 +297,7 @@ def measure(
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     found = MeasuredModel.of(str(trained.folder), step, main, values)
-    return replace(found, others=of_labels, where_given=of_factors, importance=importance)
+    return replace(found, others=of_labels, where_given=of_factors, importance=importance, seconds=seconds)
 
 
 def _importance(

@@ -162,6 +162,8 @@ class ModelResult:
     """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
     importance: Importance | None = None
     """How much each column matters, if that was asked for."""
+    seconds: float | None = None
+    """The time that the evaluation took; None for files of scores and blends."""
 
     @property
     def name(self) -> str:

@@ -122,7 +122,6 @@ def evaluations(record: RunRecord) -> str:
         **{key: (metric.title, metric.decimals) for key, metric in SHOWN_METRICS.items()},
         "num_samples": ("rows", 0),
         "positives": ("positives", 0),
-        "seconds": ("seconds", 2),
     }
     for key in [key for event in record.evals for key in event.metrics]:
         columns.setdefault(key, (key.replace("_", " "), 5))
@@ -132,10 +131,14 @@ def evaluations(record: RunRecord) -> str:
         for of, each in [("", event), *((f": {name}", event.of_label(name)) for name in event.labels)]
     ]
     rows: Rows = [
-        [title, *(metric_cell(each, key, decimals) for key, (_, decimals) in columns.items())]
+        [
+            title,
+            *(metric_cell(each, key, decimals) for key, (_, decimals) in columns.items()),
+            fixed(each.seconds, 2),
+        ]
         for title, each in shown
     ]
-    headings = ["split", *(name for name, _ in columns.values())]
+    headings = ["split", *(name for name, _ in columns.values()), "seconds"]
     return f"<h2>Evaluations</h2>{html_table(headings, rows)}"
 
 
