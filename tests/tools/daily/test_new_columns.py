@@ -81,7 +81,7 @@ def test_new_columns_are_refused_before_their_day_is_encoded_or_learnt(
 @pytest.mark.slow
 def test_a_new_column_that_no_table_reads_is_no_new_feature(log: Path, tmp_path: Path) -> None:
     output, tables = tmp_path / "out", tmp_path / "tables.yaml"
-    tables.write_text("embedding_dim: 8\nspecs:\n  - {name: shop, features: [shop]}\n")
+    tables.write_text("embedding_dim: 8\nspecs:\n  - {name: shop, rows: 100, features: [shop]}\n")
     learn([*described(log, output, [], NAMES[0]), f"train.tables={tables}"])
     learn([*described(log, output, ["features"], NAMES[1]), f"train.tables={tables}"])
     assert [*lines(output)] == NAMES[:2]
