@@ -148,7 +148,7 @@ def raw_spec(manifest: Manifest) -> Spec:
             )
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
-    spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
+    spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses).without_unused_times()
     by_position = bool(manifest.config.get("input", {}).get("by_position"))
     return replace(spec.without_weight(), by_position=by_position)
 
