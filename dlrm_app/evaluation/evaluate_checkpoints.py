@@ -27,7 +27,7 @@ from dlrm_app.evaluation.evaluate import (
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.judgement import judge, judged_where_given
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import by_problems, group_problems
@@ -123,8 +123,13 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.judged(config.split),
                     logloss_interval(each.rows, config.confidence),
                     its_values,
-                    label_results(each.others, measured[0].others, config.confidence),
-                    label_results(each.where_given, measured[0].where_given, config.confidence),
+                    label_results(each.others, measured[0].others, config, each.step),
+                    [
+                        replace(label, judgement=judged_where_given(label.judgement))
+                        for label in label_results(
+                            each.where_given, measured[0].where_given, config, each.step
+                        )
+                    ],
                     each.importance,
                     each.seconds,
                 )
@@ -337,12 +342,18 @@ def _importance(
 
 
 def label_results(
-    measured: Mapping[str, ClickMetrics], first: Mapping[str, ClickMetrics], confidence: float
+    measured: Mapping[str, ClickMetrics],
+    first: Mapping[str, ClickMetrics],
+    config: EvaluateConfig,
+    step: int | None,
 ) -> list[LabelResult]:
-    """The results of other labels of a model, compared with those of the ``first`` model. Every rank must call it."""
-    found = []
+    """The results of other labels of a model at ``step``, compared with those of the ``first`` model. Every rank must
+    call it.
+    """
+    found, confidence = [], config.confidence
     for name, metrics in measured.items():
         values, rows = metrics.compute(), metrics.rows()
+        judgement = judge(Measurements.of(config.split, values, metrics.ne_error, steps=step), None)
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
         if not math.isnan(values["auc"]):
             interval = auc_interval(rows, confidence)
@@ -350,7 +361,8 @@ def label_results(
                 theirs = first[name].rows()
                 if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
                     difference = compare_aucs(rows, theirs.logits, confidence).difference
-        found.append(LabelResult(name, values, interval, logloss_interval(rows, confidence), difference))
+        loss_interval = logloss_interval(rows, confidence)
+        found.append(LabelResult(name, values, interval, loss_interval, difference, judgement))
     return found
 
 

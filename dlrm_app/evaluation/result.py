@@ -75,6 +75,7 @@ class LabelResult:
     auc_interval: Interval
     logloss_interval: Interval
     difference: Interval | None = None
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,11 @@ class EvaluationResult(Result):
             }
             yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)
         for model in self.models:
-            if model.judgement is not None and model.judgement.verdict != LEARNT:
-                yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+            judged = {label.name: label.judgement for label in (*model.labels, *model.where_given)}
+            for name, judgement in {"": model.judgement, **judged}.items():
+                if judgement is not None and judgement.verdict != LEARNT:
+                    subject = f"{model.name}, {name}" if name else model.name
+                    yield f"{'warning: ' * judgement.is_bad}{subject}: {judgement.text}"
         yield from self._by_value(interval)
         for name, model in zip(names, self.models, strict=True):
             if model.importance is not None:
