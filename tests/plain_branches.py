@@ -35,27 +35,28 @@ def gated_cross(weights: Weights, x0: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def gdcn(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
+def gdcn(weights: Weights, vectors: Vectors, top: str, trains: bool) -> torch.Tensor:
     x = relu_mlp(weights, f"{top}/model/0", gated_cross(weights, torch.cat(vectors, 1)))
     return F.linear(x, weights[f"{top}/model/1/weight"], weights[f"{top}/model/1/bias"]).squeeze(1)
 
 
-def gdcn_parallel(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
+def gdcn_parallel(weights: Weights, vectors: Vectors, top: str, trains: bool) -> torch.Tensor:
     x0 = torch.cat(vectors, 1)
     both = torch.cat([gated_cross(weights, x0), relu_mlp(weights, f"{top}/mlp", x0)], 1)
     return F.linear(both, weights[f"{top}/last/weight"], weights[f"{top}/last/bias"]).squeeze(1)
 
 
-def batch_norm(weights: Weights, prefix: str, x: torch.Tensor) -> torch.Tensor:
-    """Of [B, C], by the batch's moments; moves the running ones."""
-    mean, variance = x.mean(0), x.var(0, correction=0)
-    with torch.no_grad():
-        weights[f"{prefix}/running_mean"].lerp_(mean, 0.1)
-        weights[f"{prefix}/running_var"].lerp_(x.var(0), 0.1)
+def batch_norm(weights: Weights, prefix: str, x: torch.Tensor, trains: bool) -> torch.Tensor:
+    """Of [B, C], by the batch's moments, which move the running ones; or by those if nothing is trained."""
+    running = weights[f"{prefix}/running_mean"], weights[f"{prefix}/running_var"]
+    mean, variance = (x.mean(0), x.var(0, correction=0)) if trains else running
+    if trains:
+        running[0].data.lerp_(mean.detach(), 0.1)
+        running[1].data.lerp_(x.detach().var(0), 0.1)
     return (x - mean) / (variance + 1e-5).sqrt() * weights[f"{prefix}/weight"] + weights[f"{prefix}/bias"]
 
 
-def finalnet(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
+def finalnet(weights: Weights, vectors: Vectors, top: str, trains: bool) -> torch.Tensor:
     plain, gated = torch.cat(vectors, 1), []
     for feature, vector in enumerate(vectors):  # each place's gate is linear in that place of all vectors
         gate = sum(weights["inter_arch/linear/weight"][feature, k] * other for k, other in enumerate(vectors))
@@ -66,7 +67,7 @@ def finalnet(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
             layer = f"{top}/block{branch + 1}/{number}"
             x = F.linear(x, weights[f"{layer}/linear/weight"], weights[f"{layer}/linear/bias"])
             kept, factor = x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]
-            x = F.relu(batch_norm(weights, f"{layer}/norm", torch.cat([kept, kept * factor], 1)))
+            x = F.relu(batch_norm(weights, f"{layer}/norm", torch.cat([kept, kept * factor], 1), trains))
         head = f"{top}/heads/layers/{branch}"
         logits.append(F.linear(x, weights[f"{head}/weight"], weights[f"{head}/bias"]).squeeze(1))
     return torch.stack([(logits[0] + logits[1]) / 2, *logits], 1)
@@ -76,13 +77,13 @@ HEADS = 2
 """Of the DCNv3 and the QNN that tests train."""
 
 
-def masked_cross(weights: Weights, layer: str, factors: Vectors, crossed: Vectors) -> Vectors:
+def masked_cross(weights: Weights, layer: str, factors: Vectors, crossed: Vectors, trains: bool) -> Vectors:
     """One layer, head by head: only batch norm sees the others' rows."""
     halves = [x @ weights[f"{layer}/linear/weight"].T for x in crossed]
     if f"{layer}/batch_norm/norm/weight" in weights:
         norm = f"{layer}/batch_norm/norm"
         flat = torch.stack([half.flatten() for half in halves], 1)  # a column for each head
-        halves = [each.reshape(halves[0].shape) for each in batch_norm(weights, norm, flat).unbind(1)]
+        halves = [each.reshape(halves[0].shape) for each in batch_norm(weights, norm, flat, trains).unbind(1)]
     results = []
     for factor, x, half in zip(factors, crossed, halves, strict=True):
         centred = half - half.mean(1, keepdim=True)
@@ -93,7 +94,7 @@ def masked_cross(weights: Weights, layer: str, factors: Vectors, crossed: Vector
     return results
 
 
-def dcnv3(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
+def dcnv3(weights: Weights, vectors: Vectors, top: str, trains: bool) -> torch.Tensor:
     share = vectors[0].shape[1] // HEADS
     first = []
     for head in range(HEADS):
@@ -105,14 +106,14 @@ def dcnv3(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
         x = first
         for number in range(count_layers(weights, f"inter_arch/{network}")):
             layer = f"inter_arch/{network}/{number}"
-            x = masked_cross(weights, layer, x if network == "exponential" else first, x)
+            x = masked_cross(weights, layer, x if network == "exponential" else first, x, trains)
         head = f"{top}/heads/layers/{branch}"
         of_heads = [F.linear(each, weights[f"{head}/weight"], weights[f"{head}/bias"]) for each in x]
         logits.append(torch.cat(of_heads, 1).mean(1))
     return torch.stack([(logits[0] + logits[1]) / 2, *logits], 1)
 
 
-def qnn(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
+def qnn(weights: Weights, vectors: Vectors, top: str, trains: bool) -> torch.Tensor:
     """Without dropout both passes are one."""
     dim = vectors[0].shape[1]
     share, x = dim // HEADS, torch.cat(vectors, 1)
@@ -131,21 +132,21 @@ def qnn(weights: Weights, vectors: Vectors, top: str) -> torch.Tensor:
     return torch.stack([logit] * 3, 1)
 
 
-FORMS: Mapping[str, Callable[[Weights, Vectors, str], torch.Tensor]] = {
+FORMS: Mapping[str, Callable[[Weights, Vectors, str, bool], torch.Tensor]] = {
     "gdcn": gdcn,
     "gdcn_parallel": gdcn_parallel,
     "finalnet": finalnet,
     "dcnv3": dcnv3,
     "qnn": qnn,
 }
-"""Kind → (weights, vectors, name of the top) → logits [B], or those of the score and the branches [B, 1 + S]."""
+"""Kind → (weights, vectors, name of the top, whether it trains) → logits [B], or those of the score and the branches [B, 1 + S]."""
 
 
 def training_loss(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The loss of a batch, from what a plain form of ``kind`` gives."""
     if outputs.dim() == 1:
-        return F.binary_cross_entropy_with_logits(outputs.float(), labels)
-    score, *branches = outputs.float().sigmoid().unbind(1)
+        return F.binary_cross_entropy_with_logits(outputs.to(labels.dtype), labels)
+    score, *branches = outputs.to(labels.dtype).sigmoid().unbind(1)
     loss = F.binary_cross_entropy(score, labels)
     if kind == "dcnv3":
         losses = [F.binary_cross_entropy(branch, labels) for branch in branches]

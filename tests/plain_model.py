@@ -97,8 +97,9 @@ class PlainModel(nn.Module):
         if self.kind == "dcn_parallel":
             return self.parallel(self.with_dense_vectors(dense, self.pooled(ids)))
         if self.kind in FORMS:
-            weights = dict(self.dense.items())
-            return FORMS[self.kind](weights, self.with_dense_vectors(dense, self.pooled(ids)), self.over_arch)
+            vectors = self.with_dense_vectors(dense, self.pooled(ids))
+            outputs = FORMS[self.kind](dict(self.dense.items()), vectors, self.over_arch, self.training)
+            return outputs if self.training or outputs.dim() == 1 else outputs[:, 0]
         bottom = self.relu_mlp(bottom_mlp, dense)
         vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
         if self.kind == "dlrm":

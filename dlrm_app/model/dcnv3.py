@@ -83,7 +83,7 @@ class TwoCrossNetworks(nn.Module):
 
     def _split_heads(self, vectors: torch.Tensor) -> torch.Tensor:
         """[B, F · D] → [B, H, w]: in a head the first halves of all features' shares, then the second halves."""
-        shares = vectors.unflatten(1, (self._num_features, self._num_heads, 2, -1))
+        shares = torch.unflatten(vectors, 1, (self._num_features, self._num_heads, 2, -1))
         return shares.permute(0, 2, 3, 1, 4).flatten(2)
 
 

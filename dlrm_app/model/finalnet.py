@@ -27,7 +27,7 @@ class FeatureGates(nn.Module):
         nn.init.ones_(self.linear.bias)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        stacked = vectors.unflatten(1, (self.linear.in_features, -1))  # [B, F, D]
+        stacked = torch.unflatten(vectors, 1, (self.linear.in_features, -1))  # [B, F, D]
         gates = self.linear(stacked.transpose(1, 2)).transpose(1, 2)
         return torch.cat([vectors, (stacked * gates).flatten(1)], dim=1)
 

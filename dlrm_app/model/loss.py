@@ -184,7 +184,7 @@ class ClickTask(nn.Module):
             outputs = self.model(batch.dense_features, batch.sparse_features)
         logits, branches, num_labels = outputs.float(), None, len(self.loss.labels) or 1
         if self.training and self.loss.branch_loss is not None:
-            by_label = logits.unflatten(1, (num_labels, -1))  # [B, L, 1 + S]
+            by_label = torch.unflatten(logits, 1, (num_labels, -1))  # [B, L, 1 + S]
             logits, branches = by_label[:, :, 0], by_label[:, :, 1:]
         logits = logits.reshape(-1, num_labels)
         loss = self.loss(logits, batch.supervision, branches)

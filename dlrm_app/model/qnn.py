@@ -32,14 +32,15 @@ class QuadraticLayer(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         hidden = self.inner_dropout(torch.relu(self.norm(self.linear(values))))
-        factors = hidden.unflatten(1, (self._num_heads, self._num_rows, -1)).sum(2).flatten(1)
+        factors = torch.unflatten(hidden, 1, (self._num_heads, self._num_rows, -1)).sum(2).flatten(1)
         return self.dropout(self._by_heads(values) * factors + values)
 
     def _by_heads(self, values: torch.Tensor) -> torch.Tensor:
         """[B, W] with the first share of every feature first, then the second ones."""
         if self._num_heads == 1:
             return values
-        return values.unflatten(1, (self._num_features, self._num_heads, -1)).transpose(1, 2).flatten(1)
+        shares = torch.unflatten(values, 1, (self._num_features, self._num_heads, -1))
+        return shares.transpose(1, 2).flatten(1)
 
 
 class QuadraticLayers(nn.Module):
@@ -71,8 +72,7 @@ class PassHead(nn.Module):
         logits: torch.Tensor = self.last(passes).squeeze(2)  # [B, P]
         if not self.training:
             return logits
-        # a single pass is taught twice, like two that are equal
-        both = logits if logits.size(1) > 1 else logits.expand(-1, 2)
+        both = logits.expand(-1, 2)  # a single pass is taught twice, like two that are equal
         return torch.cat([logit_of_mean(both.t()).unsqueeze(1), both], dim=1)
 
 
