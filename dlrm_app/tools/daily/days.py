@@ -29,7 +29,7 @@ from dlrm_app.text import count, fixed, listed, percent
 from dlrm_app.tools.daily.day import Day, RunCommand
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
-from dlrm_app.tools.daily.publish import prune, publish
+from dlrm_app.tools.daily.publish import prune, publish, track_published
 from dlrm_app.tools.daily.record import (
     DAYS,
     LOCK,
@@ -221,6 +221,7 @@ def conclude(
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
         publish(days / published[-1])
+        track_published(days / published[-1])
         prune(days, records, config.days.num_kept)
     marks: dict[str, str] = {}
     now = {record.day: checksum(days / record.day / RECORD) for record in records}
