@@ -331,9 +331,6 @@ def _importance(
     return measure_importance(
         passes,
         rows,
-        manifest,
-        config.split,
-        trained.features,
         runtime,
         repeats=config.importance.repeats,
         confidence=config.confidence,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.columns import columns_of_log
-from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.evaluation.intervals import mean_auc_fall
@@ -38,17 +37,9 @@ _MOST_COLUMNS, _MOST_ROWS, _BINS = 64, 20_000, 16
 class _Shuffles:
     """Scores rows with shuffled columns. Every rank makes the same calls."""
 
-    def __init__(
-        self,
-        passes: ForwardPasses,
-        rows: SampledRows,
-        manifest: Manifest,
-        split: str,
-        repeats: int,
-        confidence: float,
-    ) -> None:
+    def __init__(self, passes: ForwardPasses, rows: SampledRows, repeats: int, confidence: float) -> None:
         self._passes, self._rows, self._confidence = passes, rows, confidence
-        self._label = rows_of_labels(manifest, split)[0]
+        self._label = rows_of_labels(rows.manifest, rows.split)[0]
         self._orders = [permutation(len(rows.numbers), 0, number, IMPORTANCE) for number in range(repeats)]
         self._plain = self._score()
 
@@ -74,9 +65,6 @@ class _Shuffles:
 def measure_importance(
     passes: ForwardPasses,
     rows: SampledRows,
-    manifest: Manifest,
-    split: str,
-    features: Sequence[str],
     runtime: Runtime,
     *,
     repeats: int,
@@ -87,12 +75,12 @@ def measure_importance(
 
     Every rank must call it, with no pipeline attached.
     """
-    read = {*features, *(column.name for column in manifest.dense)}
     made = {
-        name: [each for each in columns if each in read] for name, columns in columns_of_log(manifest).items()
+        name: [each for each in columns if each in rows.columns]
+        for name, columns in columns_of_log(rows.manifest).items()
     }
     made = {name: columns for name, columns in made.items() if columns}
-    shuffles = _Shuffles(passes, rows, manifest, split, repeats, confidence)
+    shuffles = _Shuffles(passes, rows, repeats, confidence)
     with progress_bar(title, len(made) + MOST_PAIRS, runtime.is_first, unit="column") as bar:
         columns = []
         for name, parts in made.items():
