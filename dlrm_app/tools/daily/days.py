@@ -26,7 +26,7 @@ from dlrm_app.logs.sources.source import InputFile, has_changed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, RunCommand
+from dlrm_app.tools.daily.day import Day
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish
@@ -41,6 +41,7 @@ from dlrm_app.tools.daily.record import (
     write_lines,
 )
 from dlrm_app.tools.daily.settings import sample_settings
+from dlrm_app.tools.daily.steps import RunCommand
 
 logger = logging.getLogger(__name__)
 COMMAND_SECONDS = 600
