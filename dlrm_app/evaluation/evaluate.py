@@ -19,6 +19,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches
+from dlrm_app.loader.shuffled_rows import ShuffledBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
 
@@ -59,7 +60,7 @@ class ForwardPasses:
         loss, output = self.model(batch)
         return loss, Scored(batch, output.logits)
 
-    def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
+    def over(self, batches: EvalBatches | ShuffledBatches) -> Generator[Scored, None, None]:
         """Yields every batch with the model's logits. The model must be in evaluation mode, with no pipeline
         attached.
 

@@ -23,6 +23,7 @@ from dlrm_app.evaluation.evaluate import (
     metrics_where_given,
 )
 from dlrm_app.evaluation.evaluated_rows import open_rows, same_rows, warn_of_unusual_values
+from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.measurements import Measurements
@@ -30,6 +31,7 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
+    Importance,
     Interval,
     LabelResult,
     ModelResult,
@@ -41,6 +43,7 @@ from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
+from dlrm_app.loader.shuffled_rows import SampledRows
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel
@@ -65,6 +68,7 @@ class MeasuredModel:
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
     seconds: float | None = None
+    importance: Importance | None = None
 
     @classmethod
     def of(
@@ -136,6 +140,7 @@ def compare(
                 by=its_values,
                 labels=label_results(each.others, measured[0].others, config.confidence),
                 where_given=label_results(each.where_given, measured[0].where_given, config.confidence),
+                importance=each.importance,
                 seconds=each.seconds,
             )
             for each, interval, its_values in zip(measured, intervals, by, strict=True)
@@ -198,6 +203,7 @@ def measure(
         values, seconds = evaluate(
             passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}"
         )
+    importance = _importance(trained, passes, manifest, size, config, runtime)
     main, *rest = metrics.values()
     labels, stored = manifest.other_labels, manifest.splits[config.split].labels
     of_labels = {label.name: each for label, each in zip(labels, rest, strict=True) if label.name in stored}
@@ -206,7 +212,43 @@ def measure(
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     found = MeasuredModel.of(str(trained.folder), step, main, values)
-    return replace(found, others=of_labels, where_given=of_factors, seconds=seconds)
+    return replace(found, others=of_labels, where_given=of_factors, importance=importance, seconds=seconds)
+
+
+def _importance(
+    trained: TrainedModel,
+    passes: ForwardPasses,
+    manifest: Manifest,
+    batch_size: int,
+    config: EvaluateConfig,
+    runtime: Runtime,
+) -> Importance | None:
+    """The importance of the columns that the model reads, if ``config`` asks for it."""
+    if not config.importance.repeats:
+        return None
+    loading = choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime)
+    rows = runtime.together(
+        lambda: SampledRows(
+            manifest,
+            config.split,
+            trained.features,
+            config.importance.rows,
+            batch_size,
+            runtime,
+            loading,
+        )
+    )
+    return measure_importance(
+        passes,
+        rows,
+        manifest,
+        config.split,
+        trained.features,
+        runtime,
+        repeats=config.importance.repeats,
+        confidence=config.confidence,
+        title=f"importance in {trained.name}",
+    )
 
 
 def label_results(
