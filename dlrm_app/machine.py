@@ -118,7 +118,9 @@ HIDDEN = ("", "-1")
 class Driver:
     """The NVIDIA driver.
 
-    ``seen``: how it was found. ``version``: such as 580.65.06. ``cuda``: the newest supported, such as (13, 0).
+    ``seen``: how it was found.
+    ``version``: such as 580.65.06.
+    ``cuda``: the newest supported, such as (13, 0).
     """
 
     seen: str

@@ -83,7 +83,8 @@ class LearntLabel:
     """One of several labels that a model learns, a column of 0 and 1 in the log.
 
     ``given``: a label before it without which it is never 1, such as the click of an order; the model predicts the
-    probability of both (``model.labels``). ``loss_weight``: the factor of its loss.
+    probability of both (``model.labels``).
+    ``loss_weight``: the factor of its loss.
     """
 
     name: str

@@ -31,9 +31,10 @@ class LabelCounts:
     """The ``rows`` of a split that have another label, those where it is 1, and the sums of their weights, if rows
     have weights.
 
-    ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
-    rows where the label is 1 and its ``given`` is 0. ``where_given``: the counts of the rows where its ``given`` is 1;
-    None for a label that stands alone, and in a dataset of an earlier version.
+    ``negatives``: those of the rows without the main label, if sampling has kept a share of these.
+    ``without_given``: rows where the label is 1 and its ``given`` is 0.
+    ``where_given``: the counts of the rows where its ``given`` is 1; None for a label that stands alone, and in a
+    dataset of an earlier version.
     """
 
     rows: int

@@ -26,9 +26,10 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of ``split`` of the label of a ``number``. ``given``: of each label, the number of the one that it is given;
-    ``counts``: how many rows with its condition each one stands for that has the label.
+    """The rows of ``split`` of the label of a ``number``.
 
+    ``given``: of each label, the number of the one that it is given.
+    ``counts``: how many rows with its condition each one stands for that has the label.
     ``is_conditional``: only the rows where the condition holds, and scores given the condition.
     """
 

@@ -16,9 +16,10 @@ FEW_STEPS, LEAST_MOVED = 30, 0.01
 
 @dataclass(frozen=True)
 class Measurements:
-    """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``:
-    the epoch's mean loss over that of a constant.
+    """One evaluation.
 
+    ``ne_error``: the standard error of ``ne``.
+    ``train_ne``: the epoch's mean loss over that of a constant.
     ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken
     so far, None if unknown.
     """

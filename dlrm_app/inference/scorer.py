@@ -31,11 +31,12 @@ from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_mo
 class Scorer:
     """A model to score with.
 
-    ``logits``: inputs → logits [B], or [B, L] of several ``labels``; ``features``: the sparse ones, in the order that
-    it reads them.
-
-    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a
-    dataset's manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
+    ``logits``: inputs → logits [B], or [B, L] of several ``labels``.
+    ``features``: the sparse ones, in the order that it reads them.
+    ``identity``: a checksum of the model.
+    ``encoding``: the folder with the encoding of raw rows.
+    ``check``: returns a dataset's manifest as the model reads it, or raises DataError.
+    ``trained``: the checkpoint; None for an export.
     """
 
     path: Path

@@ -39,8 +39,11 @@ class Fault(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content; ``nulls``:
-    its null words.
+    """How a column is read.
+
+    ``codes``: those of ``column_codes``.
+    ``content``: the code of its content.
+    ``nulls``: its null words.
     """
 
     column: LogColumn

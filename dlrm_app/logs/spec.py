@@ -21,12 +21,15 @@ ELEMENT_WEIGHTS = "element_weights"
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
-    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
-    whose elements these numbers weigh. ``brackets``: those around each list; blanks and quotes around its elements are
-    left out too. ``weights``: the mark between an element and its weight. ``padding``: the element that lists are
-    filled up with. ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
+    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first`` or
+    the ``last`` elements are kept; None: all.
 
+    ``format``: of a time of kind FORMATTED.
+    ``weights_of``: the list whose elements these numbers weigh.
+    ``brackets``: those around each list; blanks and quotes around its elements are left out too.
+    ``weights``: the mark between an element and its weight.
+    ``padding``: the element that lists are filled up with.
+    ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
     """
@@ -73,8 +76,10 @@ class LogColumn:
 class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
-    ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
-    ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
+    ``null_values``: the null words.
+    ``order``: the columns in the order of one file, if it differs from ``columns``.
+    ``derived``: columns computed from these.
+    ``by_position``: Parquet with other names is read by its columns' order.
     ``labels``: those of rows with several, the main one first.
     """
 

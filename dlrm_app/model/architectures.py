@@ -133,8 +133,8 @@ def find_architecture(kind: str) -> Architecture | None:
 class ModelSpec:
     """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
 
-    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all. ``labels``: of rows with several,
-    the main one first.
+    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    ``labels``: of rows with several, the main one first.
     """
 
     config: ModelConfig

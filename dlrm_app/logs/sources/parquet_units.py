@@ -116,8 +116,9 @@ class ParquetUnit:
 class ParquetFeed:
     """Units ``wanted`` (at least one) of a source, which all lie in the same row groups.
 
-    ``columns``: the columns to read, in this order: name → name in the file, or key of its partition. ``fetched``: the
-    open object of a store, which ``items`` reads; None until the feed is prefetched, and for local files.
+    ``columns``: the columns to read, in this order: name → name in the file, or key of its partition.
+    ``fetched``: the open object of a store, which ``items`` reads; None until the feed is prefetched, and for local
+    files.
     ``is_bundled``: the rows join those of other files, so columns have the same types in all, whatever each repeats.
     """
 

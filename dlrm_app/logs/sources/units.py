@@ -60,7 +60,11 @@ def unit_name(source: int, unit: int) -> str:
 
 @dataclass(frozen=True)
 class FileExtent:
-    """A file of a bundle that has been read. ``size``, ``crc``: of its text; ``lines``: without a header."""
+    """A file of a bundle that has been read.
+
+    ``size``, ``crc``: of its text.
+    ``lines``: without a header.
+    """
 
     size: int
     file_bytes: int

@@ -33,9 +33,10 @@ from dlrm_app.preprocessing.passes.time_order import VAL_TIMES, SplitTimes
 class EncodedSplit:
     """The rows of a unit that go to one split. ``missing`` [N + F]: the number of missing values of each column.
 
-    ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
-    among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
-    weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
+    ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle.
+    ``seen``: among a sample, the rows whose own clicks are in the target columns that encode them.
+    ``weights``: the sums of the weights of all rows and of the positives, if rows have weights.
+    ``left_out``: negatives that sampling left out.
     ``labels``: the counts of other labels.
     """
 
@@ -56,7 +57,11 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
+    """The record of an encoded unit.
+
+    ``lines``: its lines, including rejected ones.
+    ``splits``: by name.
+    """
 
     extent: UnitExtent
     lines: int

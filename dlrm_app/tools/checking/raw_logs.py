@@ -24,8 +24,10 @@ _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 class Proposal(Result):
     """A dataset's YAML for raw files, proposed from a sample of their rows.
 
-    ``path``: the file that it was written to, if any; ``given``: the files as they were named; ``name``: of
-    the dataset; ``has_label``: True if the files have a label column.
+    ``path``: the file that it was written to, if any.
+    ``given``: the files as they were named.
+    ``name``: of the dataset.
+    ``has_label``: True if the files have a label column.
     """
 
     yaml: str

@@ -113,7 +113,8 @@ def words_of(name: str) -> list[str]:
 class Sample(NamedTuple):
     """A sample of a log.
 
-    ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header.
+    ``unread``: name → type that cannot be used.
+    ``marks``: for text, delimiter, quote and header.
     """
 
     columns: list[SampledColumn]

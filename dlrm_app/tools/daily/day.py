@@ -85,7 +85,8 @@ class Day:
     """The work of ``day``. Every rank makes one, and all do the same steps in the same order.
 
     ``published``: the days published before it. The last one is the parent: the day begins with its model and
-    vocabularies. ``days``: the folder of all days.
+    vocabularies.
+    ``days``: the folder of all days.
     """
 
     config: DaysConfig

@@ -53,9 +53,12 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 
 @dataclass(frozen=True)
 class Outcome(Result):
-    """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
+    """The state of all days.
 
-    ``changed``: days whose files changed or came late. ``num_new``: the number of days that this call finished.
+    ``records``: of all finished days.
+    ``missing``: days after the last of them.
+    ``changed``: days whose files changed or came late.
+    ``num_new``: the number of days that this call finished.
     ``page``: the page about all days, if it was written.
     """
 
