@@ -118,17 +118,17 @@ HIDDEN = ("", "-1")
 class Driver:
     """The NVIDIA driver.
 
-    ``seen``: how it was found.
+    ``source``: where it was found.
     ``version``: such as 580.65.06.
     ``cuda``: the newest supported, such as (13, 0).
     """
 
-    seen: str
+    source: str
     version: str | None = None
     cuda: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.seen]
+        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.source]
         return ", ".join(part for part in parts if part)
 
     @property

@@ -40,10 +40,11 @@ class DenseColumn:
 class SparseColumn:
     """A column of ids in [0, ``num_embeddings``).
 
-    ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value at serving
-    time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share
-    their id with another one (None if not counted); with ``estimated`` both are estimates. ``weights``: the column with
-    a weight for each id of the lists, if they have any.
+    ``encoding``: everything needed to encode a raw value at serving time, with vocab/<name>.parquet for a vocabulary.
+    ``distinct``: the number of distinct raw values, of all columns that share the vocabulary.
+    ``collisions``: the number of distinct values that share their id with another one; None if not counted.
+    ``estimated``: True if ``distinct`` and ``collisions`` are estimates.
+    ``weights``: the column with a weight for each id of the lists, if they have any.
     """
 
     name: str

@@ -26,11 +26,12 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of ``split`` of the label of a ``number``.
+    """The rows of ``split`` that a label is measured on.
 
-    ``given``: of each label, the number of the one that it is given.
-    ``counts``: how many rows with its condition each one stands for that has the label.
-    ``is_conditional``: only the rows where the condition holds, and scores given the condition.
+    ``number``: the label's number.
+    ``given``: for each label, the number of the label that it is given.
+    ``counts``: for each label, the number of rows where its condition holds for each of these rows that has the label.
+    ``is_conditional``: True for the rows where the condition holds alone, with scores given the condition.
     """
 
     split: str = ""

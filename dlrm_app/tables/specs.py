@@ -164,8 +164,8 @@ def _read_spec(spec: object, config: TablesConfig) -> list[Table]:
     cure = f"use {', '.join(_TYPES)}"
     unknown = [Problem(str(key), "is not a key of a table", cure) for key in spec if key not in _TYPES]
     refuse_if([*unknown, *(Problem(name, "is missing") for key, name in needed.items() if key not in spec)])
-    kept = ("pooling", "data_type", "init", "init_scale")
-    values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
+    defaults = ("pooling", "data_type", "init", "init_scale")
+    values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in defaults}, **spec}
     attention = values.pop("pooling") if isinstance(values["pooling"], Mapping) else None
     faults: list[Problem] = []
     for key, value in values.items():

@@ -140,7 +140,7 @@ def _score_parts(
 
     with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
         for part, chunks in read:
-            scored = [_with_columns(kept, score_rows(rows)) for rows, kept in chunks]
+            scored = [_with_columns(beside, score_rows(rows)) for rows, beside in chunks]
             scores.write(part.name, scored, part.tally)
 
 
@@ -153,18 +153,18 @@ def _with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
-        for table, kept in part.read(part.tally):
+        for table, beside in part.read(part.tally):
             has_label = reader.label in table.column_names
             columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
                 main, *others = columns.supervision
-                kept = _with_columns(kept, {"label": array_of(main)})
+                beside = _with_columns(beside, {"label": array_of(main)})
                 of_others = {
                     f"{LABEL_OF}{name}": pa.array(values, from_pandas=True).cast(pa.uint8())
                     for name, values in zip(reader.other_labels, others, strict=True)
                 }
-                kept = _with_columns(kept, of_others)
-            chunks.append((arrange(columns, None), kept))
+                beside = _with_columns(beside, of_others)
+            chunks.append((arrange(columns, None), beside))
         yield part, chunks
 
 
@@ -173,8 +173,8 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
     learnt = source.learnt if isinstance(source, RawParts) else None
     if learnt is None:
         return
-    seen = sum((KnownShare(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), KnownShare())
-    if (share := own_click_share(seen, learnt)) is not None:
+    known = sum((KnownShare(tally.num_sampled, tally.num_learnt) for tally in scores.tallies()), KnownShare())
+    if (share := own_click_share(known, learnt)) is not None:
         logger.warning(
             "about %s of these rows are training rows, whose target columns contain their own clicks: "
             "metrics of new rows are worse; for honest scores of training rows give data.path=DATASET split=train",

@@ -42,8 +42,8 @@ class RemoteFile(io.RawIOBase):
         super().__init__()
         self._in_order = in_order
         self._address, self._version, self._size = address, version, version[0]
-        kept = len(address.beginning)
-        extents = [(max(start, kept), stop) for start, stop in extents if stop > kept]
+        num_here = len(address.beginning)
+        extents = [(max(start, num_here), stop) for start, stop in extents if stop > num_here]
         self._takes_all = sum(stop - start for start, stop in extents) <= MOST_BYTES + PIECE_BYTES
         runs = _joined(extents) if self._takes_all else sorted(extents)
         step = (

@@ -63,13 +63,13 @@ class SparseSummary:
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """A sample of rows: about how many ``rows`` there are to learn from, how many were ``seen``, columns by name.
+    """A sample of ``num_sampled`` rows, of about ``rows`` rows that there are to learn from; columns by name.
 
     ``sparse`` and ``pairs`` are empty if there are too many rows to study.
     """
 
     rows: int
-    seen: int
+    num_sampled: int
     dense: dict[str, DenseSummary]
     sparse: dict[str, SparseSummary]
     pairs: Sequence[Pair] = ()
