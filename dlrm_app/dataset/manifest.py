@@ -194,7 +194,7 @@ class Manifest:
         """(the sum of the weights of the positives of ``split``, that of all its rows); without weights, their numbers.
 
         ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
-        ``label``: another one than the main label, of rows that have it.
+        ``label``: another label than the main one; only the rows that have it count.
         """
         part, share = self.splits[split], self.kept_share(split) if all_negatives else 1.0
         if label is not None and label.name != self.label:
@@ -203,11 +203,13 @@ class Manifest:
         return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
 
     def where_given(self, split: str, label: LearntLabel) -> tuple[float, float, float]:
-        """(the sum of the weights of the positives of ``label``, those of the rows that have it, those of all rows): of
-        the rows of ``split`` where its ``given`` is 1, as ``clicks_and_rows`` counts them.
+        """Sums of weights over the rows of ``split`` where the label's ``given`` is 1: (its positives, the rows that
+        have it, all of them).
 
-        For a label that stands alone: of all rows. In a dataset of an earlier version, which did not count them, all
-        rows where ``given`` is 1 count as such that have the label.
+        Rows count as in ``clicks_and_rows``.
+
+        For a label that stands alone, the sums are over all rows. A dataset of an earlier version lacks these counts;
+        there, all rows where ``given`` is 1 count as having the label.
         """
         by_name = {each.name: each for each in self.labels}
         if label.given is None:

@@ -170,7 +170,7 @@ def _outcomes(
     manifest: Manifest, parts: Sequence[Rows], label: LabelRows
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
     """(rows, their labels): those that ``label`` is measured on; then, if it is given another label, those where that
-    one is 1, among which a column may tell what it does not among all.
+    one is 1, where a column may give away what it does not among all rows.
     """
     numbers = np.concatenate([rows.supervision for rows in parts]).T[: max(1, len(manifest.labels))]
     values = label.outcomes(torch.from_numpy(np.ascontiguousarray(numbers)))[0].numpy()

@@ -31,7 +31,7 @@ DIVERGED_FACTOR = 2.0
 
 
 def needs_evidence(found: Measurements) -> bool:
-    """True unless the model has learnt, and not so much that a column may give the outcome away."""
+    """False if the model has learnt, but not so much that a column may give the outcome away."""
     return _verdict(found) != LEARNT or found.auc > HIGH_AUC or found.is_off_by_a_factor
 
 

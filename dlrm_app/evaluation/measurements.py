@@ -67,7 +67,7 @@ class Measurements:
 
     @property
     def reach(self) -> float:
-        """Half the 99% interval of the AUC of scores that know nothing (Mann & Whitney 1947).
+        """Half the 99% interval of the AUC of random scores (Mann & Whitney 1947).
 
         It needs no pass over the rows. Rows with weights count as their effective numbers (Kish 1965).
         """

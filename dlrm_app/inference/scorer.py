@@ -80,7 +80,9 @@ NO_SCORE = "has no score: the model computes nan, as it may of numbers that are 
 
 
 def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The places of the rows whose ``logits`` [R], or [R, L], are not all numbers: these must be reported, not given."""
+    """The places of the rows with a NaN among their ``logits`` [R], or [R, L]. They must be reported instead of a
+    score.
+    """
     return np.flatnonzero(np.isnan(logits.reshape(len(logits), -1)).any(1))
 
 

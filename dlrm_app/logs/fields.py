@@ -38,7 +38,7 @@ WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT = range(14, 18)
 """Codes of a column's content."""
 
 UNITS = np.array([1.0, 1e3, 1e6, 1e9])
-"""How many of a time's unit a second has, by its code from TIME_SECONDS on."""
+"""The units of time in a second, by code from TIME_SECONDS on."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
@@ -95,7 +95,7 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 
 @njit_uncounted
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
-    """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
+    """True if the field, which is not a value of ``column``, is a null word, or a number that equals one."""
     kind = column[0]
     if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT) or len(column) == NULLS:
         return False

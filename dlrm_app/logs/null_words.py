@@ -67,7 +67,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
 
 def null_words_of(column: LogColumn, spec: Spec) -> tuple[str, ...]:
-    """The null words of ``column``: its padding is none, because elements that are padding do not exist."""
+    """The null words of ``column``, without its padding, because padding is not an element."""
     if column.padding is None:
         return spec.null_values
     content, padding = kind_code(column), padding_key(column)

@@ -179,7 +179,7 @@ def _key_of_moment(seconds, text, first, behind):  # type: ignore[no-untyped-def
 def canonical_texts(
     ends: NDArray[np.int32], data: NDArray[np.uint8], is_whole: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """The texts of strings (ends [S + 1], bytes) that their keys are of. ``is_whole``: of a column with ``whole``."""
+    """The texts that the keys of strings (ends [S + 1], bytes) are made of. ``is_whole``: of a column with ``whole``."""
     out = np.empty(len(data) + 3 * len(ends), np.uint8)  # 17:09 becomes 17:09:00
     out_ends = np.zeros(len(ends), np.int32)
     _write_texts(ends, data, is_whole, out_ends, out)

@@ -40,7 +40,7 @@ def log_start(
 
 
 def warn_of_untaught(untaught: Mapping[str, str]) -> None:
-    """Warns of labels that the rows teach nothing of. ``untaught``: label → why."""
+    """Warns of labels that cannot be learnt from the rows. ``untaught``: label → why."""
     for why in untaught.values():
         logger.warning("%s: the model cannot learn it, and dlrm-export refuses the model", why)
 

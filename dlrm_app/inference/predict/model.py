@@ -207,7 +207,7 @@ def _as_table(rows: object, lists: Collection[str]) -> pa.Table:
 
 
 def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A table of ``rows``: what one of them leaves out, as its first keys may, is missing."""
+    """A table of ``rows``. A key that some rows lack, the first one included, is a missing value there."""
     names = dict.fromkeys(name for row in rows for name in row)
     if rows and not names:
         raise ValueError("they have no columns")
@@ -215,7 +215,7 @@ def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _table_of_columns(columns: Mapping[str, Any]) -> pa.Table:
-    """A table of ``columns``; a single value beside lists is that of every row."""
+    """A table of ``columns``; a single value beside lists holds for every row."""
     rows = max(len(each) for each in columns.values() if _is_list(each))
     return pa.table({n: _array(each if _is_list(each) else [each] * rows) for n, each in columns.items()})
 

@@ -183,7 +183,7 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
 
 
 def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Path) -> None:
-    """Warns of rows that are not as those of ``encoding``; of none if that dataset is gone."""
+    """Warns of rows whose values differ from those of ``encoding``; does nothing if that dataset is gone."""
     if not (encoding / MANIFEST).is_file():
         return
     if found := deviations(read_manifest(encoding).usual_values, source.values(scores.tallies())):

@@ -124,7 +124,7 @@ _OTHERS: dict[bytes, OtherFile] = {
     ),
     rb"-----BEGIN PGP |Salted__": OtherFile("encrypted", "decrypt it"),
 }
-"""What begins so (a pattern of bytes) and is not read; the first that fits."""
+"""A pattern of a file's first bytes → the kind of file, which is not read; the first pattern that fits counts."""
 _JSON = OtherFile("JSON", _REWRITE.format("pandas.read_json(PATH).to_parquet(NEW)"))
 _JSON_LINES = OtherFile("JSON lines", _REWRITE.format("pandas.read_json(PATH, lines=True).to_parquet(NEW)"))
 _BINARY = OtherFile("no text", _NO_TEXT)
@@ -160,7 +160,7 @@ def _other_file(beginning: bytes) -> OtherFile | None:
 
 
 def _json(text: str) -> OtherFile | None:
-    """JSON in lines or as one value. A first column of JSON, with others behind it, is none."""
+    """JSON in lines or as one value. Lines that only begin with a column of JSON are not."""
     if not re.match(r'\s*(\[\s*)?\{\s*("([^"\\]|\\.)*"\s*:|\}|$)', text):
         return None
     line = text.strip().partition("\n")[0]

@@ -39,7 +39,7 @@ _COPIES = {
     "hudi": "spark.read.format('hudi').load(PATH).write.parquet(NEW)",
     "paimon": "spark.read.format('paimon').load(PATH).write.parquet(NEW)",
 }
-"""How to write the rows of tables that are not read as files that are."""
+"""Table that is not read → how to write its rows as files that are read."""
 _ABOVE = 5
 """The most folders above the files where a table is looked for, if their names are no keys."""
 _VERSION = {"delta": "version", "iceberg": "snapshot"}

@@ -49,8 +49,11 @@ Version = tuple[int, str]
 class Address(str):
     """The URL of an object, without credentials.
 
-    ``url``: the URL with them; ``path``: the object's path in its store. ``listed``: the version that the list of the
-    folder or glob ``above`` tells, None if it cannot be believed. ``beginning``: the first bytes, kept in this process.
+    ``url``: the URL with credentials.
+    ``path``: the object's path in its store.
+    ``above``: the folder or glob in whose list the object was found.
+    ``listed``: the object's version in that list; None if such lists cannot be trusted.
+    ``beginning``: the first bytes, kept in this process.
     """
 
     url: str

@@ -1,6 +1,6 @@
 """Looks at the first rows of some files for columns that are read in another way than they are written.
 
-Lists that are filled up to one length would train another model, and times in another unit other hours. Both are
+Lists that are filled up to one length, and times in another unit, would train another model without an error. Both are
 reported before any work. A file's first rows show a mistake of the description, which all of its rows have.
 """
 
@@ -51,7 +51,7 @@ def warn_of_odd_columns(plan: InputPlan) -> None:
 
 
 def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
-    """(column, what is wrong with it) in the first rows of ``source``."""
+    """(column, its fault) in the first rows of ``source``."""
     for raw in islice(_rows(source, spec), 1):
         for column, times in zip(spec.times, raw.times, strict=True):
             if fault := time_fault(times, column):
@@ -98,7 +98,7 @@ def _looked_at(spec: Spec) -> Spec:
 
 
 def padding_fault(lists: RawList, column: LogColumn) -> str | None:
-    """What is wrong with lists that look filled up to one length; None if they do not."""
+    """The fault of lists that look filled up to one length; None if they do not."""
     sizes = np.diff(lists.ends)
     if (sizes > 0).sum() < _LEAST_LISTS:
         return None
@@ -132,7 +132,7 @@ def _shown(key: np.uint64, column: LogColumn) -> str:
 
 
 def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
-    """What is wrong with times in seconds that cannot all be of the unit of ``column``; None if they can."""
+    """The fault of times in seconds that cannot all be in the unit of ``column``; None if they can."""
     times = times[~np.isnan(times)]
     if not len(times):
         return None

@@ -1,4 +1,4 @@
-"""What is proposed for columns, and the dataset's YAML made of it."""
+"""The proposals for columns, and the dataset's YAML made of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Proposed(NamedTuple):
 def as_yaml(
     name: str, origin: str, proposed: Sequence[Proposed], sample: Sample, given: Mapping[str, str]
 ) -> str:
-    """The YAML. ``given``: label → the one without which no row has it."""
+    """The YAML. ``given``: label → the label that it is given."""
     labels = [each.name for each in proposed if each.role == "label"]
     lines = [f"# Proposed by dlrm-check from {origin}"]
     lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]

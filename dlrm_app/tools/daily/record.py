@@ -103,8 +103,11 @@ class Holdout:
 
 @dataclass(frozen=True)
 class LabelDay:
-    """Another label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
-    on them, those of the new model on the held-out ones, and its judgement there.
+    """The counts and scores of another label on a day.
+
+    ``rows``, ``positives``: the number of rows that have it, and of those where it is 1.
+    ``next_day``: the scores of yesterday's model on these rows.
+    ``holdout``, ``judgement``: the scores of the new model on the held-out rows, and the verdict on them.
     """
 
     rows: int
@@ -115,12 +118,14 @@ class LabelDay:
 
 
 EFFECTIVE = "effective share"
-"""The share of rows that would tell as much with equal weights."""
+"""The share of rows that would hold as much information if all weights were equal."""
 
 
 @dataclass(frozen=True)
 class DayWeights:
-    """The weights of some of a day's ``rows``. ``spread``: their standard deviation, divided by their ``mean``.
+    """The weights of some of a day's ``rows``.
+
+    ``spread``: their standard deviation, divided by their ``mean``.
 
     ``error``: the standard error of the logarithm of the effective number of rows.
     """
@@ -132,7 +137,7 @@ class DayWeights:
 
     @property
     def measured(self) -> dict[str, tuple[float, float]]:
-        """What rows are judged by → (value, the standard error of its logarithm)."""
+        """Name of a measurement → (its value, the standard error of its logarithm)."""
         effective = 1 / (1 + self.spread**2)
         return {
             "mean weight": (self.mean, self.spread / math.sqrt(self.rows)),
