@@ -90,12 +90,15 @@ def read_as_known(
     encoding: str,
     label: LabelRule = SAME_LABEL,
 ) -> Manifest:
-    """``manifest`` as ``model`` reads it.
+    """``manifest`` as ``model`` reads it: its own dense columns, in its order, where there are more.
 
     If its vocabularies were grown from the model's, later ids are read as rare values.
 
     Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
+    names, there = [each["name"] for each in known["dense"]], {each.name: each for each in manifest.dense}
+    if there.keys() >= {*names}:
+        manifest = replace(manifest, dense=[there[name] for name in names])
     refuse_other_columns(known, manifest, features, model, encoding, ("newer", "older"), label)
     relation = relate(known, describe_columns(manifest))
     return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)

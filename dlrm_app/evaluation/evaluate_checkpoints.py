@@ -25,7 +25,7 @@ from dlrm_app.evaluation.evaluate import (
 from dlrm_app.evaluation.evaluated_rows import open_rows, same_rows, warn_of_unusual_values
 from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.judgement import judge, judged_where_given
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.result import (
@@ -67,8 +67,8 @@ class MeasuredModel:
     ne_error: float
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
-    seconds: float | None = None
     importance: Importance | None = None
+    seconds: float | None = None
 
     @classmethod
     def of(
@@ -138,8 +138,11 @@ def compare(
                 judgement=each.judged(config.split),
                 logloss_interval=logloss_interval(each.rows, config.confidence),
                 by=its_values,
-                labels=label_results(each.others, measured[0].others, config.confidence),
-                where_given=label_results(each.where_given, measured[0].where_given, config.confidence),
+                labels=label_results(each.others, measured[0].others, config, each.step),
+                where_given=[
+                    replace(label, judgement=judged_where_given(label.judgement))
+                    for label in label_results(each.where_given, measured[0].where_given, config, each.step)
+                ],
                 importance=each.importance,
                 seconds=each.seconds,
             )
@@ -252,12 +255,18 @@ def _importance(
 
 
 def label_results(
-    measured: Mapping[str, ClickMetrics], first: Mapping[str, ClickMetrics], confidence: float
+    measured: Mapping[str, ClickMetrics],
+    first: Mapping[str, ClickMetrics],
+    config: EvaluateConfig,
+    step: int | None,
 ) -> list[LabelResult]:
-    """The results of other labels of a model, compared with those of the ``first`` model. Every rank must call it."""
-    found = []
+    """The results of other labels of a model at ``step``, compared with those of the ``first`` model. Every rank must
+    call it.
+    """
+    found, confidence = [], config.confidence
     for name, metrics in measured.items():
         values, rows = metrics.compute(), metrics.rows()
+        judgement = judge(Measurements.of(config.split, values, metrics.ne_error, steps=step), None)
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
         if not math.isnan(values["auc"]):
             interval = auc_interval(rows, confidence)
@@ -265,7 +274,8 @@ def label_results(
                 theirs = first[name].rows()
                 if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
                     difference = compare_aucs(rows, theirs.logits, confidence).difference
-        found.append(LabelResult(name, values, interval, logloss_interval(rows, confidence), difference))
+        loss_interval = logloss_interval(rows, confidence)
+        found.append(LabelResult(name, values, interval, loss_interval, difference, judgement))
     return found
 
 

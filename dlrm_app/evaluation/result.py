@@ -75,6 +75,7 @@ class LabelResult:
     auc_interval: Interval
     logloss_interval: Interval
     difference: Interval | None = None
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,10 @@ class ModelResult:
     """The metrics of other labels; all others are of the main one."""
     where_given: list[LabelResult] = field(default_factory=list)
     """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
-    seconds: float | None = None
-    """The time that the evaluation took; None for files of scores and blends."""
     importance: Importance | None = None
     """How much each column matters, if that was asked for."""
+    seconds: float | None = None
+    """The time that the evaluation took; None for files of scores and blends."""
 
     @property
     def name(self) -> str:
@@ -208,8 +209,11 @@ class EvaluationResult(Result):
             }
             yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)
         for model in self.models:
-            if model.judgement is not None and model.judgement.verdict != LEARNT:
-                yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+            judged = {label.name: label.judgement for label in (*model.labels, *model.where_given)}
+            for name, judgement in {"": model.judgement, **judged}.items():
+                if judgement is not None and judgement.verdict != LEARNT:
+                    subject = f"{model.name}, {name}" if name else model.name
+                    yield f"{'warning: ' * judgement.is_bad}{subject}: {judgement.text}"
         yield from self._by_value(interval)
         for name, model in zip(names, self.models, strict=True):
             if model.importance is not None:

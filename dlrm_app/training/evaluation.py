@@ -21,14 +21,14 @@ from dlrm_app.evaluation.evaluate import (
     score_rows,
 )
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import HIGH_AUC, judge, needs_evidence
+from dlrm_app.evaluation.judgement import HIGH_AUC, judge, judged_where_given, needs_evidence
 from dlrm_app.evaluation.label_rows import MAIN, LabelRows, rows_of_labels
 from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.model.labels import conditional_logits
-from dlrm_app.runs.checkpoint.evaluation import TOO_GOOD, Evaluation, Judgement
+from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
@@ -56,10 +56,9 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     judgement = judge_scores(run, first, scores, main.ne_error)
     of_others = {rows: judge_scores(run, rows, each.compute(), each.ne_error) for rows, each in rest}
     judgements = {
-        rows.name_in(run.manifest.labels): each
+        rows.name_in(run.manifest.labels): judged
         for rows, each in of_others.items()
-        # clicks may not predict the order that follows; then only the product is judged
-        if not rows.is_conditional or each.verdict == TOO_GOOD
+        if (judged := judged_where_given(each) if rows.is_conditional else each) is not None
     }
     evaluation = Evaluation(
         split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, seconds

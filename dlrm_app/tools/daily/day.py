@@ -42,6 +42,7 @@ from dlrm_app.tools.daily.measure import (
     weights_of,
     write_measures,
 )
+from dlrm_app.tools.daily.new_columns import refuse_new_columns
 from dlrm_app.tools.daily.record import (
     RECORD,
     SETTINGS,
@@ -61,6 +62,7 @@ from dlrm_app.tools.daily.rows import Earlier, write_rows
 from dlrm_app.tools.daily.settings import (
     evaluate_settings,
     export_settings,
+    keys_as_typed,
     of_later_days,
     preprocess_settings,
     setting_changes,
@@ -183,6 +185,10 @@ class Day:
             write_json(path, settings)
 
         self.ranks.on_first(write)
+        if self.parent and not self._steps.is_done(self.folder / "dataset" / MANIFEST):
+            manifest, model = read_manifest(self.parent / "dataset"), self.parent / "model"
+            with keys_as_typed("train"):
+                self.ranks.on_first(lambda: refuse_new_columns(called, manifest, model))
 
     def _changes_since_parent(
         self, settings: Mapping[str, object], called: Mapping[str, Settings]

@@ -9,11 +9,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlrm_app.config.days import RESERVED, as_given
 from dlrm_app.config.overrides import Settings
-from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.tools.daily.record import SECONDS, read_seconds
+from dlrm_app.tools.daily.settings import keys_as_typed
 
 if TYPE_CHECKING:
     from dlrm_app.distributed.runtime import Runtime
@@ -35,14 +34,8 @@ class Steps:
 
     def call(self, command: str, settings: Settings) -> None:
         """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
-        try:
+        with keys_as_typed(command):
             self.run(command, settings, self.folder / "log.txt")
-        except DlrmError as error:
-            problems = [as_given(each, command) for each in error.problems]
-            if command in RESERVED:
-                cure = f"its settings are typed as {command}.KEY=VALUE"
-                problems.append(Problem(f"dlrm-{command}", "failed", cure))
-            raise type(error)(*problems) from error
 
     def is_done(self, mark: Path) -> bool:
         """True if the file ``mark``, which a step leaves, is there."""
