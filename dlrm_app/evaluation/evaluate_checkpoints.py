@@ -97,7 +97,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             runtime.on_first(lambda: warn_of_unusual_values(models, rows, config.split))
             measured = [measure(trained, rows, config, runtime) for trained in models]
         for other in measured[1:]:
-            refuse_other_labels(other, measured[0], runtime)
+            refuse_other_labels(other, measured[0])
         if config.scores or config.blend:
             logits = [each.rows.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
@@ -154,7 +154,7 @@ def compare(
     )
 
 
-def refuse_other_labels(first: MeasuredModel, second: MeasuredModel, runtime: Runtime) -> None:
+def refuse_other_labels(first: MeasuredModel, second: MeasuredModel) -> None:
     """Raises DataError, on every rank, unless both models were measured on rows of the same labels and weights in the
     same order.
     """

@@ -44,7 +44,7 @@ def warn_of_odd_columns(plan: InputPlan) -> None:
     step = -(-len(plan.sources) // _FILES) or 1
     for source in plan.sources[::step]:
         with suppress(DamagedFileError):  # the passes name it, with a cure
-            for name, fault in _faults(source, _looked_at(plan.file_specs[source.index])):
+            for name, fault in _faults(source, _times_and_lists(plan.file_specs[source.index])):
                 found.setdefault(name, f"{source.path}: {name}: {fault}")
     for words in found.values():
         logger.warning(words)
@@ -83,10 +83,10 @@ def _may_be_padded(column: LogColumn) -> bool:
     return column.role == "sparse" and column.separator is not None and column.padding is None
 
 
-def _looked_at(spec: Spec) -> Spec:
-    """``spec`` with the times and the whole lists alone."""
+def _times_and_lists(spec: Spec) -> Spec:
+    """``spec`` with only the times and the whole lists."""
 
-    def looked_at(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+    def others_ignored(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
         return tuple(
             replace(column, first=None, last=None)
             if column.role == "time" or _may_be_padded(column)
@@ -94,7 +94,9 @@ def _looked_at(spec: Spec) -> Spec:
             for column in columns
         )
 
-    return replace(spec, columns=looked_at(spec.columns), order=looked_at(spec.order), derived=(), labels=())
+    return replace(
+        spec, columns=others_ignored(spec.columns), order=others_ignored(spec.order), derived=(), labels=()
+    )
 
 
 def padding_fault(lists: RawList, column: LogColumn) -> str | None:
@@ -139,9 +141,9 @@ def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
     early, late = (times > 0) & (times < _MONTH), times >= _2100
     usual = ~early & ~late & (times != 0)
     if not usual.any() and early.any() and not late.any():
-        return f"all times lie in January 1970{_cure(times[early], column)}"
+        return f"all times lie in January 1970{_unit_hint(times[early], column)}"
     if not usual.any() and late.all():
-        return f"all times lie after 2099{_cure(times[late], column)}"
+        return f"all times lie after 2099{_unit_hint(times[late], column)}"
     if column.kind in UNITS and usual.mean() >= _SOME:
         of_another = early if early.mean() >= _SOME else late
         if of_another.mean() >= _SOME and len(np.unique(times[of_another])) > 1:
@@ -150,8 +152,8 @@ def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
     return None
 
 
-def _cure(times: NDArray[np.float64], column: LogColumn) -> str:
-    """The unit in which ``times`` are of these years."""
+def _unit_hint(times: NDArray[np.float64], column: LogColumn) -> str:
+    """The end of a message: the unit in which ``times`` would be of these years."""
     written = float(np.median(times)) * UNITS.get(column.kind or "", 1.0)
     fitting = [kind for kind, unit in UNITS.items() if _1990 <= written / unit < _2100]
     if column.kind not in UNITS or not fitting:

@@ -120,7 +120,7 @@ class InputPlan:
 
     def bundles(self, sources: Sequence[InputFile]) -> list[tuple[InputFile, ...]]:
         """``sources`` in order; consecutive small ones of the same split and columns form one unit."""
-        return bundle_files(sources, self._unit_size, self._kind, self.unit_bytes)
+        return bundle_files(sources, self._unit_size, self._bundle_key, self.unit_bytes)
 
     def _unit_size(self, source: InputFile) -> int:
         """The bytes of the text or the decoded values of ``source``, about."""
@@ -131,7 +131,7 @@ class InputPlan:
         # an object is fetched whole
         return max(size, source.bytes) if isinstance(source.path, Address) else size
 
-    def _kind(self, source: InputFile) -> object:
+    def _bundle_key(self, source: InputFile) -> object:
         """A key that is equal for sources that can be read as one file."""
         spec = self.file_specs[source.index]
         if source.format != "parquet":

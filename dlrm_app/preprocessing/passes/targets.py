@@ -131,7 +131,7 @@ class AddUpClicks:
 
     def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
         number, source = item.number, self.sources[item.number]
-        rows, clicks = self._add(number, source.num_embeddings)
+        rows, clicks = self._add_up(number, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(all_clicks.sum().item(), all_rows.sum().item())
         strength = prior_strength(all_rows, all_clicks, rate)
@@ -150,7 +150,7 @@ class AddUpClicks:
         }
         return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
-    def _add(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
+    def _add_up(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
         share = self.plan.kept_shares.get("train", 1.0)
         is_weighted = self.plan.spec.is_weighted

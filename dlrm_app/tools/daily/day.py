@@ -148,7 +148,6 @@ class Day:
 
     @cached_property
     def _command_settings(self) -> dict[str, dict[str, object]]:
-        """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
         model = parent / "model" if parent else None
