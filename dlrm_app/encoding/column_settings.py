@@ -29,7 +29,7 @@ class ColumnSettings:
     """The settings that decide the columns.
 
     ``sizes``: multi_hot.sizes.
-    ``has_clicks``: training rows have labels.
+    ``has_clicks``: True if training rows have labels.
     """
 
     encoding: EncodingConfig

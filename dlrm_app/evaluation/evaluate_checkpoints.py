@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    ``step``: of checkpoints alone, as is ``seconds``, the time that the evaluation took.
+    ``step``, ``seconds``: the checkpoint's step and the time that the evaluation took; None for files of scores.
     ``others``: the metrics of other labels.
     ``where_given``: the metrics of labels that are given another one, on the rows where that one is 1.
     """
@@ -119,7 +119,7 @@ def compare(
 ) -> EvaluationResult:
     """The results of models on the same rows, with intervals and tests. Every rank must call it.
 
-    ``manifest``: of the rows; None if they are those of a file of scores. ``dataset``: its name in the result.
+    ``manifest``: the dataset of the rows; None if they come from files of scores. ``dataset``: its name in the result.
     """
     intervals, comparison, tests = find_intervals(measured, config.confidence)
     by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)

@@ -44,7 +44,7 @@ class ExportedTable:
     """A table in an export.
 
     ``type``: fp32, fp16, int8, int4 or int2.
-    ``bytes``: of all rows with their scales.
+    ``bytes``: the size of all rows with their scales.
     """
 
     name: str

@@ -32,7 +32,7 @@ class Scorer:
     """A model to score with.
 
     ``logits``: inputs → logits [B], or [B, L] of several ``labels``.
-    ``features``: the sparse ones, in the order that it reads them.
+    ``features``: the sparse features, in the order in which it reads them.
     ``identity``: a checksum of the model.
     ``encoding``: the folder with the encoding of raw rows.
     ``check``: returns a dataset's manifest as the model reads it, or raises DataError.

@@ -234,7 +234,7 @@ def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
 
 
 def weight_slots(spec: Spec) -> dict[str, tuple[int, int]]:
-    """Column of element weights → (the number of its array in the parser, behind the lists; that of its list)."""
+    """Column of element weights → (the number of its array in the parser, after those of the lists; that of its list)."""
     slots = list_slots(spec)
     first = sum(is_list for is_list, _ in slots.values())
     return {

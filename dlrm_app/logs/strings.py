@@ -71,7 +71,7 @@ def parse_whole_string(text, start, stop, doubled):  # type: ignore[no-untyped-d
 
 @njit_uncounted
 def whole_number(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (form of a text, the place of a whole float's first character without its zeros, the place behind it).
+    """Returns (form of a text, the place of a whole float's first character without its zeros, the place after it).
 
     WHOLE: a float's text of a whole number within ±2^53, such as 1015.0. FRACTION: another number with a point or an
     exponent. NO_NUMBER: a text that is neither, such as 1015.
@@ -201,7 +201,7 @@ def _write_texts(ends, data, is_whole, out_ends, out):  # type: ignore[no-untype
 
 @njit_uncounted
 def _write_text(data, start, stop, out, at):  # type: ignore[no-untyped-def]  # compiled
-    """Writes one text from ``at`` on; returns the place behind it."""
+    """Writes one text from ``at`` on; returns the place after it."""
     length = stop - start
     is_flag = (length == len(_TRUE) and _is_flag(data, start, _TRUE)) or (
         length == len(_FALSE) and _is_flag(data, start, _FALSE)

@@ -29,7 +29,7 @@ MOST_IDS = 3_000_000
 MOST_CLICKS = 5_300_000
 """The most ids of all target columns together, whose clicks take 2 GiB."""
 LONG_TAIL = 4.0
-"""log1p is chosen if the last 64-quantile is more than so many times as far from the median as the first."""
+"""log1p is chosen if the last 64-quantile is more than this many times as far from the median as the first."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 """Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
@@ -312,7 +312,7 @@ def with_choices(config: PreprocessConfig, before: Json) -> PreprocessConfig:
         for section in ("encoding", "dense")
     }
     if "bucket_boundaries" in open_keys.get("dense", ()) and not config.dense.bucket_columns:
-        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
+        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are no boundaries to choose
     return replace(
         config,
         encoding=replace(config.encoding, **filled["encoding"]),

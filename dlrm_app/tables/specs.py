@@ -72,8 +72,8 @@ def resolve_tables(
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first and lists behind it. ``weighted``: features whose elements have weights. Raises ConfigError with every
-    problem: unknown features, too few rows, a feature read twice, and so on.
+    first, then lists. ``weighted``: features whose elements have weights. Raises ConfigError with every problem:
+    unknown features, too few rows, a feature read twice, and so on.
     """
     specs = _given_specs(config, feature_rows or {}, groups, weighted)
     faults: dict[str, tuple[Problem, list[str]]] = {}

@@ -94,8 +94,8 @@ def _weighed(metrics: Mapping[str, float]) -> str:
 
 
 def log_judgement(title: str, judgement: Judgement) -> None:
-    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it cannot be
-    told.
+    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it is
+    undecided.
     """
     if judgement.verdict == LEARNT and not judgement.causes:
         return

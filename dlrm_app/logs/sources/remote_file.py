@@ -22,7 +22,7 @@ MOST_BYTES = 64 << 20
 _AHEAD = 3
 """The number of pieces to prefetch if the ranges have more bytes than that."""
 NEAR_BYTES = 1 << 18
-"""Two ranges with at most so many bytes between them are fetched in one request."""
+"""The most bytes between two ranges that are fetched in one request."""
 
 
 class RemoteFile(io.RawIOBase):

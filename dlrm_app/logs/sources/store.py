@@ -33,7 +33,7 @@ KEPT_EACH, _KEPT = 1 << 17, 1 << 27
 _FEW = 8
 """The most objects that are asked for their versions one by one; for more, the list is trusted."""
 PATIENCE_SECONDS = 60
-"""Reading fails after so many seconds without an answer."""
+"""The seconds without an answer after which reading fails."""
 _SCHEMES = {name: name for name in ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")} | {
     "gcs": "gs"
 }

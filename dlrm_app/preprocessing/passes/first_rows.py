@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 
 _FILES, _ROWS = 8, 1000
 _LEAST_LISTS, _MOST_SIZES, _LEAST_PADDED, _AT_AN_END = 50, 0.9, 0.1, 0.98
-"""Lists look padded where so many have one length, so many of these end in a value, and it is hardly elsewhere."""
+"""The shares from which lists look padded: lists of one length, those of them that end in one value, and its
+occurrences at the end.
+"""
 _MONTH, _1990, _2100 = 31 * 86_400.0, 631_152_000.0, 4_102_444_800.0
 _SOME = 0.01
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}

@@ -123,7 +123,7 @@ class InputPlan:
         return bundle_files(sources, self._unit_size, self._bundle_key, self.unit_bytes)
 
     def _unit_size(self, source: InputFile) -> int:
-        """The bytes of the text or the decoded values of ``source``, about."""
+        """About the bytes of the text or the decoded values of ``source``."""
         if source.format != "parquet":
             return source.text_bytes
         columns = self.file_specs[source.index].columns

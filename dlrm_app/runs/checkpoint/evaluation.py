@@ -59,7 +59,7 @@ class Evaluation:
     ``epoch``: the epoch of the last step taken.
     ``judgement``: None if it was not judged.
     ``labels``: the metrics of every other label, on its rows.
-    ``judgements``: their judgements.
+    ``judgements``: the judgements of the other labels.
     ``seconds``: the time that the evaluation took.
     """
 

@@ -61,7 +61,7 @@ def as_yaml(
 
 
 def _in_order(labels: Sequence[str], given: Mapping[str, str]) -> list[str]:
-    """``labels``, each behind the one that it is given."""
+    """``labels``, each after the one that it is given."""
 
     def depth(label: str) -> int:
         return 1 + depth(given[label]) if label in given else 0

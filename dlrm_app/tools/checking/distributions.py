@@ -98,7 +98,7 @@ class Overlap:
 
     ``expected``: the number if the split's rows had the same share of repeats as the training rows; None for train
     itself.
-    ``is_estimate``: counted in a sample.
+    ``is_estimate``: True if it was counted in a sample.
     """
 
     repeated: int

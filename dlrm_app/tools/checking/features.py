@@ -1,4 +1,4 @@
-"""How to read a column that is no label: its role and kind, by its name and its values."""
+"""Proposes how to read a column that is not a label: its role and kind, by its name and its values."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Times of a sampled column: their unit, told by their size, and times that cannot be right."""
+"""Times of a sampled column: their unit, by their size, and times that cannot be right."""
 
 import re
 

@@ -55,7 +55,7 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 class Outcome(Result):
     """The state of all days.
 
-    ``records``: of all finished days.
+    ``records``: the records of all finished days.
     ``missing``: days after the last of them.
     ``changed``: days whose files changed or came late.
     ``num_new``: the number of days that this call finished.

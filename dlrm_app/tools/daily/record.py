@@ -171,7 +171,7 @@ class Verdict:
     """The verdict of a rule of the gate on a day.
 
     ``value``: what was measured.
-    ``holds``: the day is held back.
+    ``holds``: True if the day is held back.
     ``says``: the measurement in words.
     ``cure``: the limit that was exceeded, and what to check.
     """
@@ -211,11 +211,11 @@ class DayRecord:
     ``shift``: column → its population stability index against the most similar earlier day.
     ``known_rows``: the share of rows that an earlier day or row had.
     ``hours``: hour → rows and files, if files lie in folders of hours.
-    ``labels``: by name, other labels.
+    ``labels``: other label → its counts and scores.
     ``asked``: other label → the training rows that should have it.
-    ``weights``: of all rows ("rows") and of the "positives", if rows have weights.
+    ``weights``: the weights of all rows ("rows") and of the "positives", if rows have any.
     ``rules``: the verdicts of the gate.
-    ``judgement``: of the new model, on the held-out rows.
+    ``judgement``: the verdict on the new model, on the held-out rows.
     ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
 
