@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+GIB = 2**30
 UNLIMITED = 1 << 62
 """Limits from here on mean none: cgroup v1 writes the largest whole number of pages below 2^63 bytes for "no limit"."""
 

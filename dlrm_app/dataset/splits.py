@@ -4,8 +4,6 @@ from dataclasses import astuple, dataclass, field
 
 from dlrm_app.records import IF_SET
 
-SPLITS = ("train", "val", "test")
-
 
 @dataclass(frozen=True)
 class Shard:

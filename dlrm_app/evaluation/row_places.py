@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.splits import SPLITS
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.rejects import REJECTS
 from dlrm_app.text import listed
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that identify the row of the split that a score belongs to."""
-REJECTS = "rejects.jsonl"
-"""The dataset's file of rejected lines; the order in which splits are cut from the lines of input.train."""
 
 
 @dataclass(frozen=True, eq=False)

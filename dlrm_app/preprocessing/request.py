@@ -22,6 +22,7 @@ from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
+from dlrm_app.logs.sources.units import MIB
 from dlrm_app.logs.spec import Cures, Spec
 from dlrm_app.logs.zones import offsets_of, seconds_of
 from dlrm_app.preprocessing.passes.plan import InputPlan
@@ -33,7 +34,6 @@ from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)
 
-MIB = 1 << 20
 _EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
 
 

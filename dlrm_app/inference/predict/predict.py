@@ -23,20 +23,20 @@ from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, encoding_of, open_scorer
+from dlrm_app.journal import REPEAT
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
 from dlrm_app.locks import held_output
 from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
+from dlrm_app.logs.sources.units import MIB
 from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
 
 logger = logging.getLogger(__name__)
 
-MIB = 1 << 20
-REPEAT = "then run the same command again; it continues where it stopped"
 _PREFETCHED = 1
 """Parts that are read ahead while one is scored."""
 

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from dlrm_app.journal import numbered
 from dlrm_app.logs.sources.source import InputFile
 
+MIB = 1 << 20
+"""Settings give the size of units in MiB."""
+
 
 class Block(NamedTuple):
     """Whole lines, text[start:stop]."""

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn
-from dlrm_app.dataset.splits import SPLITS
 from dlrm_app.encoding.row_hash import content_hashes, deal_keys
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
