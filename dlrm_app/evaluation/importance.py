@@ -1,8 +1,8 @@
 """Permutation importance: how much a metric falls when a column of the log is shuffled among the evaluated rows.
 
 Breiman 2001, "Random forests". All that is made of a column (buckets, crosses, click rates) moves by the same
-permutation. Two columns that say the same hide each other, because the model reads on in the other one: pairs of which
-one column tells the other are shuffled together too.
+permutation. Two columns that say the same hide each other, because the model can still read the other one. So pairs of
+which one column predicts the other are also shuffled together.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ MOST_PAIRS = 5
 LEAST_TOLD = 0.3
 """The share of the other column's mistakes that a column must save to make a pair."""
 _MOST_COLUMNS, _MOST_ROWS, _BINS = 64, 20_000, 16
-"""Columns, the most important ones first, and rows whose pairs are compared; bins of a number."""
+"""The most columns (the most important ones first) and rows in which pairs are searched, and the bins of a number."""
 
 
 class _Shuffles:
@@ -132,8 +132,8 @@ def _codes(values: NDArray[np.float32] | NDArray[np.int32] | Bags) -> NDArray[np
 
 
 def told_share(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    """How much ``known`` [n] tells of ``wanted`` [n]: the share of mistakes that guessing by its value saves, compared
-    with always guessing the most frequent value.
+    """How well ``known`` [n] predicts ``wanted`` [n]: the share of mistakes that are avoided, compared with always
+    guessing the most frequent value.
 
     Goodman and Kruskal's lambda (1954), learnt on every other row and measured on the rest, so that ids that occur once
     tell nothing.

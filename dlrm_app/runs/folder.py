@@ -124,9 +124,9 @@ class RunFolder:
         source = checkpoint.folder.parents[1] if checkpoint else self.path
         if (source / "metrics.jsonl").is_file():
             with (source / "metrics.jsonl").open("rb") as file:
-                kept = file.read(checkpoint.marker.metrics_bytes if checkpoint else 0)
+                events = file.read(checkpoint.marker.metrics_bytes if checkpoint else 0)
             with written_whole(self.path / "metrics.jsonl") as temporary:
-                temporary.write_bytes(kept)
+                temporary.write_bytes(events)
 
     def note_changes(self, before: Mapping[str, object], config: Mapping[str, object], step: int) -> None:
         """Logs the keys that change after ``step``, and keeps the configuration of the steps before."""

@@ -26,7 +26,7 @@ from dlrm_app.logs.sources.source import InputFile, has_changed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, RunCommand
+from dlrm_app.tools.daily.day import Day
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
 from dlrm_app.tools.daily.publish import prune, publish, track_published
@@ -41,6 +41,7 @@ from dlrm_app.tools.daily.record import (
     write_lines,
 )
 from dlrm_app.tools.daily.settings import sample_settings
+from dlrm_app.tools.daily.steps import RunCommand
 
 logger = logging.getLogger(__name__)
 COMMAND_SECONDS = 600
@@ -52,9 +53,12 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 
 @dataclass(frozen=True)
 class Outcome(Result):
-    """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
+    """The state of all days.
 
-    ``changed``: days whose files changed or came late. ``num_new``: the number of days that this call finished.
+    ``records``: the records of all finished days.
+    ``missing``: days after the last of them.
+    ``changed``: days whose files changed or came late.
+    ``num_new``: the number of days that this call finished.
     ``page``: the page about all days, if it was written.
     """
 

@@ -68,7 +68,8 @@ ENDS = {
 class Study(Result):
     """A study in the folder ``path``. ``trials``: the best first.
 
-    ``command``: trains with the values of the best trial. ``page``: the study's page, if it was written.
+    ``command``: trains with the values of the best trial.
+    ``page``: the study's page, if it was written.
     """
 
     path: Path
