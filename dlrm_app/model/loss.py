@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.dataset.manifest import LearntLabel
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
@@ -76,6 +77,14 @@ class ClickLoss(nn.Module):
         gradient. Outside of training every row counts once, by its main label alone.
         """
         labels = supervision.labels
+        if len(logits) != labels.shape[1]:
+            raise ConfigError(
+                Problem(
+                    "model.kind",
+                    f"gives {len(logits) / labels.shape[1]:g} times as many logits in training as there are labels",
+                    "if these are logits of branches, name a branch_loss where the architecture is registered",
+                )
+            )
         if not self.training:
             return F.binary_cross_entropy_with_logits(logits[:, 0], labels[0])
         if branches is not None:
