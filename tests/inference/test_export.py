@@ -228,6 +228,11 @@ def test_a_file_size_limit_is_explained(
         ["model=dcn", "model.ensemble_size=2", "model.dense_embedding_dim=3"],
         ["model=projection"],
         ["model=concat", "model.bottom_mlp=[]"],
+        ["model=gdcn"],
+        ["model=gdcn_parallel", "model.dense_embedding_dim=3"],
+        ["model=finalnet"],
+        ["model=dcnv3", "model.num_heads=2", "model.batch_norm=true"],
+        ["model=qnn", "model.num_heads=2", "model.ensemble_size=2"],
     ],
 )
 def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
